@@ -1,0 +1,111 @@
+"""What the pipeline hands to a backend: kernels, thunks, buffers. Plain data: no graph, no arrays, no IR objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAllocation:
+    """One block of device memory.
+
+    `parameter_number` is set on entry parameters; `constant` holds the bytes (physical order) of a constant allocation;
+    `is_output` says that the module's result, or a leaf of it, lives here.
+    """
+
+    index: int
+    size_bytes: int
+    parameter_number: int | None = None
+    constant: bytes | None = None
+    is_output: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BufferSlice:
+    """`size_bytes` bytes of an allocation, from `offset_bytes`."""
+
+    allocation: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """One pointer parameter of a kernel: the slice it points to and whether the kernel writes it."""
+
+    slice: BufferSlice
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One `.entry` of its own PTX module.
+
+    `grid` and `block` are (x, y, z) counts; `shared_bytes` is the static shared memory that the PTX declares.
+    The parameters are 64-bit pointers in the order operands, then results.
+    """
+
+    name: str
+    ptx: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelThunk:
+    """Launch `kernel` with a pointer per argument."""
+
+    name: str
+    kernel: str
+    arguments: tuple[KernelArgument, ...]
+    kind: Literal["kKernel"] = "kKernel"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyThunk:
+    """Copy device to device; source and destination have the same size."""
+
+    name: str
+    source: BufferSlice
+    destination: BufferSlice
+    kind: Literal["kCopy"] = "kCopy"
+
+
+Thunk: TypeAlias = KernelThunk | CopyThunk
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array as a buffer holds it: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    slice: BufferSlice
+
+
+ArrayTree: TypeAlias = "ArraySpec | tuple[ArrayTree, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A compiled module: everything a backend needs to run it.
+
+    `parameters` has one tree per entry parameter, `result` one tree; tuples are nested Python tuples.
+    Thunks run in order. `target` is the name of the `TargetSpec` it was compiled for.
+    """
+
+    name: str
+    target: str
+    kernels: tuple[Kernel, ...]
+    thunks: tuple[Thunk, ...]
+    allocations: tuple[BufferAllocation, ...]
+    parameters: tuple[ArrayTree, ...]
+    result: ArrayTree
+    module_text: str = field(default="", repr=False)
+
+    def kernel(self, name: str) -> Kernel:
+        """Return the kernel called `name`; the name must be one of ours."""
+        return next(kernel for kernel in self.kernels if kernel.name == name)

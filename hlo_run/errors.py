@@ -1,0 +1,100 @@
+"""The one family of errors that leaves the package; the class fixes the exit code of the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in a text the user gave: line and column count from 1; `source_line` is that line without its newline."""
+
+    file: str
+    line: int
+    column: int
+    source_line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+class HloRunError(Exception):
+    """Base of all errors that users see.
+
+    `message` is one sentence, `where` the place in the user's file if there is one, `hint` an action that helps,
+    `notes` further lines (the failing instruction, the row, the dump to reproduce from).
+    """
+
+    exit_code: ClassVar[int] = 70
+    kind: ClassVar[str] = "error"
+
+    def __init__(self, message: str, where: Where | None = None, hint: str = "", notes: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+        self.notes = notes
+
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[str, Where | None, str, tuple[str, ...]]]:
+        # Exceptions pickle by their args alone; a compile worker must hand every field to its parent.
+        return type(self), (self.message, self.where, self.hint, self.notes)
+
+    def render(self) -> str:
+        """Return the text that the command line prints: place, message, source line with a caret, notes, hint."""
+        lines = [f"{self.where}: {self.kind}: {self.message}" if self.where else f"{self.kind}: {self.message}"]
+        if self.where and self.where.source_line:
+            lines += _source_with_caret(self.where)
+        lines += [f"note: {note}" for note in self.notes]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+def _source_with_caret(where: Where, width: int = 160) -> list[str]:
+    """Return the source line (cut around the caret when it is long) and the caret line; tabs keep their width."""
+    start = max(0, where.column - 1 - width // 2) if len(where.source_line) > width else 0
+    shown = where.source_line[start : start + width]
+    pad = "".join("\t" if char == "\t" else " " for char in shown[: where.column - 1 - start])
+    return [f"  {shown}", f"  {pad}^"]
+
+
+class Mismatch(HloRunError):
+    """The run ended but differs from the reference."""
+
+    exit_code = 1
+    kind = "mismatch"
+
+
+class UsageError(HloRunError):
+    """Bad flags, or a file that is missing or cannot be read."""
+
+    exit_code = 2
+    kind = "usage error"
+
+
+class ParseError(HloRunError):
+    """Not valid HLO: parser, shape inference or verifier."""
+
+    exit_code = 3
+
+
+class Unsupported(HloRunError):
+    """Valid HLO (or PTX) that is not handled yet."""
+
+    exit_code = 4
+    kind = "unsupported"
+
+
+class DeviceError(HloRunError):
+    """No driver, out of memory, launch failed, a fault inside a kernel, or a timeout."""
+
+    exit_code = 5
+    kind = "device error"
+
+
+class InternalError(HloRunError):
+    """A bug of ours: names the row, the kernel and the dump to reproduce from."""
+
+    exit_code = 70
+    kind = "internal error"

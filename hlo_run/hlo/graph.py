@@ -1,0 +1,320 @@
+"""The HLO graph: modules of named computations of instructions, with use lists and edits in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hlo_run.errors import Where
+from hlo_run.hlo.shape import Shape
+
+# The closed set of attribute values is the union in hlo/attributes.py; the graph only stores them.
+AttributeValue = Any
+
+
+class Attributes(MutableMapping[str, AttributeValue]):
+    """An instruction's attributes by XLA's attribute name; writing one counts as an edit of the module."""
+
+    __slots__ = ("_owner", "_values")
+
+    def __init__(self, owner: HloInstruction, values: dict[str, AttributeValue]) -> None:
+        self._owner = owner
+        self._values = values
+
+    def __getitem__(self, key: str) -> AttributeValue:
+        return self._values[key]
+
+    def __setitem__(self, key: str, value: AttributeValue) -> None:
+        self._values[key] = value
+        self._owner.touch()
+
+    def __delitem__(self, key: str) -> None:
+        del self._values[key]
+        self._owner.touch()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+
+class HloInstruction:
+    """One instruction. Create it with `HloComputation.add`, which puts it into a computation.
+
+    `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy
+    array in logical order; a tuple of such for tuple constants). `called` maps an attribute name (`calls`, `to_apply`,
+    `condition`, ..) to the computations it names. `where` is the place in the text it came from. `users` lists every
+    distinct user in the order in which it began to use this instruction.
+    """
+
+    __slots__ = ("_called", "_operands", "_shape", "attrs", "control_predecessors", "name", "opcode", "parent", "users", "where")
+
+    def __init__(
+        self,
+        name: str,
+        opcode: str,
+        shape: Shape,
+        operands: Iterable[HloInstruction] = (),
+        attrs: dict[str, AttributeValue] | None = None,
+        called: dict[str, tuple[HloComputation, ...]] | None = None,
+        where: Where | None = None,
+    ) -> None:
+        self.name = name
+        self.opcode = opcode
+        self._shape = shape
+        self.attrs = Attributes(self, attrs or {})
+        self.where = where
+        self.parent: HloComputation | None = None
+        self.users: list[HloInstruction] = []
+        self.control_predecessors: list[HloInstruction] = []
+        self._operands: tuple[HloInstruction, ...] = ()
+        self._called: dict[str, tuple[HloComputation, ...]] = {}
+        self.operands = operands
+        self.called = called or {}
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+    @shape.setter
+    def shape(self, shape: Shape) -> None:
+        self._shape = shape
+        self.touch()
+
+    @property
+    def operands(self) -> tuple[HloInstruction, ...]:
+        """The operands in order; assign a new sequence to change them, use lists follow."""
+        return self._operands
+
+    @operands.setter
+    def operands(self, operands: Iterable[HloInstruction]) -> None:
+        new = tuple(operands)
+        for old in dict.fromkeys(self._operands):
+            if old not in new:
+                old.users.remove(self)
+        for operand in dict.fromkeys(new):
+            if operand not in self._operands:
+                operand.users.append(self)
+        self._operands = new
+        self.touch()
+
+    @property
+    def called(self) -> dict[str, tuple[HloComputation, ...]]:
+        """Called computations by attribute name; assign a new dict to change them, `callers` follow."""
+        return self._called
+
+    @called.setter
+    def called(self, called: dict[str, tuple[HloComputation, ...]]) -> None:
+        for computation in dict.fromkeys(c for group in self._called.values() for c in group):
+            computation.callers.remove(self)
+        self._called = called
+        for computation in dict.fromkeys(c for group in called.values() for c in group):
+            computation.callers.append(self)
+        self.touch()
+
+    @property
+    def called_computations(self) -> tuple[HloComputation, ...]:
+        return tuple(c for group in self._called.values() for c in group)
+
+    @property
+    def fused_computation(self) -> HloComputation:
+        """The body of a fusion."""
+        return self._called["calls"][0]
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent is not None and self.parent.root is self
+
+    def touch(self) -> None:
+        """Count an edit of the module that holds this instruction."""
+        if self.parent is not None and self.parent.module is not None:
+            self.parent.module.version += 1
+
+    def __repr__(self) -> str:
+        return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self._operands)})"
+
+
+class HloComputation:
+    """A named list of instructions with a root; `instructions` keeps the order of creation (text order)."""
+
+    def __init__(self, name: str, where: Where | None = None) -> None:
+        self.name = name
+        self.where = where
+        self.module: HloModule | None = None
+        self.instructions: list[HloInstruction] = []
+        self.callers: list[HloInstruction] = []
+        self.execution_thread = "main"
+        self._root: HloInstruction | None = None
+
+    @property
+    def root(self) -> HloInstruction:
+        assert self._root is not None, f"computation {self.name} has no root yet"
+        return self._root
+
+    @root.setter
+    def root(self, instruction: HloInstruction) -> None:
+        self._root = instruction
+        instruction.touch()
+
+    @property
+    def has_root(self) -> bool:
+        return self._root is not None
+
+    @property
+    def parameters(self) -> list[HloInstruction]:
+        """The parameters ordered by number."""
+        found = [i for i in self.instructions if i.opcode == "parameter"]
+        return sorted(found, key=lambda i: i.attrs["parameter_number"])
+
+    @property
+    def is_fusion(self) -> bool:
+        """True if a fusion calls it."""
+        return any(caller.opcode == "fusion" for caller in self.callers)
+
+    @property
+    def is_entry(self) -> bool:
+        return self.module is not None and self.module.entry is self
+
+    def add(self, instruction: HloInstruction, is_root: bool = False) -> HloInstruction:
+        """Append `instruction` and return it; its name is made unique in the module if it is in one."""
+        instruction.parent = self
+        if self.module is not None:
+            instruction.name = self.module.unique_instruction_name(instruction.name)
+        self.instructions.append(instruction)
+        if is_root:
+            self._root = instruction
+        instruction.touch()
+        return instruction
+
+    def remove(self, instruction: HloInstruction) -> None:
+        """Remove an instruction without users that is not the root."""
+        assert not instruction.users, f"{instruction.name} is still used"
+        assert instruction is not self._root, f"{instruction.name} is the root"
+        instruction.touch()
+        instruction.operands = ()
+        instruction.called = {}
+        self.instructions.remove(instruction)
+        instruction.parent = None
+
+    def post_order(self) -> list[HloInstruction]:
+        """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.
+
+        Starts from each instruction without users in order of creation; control predecessors come before operands.
+        """
+        done: set[HloInstruction] = set()
+        order: list[HloInstruction] = []
+        for start in self.instructions:
+            if start.users:
+                continue
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                if top in done:
+                    stack.pop()
+                    continue
+                # Reversed, because the stack hands out the last pushed first.
+                waiting = [i for i in (*top.control_predecessors, *top.operands) if i not in done]
+                if waiting:
+                    stack.extend(reversed(waiting))
+                else:
+                    stack.pop()
+                    done.add(top)
+                    order.append(top)
+        return order
+
+    def __repr__(self) -> str:
+        return f"HloComputation({self.name})"
+
+
+@dataclass
+class HloModule:
+    """A module: computations in order of definition, the entry, header attributes as parsed.
+
+    `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..).
+    `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
+    `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
+    """
+
+    name: str
+    computations: list[HloComputation] = field(default_factory=list[HloComputation])
+    entry_computation: HloComputation | None = None
+    attrs: dict[str, AttributeValue] = field(default_factory=dict[str, AttributeValue])
+    schedule: dict[HloComputation, list[HloInstruction]] | None = None
+    version: int = 0
+    has_header: bool = True
+    has_entry: bool = True
+    _instruction_names: set[str] = field(default_factory=set[str], repr=False)
+    _computation_names: set[str] = field(default_factory=set[str], repr=False)
+    _next_suffix: dict[str, int] = field(default_factory=dict[str, int], repr=False)
+
+    @property
+    def entry(self) -> HloComputation:
+        assert self.entry_computation is not None, "the module has no entry yet"
+        return self.entry_computation
+
+    @property
+    def instructions(self) -> Iterator[HloInstruction]:
+        """Every instruction of every computation; a snapshot, so edits while walking are safe."""
+        for computation in list(self.computations):
+            yield from list(computation.instructions)
+
+    def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
+        """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
+        computation.name = self._unique(computation.name, self._computation_names)
+        computation.module = self
+        for instruction in computation.instructions:
+            instruction.name = self.unique_instruction_name(instruction.name)
+        self.computations.append(computation)
+        if is_entry:
+            self.entry_computation = computation
+        self.version += 1
+        return computation
+
+    def remove_computation(self, computation: HloComputation) -> None:
+        """Remove a computation that nobody calls and that is not the entry."""
+        assert not computation.callers, f"{computation.name} is still called"
+        assert computation is not self.entry_computation, f"{computation.name} is the entry"
+        for instruction in computation.instructions:
+            instruction.operands = ()
+            instruction.called = {}
+        self.computations.remove(computation)
+        computation.module = None
+        self.version += 1
+
+    def replace(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Let every user of `old`, and the root, use `new`; `new` inherits `old`'s place in the text if it has none.
+
+        `old` stays, without users; dead-code elimination removes it.
+        """
+        assert old.parent is not None
+        for user in list(old.users):
+            user.operands = [new if operand is old else operand for operand in user.operands]
+        if old.parent.root is old:
+            old.parent.root = new
+        new.where = new.where or old.where
+
+    def unique_instruction_name(self, name: str) -> str:
+        """Return `name`, or the first free `name.N`, and take it."""
+        return self._unique(name, self._instruction_names)
+
+    def _unique(self, name: str, taken: set[str]) -> str:
+        """XLA's name uniquer: strip a trailing `.N`, then use it if free, else the smallest unused number of that root."""
+        if name not in taken:
+            taken.add(name)
+            return name
+        root, dot, suffix = name.rpartition(".")
+        if not (dot and suffix.isdigit()):
+            root = name
+        key = f"{id(taken) == id(self._computation_names)}:{root}"
+        number = self._next_suffix.get(key, 1)
+        while f"{root}.{number}" in taken:
+            number += 1
+        self._next_suffix[key] = number + 1
+        unique = f"{root}.{number}"
+        taken.add(unique)
+        return unique

@@ -1,0 +1,145 @@
+"""Shapes: element type, logical dimensions and layout; tuples of shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hlo_run.hlo.dtype import DTYPES, DType
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Physical order of an array: `minor_to_major[0]` is the dimension that varies fastest.
+
+    `extra` keeps the text between `:` and `}` of a layout (tiles, memory space, element bits) as written.
+    """
+
+    minor_to_major: tuple[int, ...]
+    extra: str = ""
+
+    def __str__(self) -> str:
+        dims = ",".join(map(str, self.minor_to_major))
+        return "{" + dims + (f":{self.extra}" if self.extra else "") + "}"
+
+    @property
+    def is_descending(self) -> bool:
+        """True for the default layout {r-1,..,1,0}."""
+        return self.minor_to_major == tuple(reversed(range(len(self.minor_to_major))))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One HLO shape.
+
+    `element_type` is a dtype name of `DTYPES`, or `tuple`, `token`, `opaque`. Arrays have `dims` (logical order; for a
+    dynamic dimension the bound) and a layout (None only where the text left it open and nothing filled it). Tuples have
+    `tuple_shapes`. `dynamic_dims` says per dimension whether its size is dynamic (`<=N`); empty means none is.
+    """
+
+    element_type: str
+    dims: tuple[int, ...] = ()
+    layout: Layout | None = None
+    tuple_shapes: tuple[Shape, ...] = ()
+    dynamic_dims: tuple[bool, ...] = ()
+
+    @staticmethod
+    def array(element_type: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...] | None = None) -> Shape:
+        """Return an array shape; without `minor_to_major` the layout is the descending one."""
+        order = tuple(reversed(range(len(dims)))) if minor_to_major is None else minor_to_major
+        return Shape(element_type, dims, Layout(order))
+
+    @staticmethod
+    def make_tuple(shapes: tuple[Shape, ...]) -> Shape:
+        """Return a tuple shape."""
+        return Shape("tuple", tuple_shapes=shapes)
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.element_type == "tuple"
+
+    @property
+    def is_array(self) -> bool:
+        return self.element_type in DTYPES
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type's record; the shape must be an array."""
+        return DTYPES[self.element_type]
+
+    @property
+    def element_count(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """The layout's order, or the descending one if there is no layout."""
+        return self.layout.minor_to_major if self.layout else tuple(reversed(range(self.rank)))
+
+    @property
+    def has_default_layout(self) -> bool:
+        """True if elements lie in descending (row-major) order; dimensions of size 1 count too."""
+        return self.minor_to_major == tuple(reversed(range(self.rank)))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the buffer that holds the array: types below 8 bits are packed, pred takes one byte; tuples are 0."""
+        return (self.element_count * self.dtype.bits + 7) // 8 if self.is_array else 0
+
+    def leaves(self) -> Iterator[tuple[tuple[int, ...], Shape]]:
+        """Yield (shape index, shape) of every leaf that is not a tuple, depth first; an array yields itself at ()."""
+        if not self.is_tuple:
+            yield (), self
+            return
+        for number, element in enumerate(self.tuple_shapes):
+            for index, leaf in element.leaves():
+                yield (number, *index), leaf
+
+    def with_layout(self, minor_to_major: tuple[int, ...]) -> Shape:
+        """Return the same array with another physical order (extras of the old layout are dropped)."""
+        return replace(self, layout=Layout(minor_to_major))
+
+    def with_element_type(self, element_type: str) -> Shape:
+        """Return the same dimensions and layout with another element type."""
+        return replace(self, element_type=element_type)
+
+    def same_dims(self, other: Shape) -> bool:
+        """True if both are arrays of equal dimensions; element type and layout are ignored."""
+        return self.is_array and other.is_array and self.dims == other.dims
+
+    def compatible(self, other: Shape) -> bool:
+        """True if the shapes are equal up to layouts (XLA's `Compatible`)."""
+        if self.is_tuple or other.is_tuple:
+            return (
+                self.is_tuple
+                and other.is_tuple
+                and len(self.tuple_shapes) == len(other.tuple_shapes)
+                and all(a.compatible(b) for a, b in zip(self.tuple_shapes, other.tuple_shapes, strict=True))
+            )
+        return self.element_type == other.element_type and self.dims == other.dims
+
+    def to_string(self, layout: bool = True) -> str:
+        """Return HLO text: `f32[2,3]{1,0}`, `(f32[], s32[4]{0})`; with `layout` False no layouts, as XLA's human string.
+
+        Scalars and tokens never print a plain layout. Tuples get `/*index=5*/` before every fifth element, as XLA's do.
+        """
+        if self.is_tuple:
+            parts = [
+                (f"/*index={i}*/" if i and i % 5 == 0 else "") + element.to_string(layout)
+                for i, element in enumerate(self.tuple_shapes)
+            ]
+            return "(" + ", ".join(parts) + ")"
+        dynamic = self.dynamic_dims or (False,) * self.rank
+        dims = ",".join(f"<={size}" if is_dynamic else str(size) for size, is_dynamic in zip(self.dims, dynamic, strict=True))
+        text = f"{self.element_type}[{dims}]"
+        if layout and self.layout and (self.rank or self.layout.extra):
+            text += str(self.layout)
+        return text
+
+    def __str__(self) -> str:
+        return self.to_string()
