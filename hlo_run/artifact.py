@@ -7,17 +7,30 @@ from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
+class ConstantData:
+    """The value of a constant allocation: one numpy item per element in logical (row-major) order.
+
+    The backend packs it into physical order, as it does with arguments.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    items: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class BufferAllocation:
     """One block of device memory.
 
-    `parameter_number` is set on entry parameters; `constant` holds the bytes (physical order) of a constant allocation;
-    `is_output` says that the module's result, or a leaf of it, lives here.
+    `parameter_number` is set on entry parameters, `constant` on read-only constants; `is_output` says that the module's
+    result, or a leaf of it, lives here.
     """
 
     index: int
     size_bytes: int
     parameter_number: int | None = None
-    constant: bytes | None = None
+    constant: ConstantData | None = None
     is_output: bool = False
 
 

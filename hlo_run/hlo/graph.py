@@ -180,12 +180,13 @@ class HloComputation:
     def is_entry(self) -> bool:
         return self.module is not None and self.module.entry is self
 
-    def add(self, instruction: HloInstruction, is_root: bool = False) -> HloInstruction:
-        """Append `instruction` and return it; its name is made unique in the module if it is in one."""
+    def add(self, instruction: HloInstruction, is_root: bool = False, before: HloInstruction | None = None) -> HloInstruction:
+        """Add `instruction` at the end, or before another, and return it; its name is made unique in the module."""
         instruction.parent = self
         if self.module is not None:
             instruction.name = self.module.unique_instruction_name(instruction.name)
-        self.instructions.append(instruction)
+        place = len(self.instructions) if before is None else self.instructions.index(before)
+        self.instructions.insert(place, instruction)
         if is_root:
             self._root = instruction
         instruction.touch()

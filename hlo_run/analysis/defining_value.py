@@ -1,0 +1,26 @@
+"""Which instruction defines the buffer that a value lives in?"""
+
+from __future__ import annotations
+
+from hlo_run.hlo.graph import HloInstruction
+
+ShapeIndex = tuple[int, ...]
+# They hand on the buffer of operand 0 (XLA's dataflow analysis: bitcast, barriers, add-dependency).
+FORWARDING = frozenset(("bitcast", "opt-barrier", "add-dependency"))
+
+
+def defining_value(instruction: HloInstruction, index: ShapeIndex = ()) -> tuple[HloInstruction, ShapeIndex]:
+    """Return (instruction, shape index) that defines the buffer of `instruction` at `index`.
+
+    Looks through tuple, get-tuple-element and what forwards its operand.
+    """
+    while True:
+        if instruction.opcode in FORWARDING:
+            instruction = instruction.operands[0]
+        elif instruction.opcode == "get-tuple-element":
+            index = (instruction.attrs["index"], *index)
+            instruction = instruction.operands[0]
+        elif instruction.opcode == "tuple" and index:
+            instruction, index = instruction.operands[index[0]], index[1:]
+        else:
+            return instruction, index

@@ -1,0 +1,214 @@
+"""Every flag, from one table: the fields of `Options`. Also reads `XLA_FLAGS`, flag files and command lines.
+
+Precedence: command line > XLA_FLAGS > --debug_options_file > default. Spelling is XLA's: `--name=value`, booleans also
+bare; dashes are accepted for underscores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hlo_run.errors import UsageError
+
+
+def _flag(default: Any, help_text: str, metavar: str = "", choices: tuple[str, ...] = (), section: str = "Run") -> Any:
+    meta = {"help": help_text, "metavar": metavar, "choices": choices, "section": section}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of one run; a field's name is the flag's name, its type and default are the flag's."""
+
+    platform: str = _flag("", "CUDA, Host or Interpreter; empty: CUDA if a device can be opened, else Host.", "NAME")
+    reference_platform: str = _flag("default", 'Platform to compare with: Interpreter, or "" for none.', "NAME")
+    input_format: str = _flag("", "Format of the input; empty: by extension.", "hlo|txt")
+    iterations: int = _flag(1, "Run so many times, each with fresh arguments.", "N")
+    seed: int = _flag(1, "Seed of the random arguments.", "N")
+    print_literals: bool = _flag(False, "Print arguments and results to stdout.")
+    abs_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
+    rel_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
+    random_init_input_literals: bool = _flag(True, "Random arguments; false: zeros, as XLA fills them.")
+    use_large_float_range: bool = _flag(False, "Draw floats log-uniformly over the whole exponent range.")
+    timeout: float = _flag(0.0, "Stop a run on the device after so many seconds (0: never).", "SECONDS")
+    host_check: str = _flag("", "Checks of the Host platform, comma separated: race, uninitialized, or all.", "CHECKS")
+
+    target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
+    xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")
+    xla_gpu_cuda_data_dir: str = _flag("", "Where to look for ptxas and libdevice first.", "DIR", section="Compile")
+    xla_backend_optimization_level: int = _flag(3, "LLVM optimisation level, 0 to 3.", "N", section="Compile")
+    run_test_hlo_passes: bool = _flag(True, "false: the input is optimised already, run only required rows.", section="Compile")
+    xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
+    xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
+    xla_enable_hlo_passes_only: str = _flag("", "Run only these and required rows (short: --only).", "ROWS", section="Compile")
+    verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
+
+    v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
+    stage: str = _flag("", "Print one stage and stop: hlo-input, hlo, llvm, ptx, a row name, ...", "NAME", section="Show")
+    list_passes: bool = _flag(False, "List the rows of both pass tables and stop.", section="Show")
+    time_passes: bool = _flag(False, "Print the seconds of every row at the end (stderr).", section="Show")
+    print_locations: bool = _flag(False, "Print the HLO instruction (hlo.op) each kernel op came from.", section="Show")
+    print_ir_generic: bool = _flag(False, "Print kernel IR in MLIR's generic form.", section="Show")
+    xla_dump_to: str = _flag("", "Directory for dumps; - prints them to stdout.", "DIR", section="Show")
+    xla_dump_hlo_pass_re: str = _flag("", "Dump the HLO around rows that match; .* dumps every change.", "RE", section="Show")
+    xla_dump_hlo_module_re: str = _flag("", "Dump only modules whose name matches.", "RE", section="Show")
+    xla_dump_emitter_re: str = _flag("", "Dump kernels: mlir-fusion, llvm, ptx.", "RE", section="Show")
+    xla_dump_large_constants: bool = _flag(False, "Print constants of more than 10 elements in full.", section="Show")
+    xla_dump_disable_metadata: bool = _flag(False, "Leave metadata out of HLO dumps.", section="Show")
+
+    debug_options_file: str = _flag("", "Text proto of XLA debug options; flags win over it.", "FILE", section="Flags")
+    strict_flags: bool = _flag(False, "An unknown --xla_* flag is an error instead of a warning.", section="Flags")
+
+    @property
+    def disabled_rows(self) -> tuple[str, ...]:
+        return _names(self.xla_disable_hlo_passes)
+
+    @property
+    def only_rows(self) -> tuple[str, ...]:
+        return _names(self.xla_enable_hlo_passes_only)
+
+    @property
+    def required_rows_only(self) -> bool:
+        """True if only rows marked required shall run."""
+        return self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes
+
+
+# Other spellings of a flag.
+SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes"}
+FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Options)}
+_TRUE = ("true", "1")
+_FALSE = ("false", "0")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What a command line says: the options, the files in order, and warnings for stderr."""
+
+    options: Options
+    files: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def read_command_line(arguments: Iterable[str], environment: Mapping[str, str]) -> CommandLine:
+    """Read flags from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
+
+    Everything that does not begin with `-` is a file, `-` alone is stdin, `--` ends the flags. Raises UsageError.
+    """
+    given: dict[str, str] = {}
+    unknown: list[str] = []
+    files = _split(arguments, given, unknown)
+    from_environment: dict[str, str] = {}
+    _split(_xla_flags(environment.get("XLA_FLAGS", "")), from_environment, unknown)
+    path = given.get("debug_options_file", from_environment.get("debug_options_file", ""))
+    from_file = _debug_options(path, unknown) if path else {}
+    texts = from_file | from_environment | given
+    options = Options(**{name: _value(name, text) for name, text in texts.items()})
+    if options.only_rows and options.disabled_rows:
+        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes exclude each other")
+    distinct = list(dict.fromkeys(unknown))
+    if distinct and options.strict_flags:
+        raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0]))
+    warnings = (f"unknown XLA flags have no effect: {', '.join('--' + name for name in distinct)}",) if distinct else ()
+    return CommandLine(options, tuple(files), warnings)
+
+
+def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str]) -> list[str]:
+    """Sort tokens into flag values (by field name), unknown xla flags, and files, which are returned."""
+    files: list[str] = []
+    pending = list(tokens)
+    while pending:
+        token = pending.pop(0)
+        if token == "--":
+            return files + pending
+        if not token.startswith("-") or token == "-":
+            files.append(token)
+            continue
+        name, equals, text = token.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        name = SHORT_NAMES.get(name, name)
+        if name in FIELDS:
+            if not equals and FIELDS[name].type != "bool":
+                raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
+            values[name] = text if equals else "true"
+        elif name.startswith("xla_"):
+            unknown.append(name)
+        else:
+            raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name))
+    return files
+
+
+def _did_you_mean(name: str) -> str:
+    close = difflib.get_close_matches(name, (*FIELDS, *SHORT_NAMES), n=1)
+    return f"did you mean --{close[0]}?" if close else "--help lists every flag"
+
+
+def _value(name: str, text: str) -> Any:
+    """Convert a flag's text by the type of its field; raises UsageError."""
+    info = FIELDS[name]
+    choices: tuple[str, ...] = info.metadata["choices"]
+    if choices and text not in choices:
+        raise UsageError(f"--{name}={text}: choose one of {', '.join(choices)}")
+    try:
+        match info.type:
+            case "bool":
+                if text.lower() not in (*_TRUE, *_FALSE):
+                    raise ValueError
+                return text.lower() in _TRUE
+            case "int":
+                return int(text)
+            case "float":
+                return float(text)
+            case _:
+                return text
+    except ValueError:
+        raise UsageError(f"--{name}={text}: not a valid {info.type}") from None
+
+
+def _xla_flags(text: str) -> list[str]:
+    """Split `XLA_FLAGS`: flags at blanks, or, when it does not begin with `-`, the name of a file that holds them."""
+    if text.strip() and not text.lstrip().startswith("-"):
+        text = read_text(text.strip(), "XLA_FLAGS names a file that")
+    try:
+        tokens = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"XLA_FLAGS: {error}") from None
+    # XLA stops at the first token that is no flag.
+    end = next((i for i, token in enumerate(tokens) if not token.startswith("-")), len(tokens))
+    return tokens[:end]
+
+
+_PROTO_LINE = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
+
+
+def _debug_options(path: str, unknown: list[str]) -> dict[str, str]:
+    """Read the `name: value` lines of a DebugOptions text proto."""
+    text = re.sub(r"(?m)^\s*#.*$", "", read_text(path, "--debug_options_file"))
+    values: dict[str, str] = {}
+    for name, value in _PROTO_LINE.findall(text):
+        if name in FIELDS:
+            values[name] = value.strip('"')
+        else:
+            unknown.append(name)
+    return values
+
+
+def read_text(path: str, what: str) -> str:
+    """Return the text of a UTF-8 file; raises UsageError that begins with `what`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"{what} '{path}' cannot be read: {os.strerror(error.errno or 0)}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{what} '{path}' is not a text file") from None

@@ -1,0 +1,80 @@
+"""Wrap every computing instruction outside a fusion into a fusion of one, since kernels are made from fusions only.
+
+    ROOT add = f32[8] add(p, q)   =>   wrapped_add_computation { .. ROOT add = add(param_0, param_1) }
+                                       ROOT wrapped_add = f32[8] fusion(p, q), kind=kLoop, calls=wrapped_add_computation
+
+Walks the entry and the computations that run as code of their own (bodies of call, while, conditional), not those that
+are embedded in a kernel (reducers, comparators, fusion bodies). Leaves instructions that are no kernel: copies that
+keep the layout, bitcasts, tuples, constants, library calls. XLA's `fusion_wrapper.cc`; a copy that changes the layout
+is wrapped too, where XLA's layout normalisation would have made it a transpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.pipeline.passes import PassContext
+
+_ELEMENTWISE = """abs acos acosh add and asin asinh atan2 atanh bitcast-convert cbrt ceil clamp compare complex convert
+    cosh cosine count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one
+    logistic maximum minimum mulhi multiply negate not or popcnt power real reduce-precision remainder
+    round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine
+    sinh sqrt stochastic-convert subtract tan tanh xor""".split()
+_OTHER = """broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather iota map pad reduce
+    reduce-window reshape reverse scatter slice transpose""".split()
+WRAPPED = frozenset((*_ELEMENTWISE, *_OTHER))
+
+
+@dataclass(frozen=True)
+class FusionWrapper:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "fusion-wrapper"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; each fusion stands in the place of its instruction."""
+        del ctx
+        for computation in executed_computations(module):
+            for instruction in list(computation.instructions):
+                if _is_wrapped(instruction):
+                    _wrap(module, computation, instruction)
+
+
+def _is_wrapped(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "copy":
+        operand = instruction.operands[0].shape
+        return instruction.shape.is_array and operand.minor_to_major != instruction.shape.minor_to_major
+    return instruction.opcode in WRAPPED
+
+
+def _wrap(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> None:
+    name = f"wrapped_{instruction.opcode.replace('-', '_')}"
+    body = HloComputation(f"{name}_computation", instruction.where)
+    # An operand used twice is one parameter.
+    sources = list(dict.fromkeys(instruction.operands))
+    parameters = {
+        source: body.add(HloInstruction(f"param_{n}", "parameter", source.shape, attrs={"parameter_number": n}))
+        for n, source in enumerate(sources)
+    }
+    inner = HloInstruction(
+        instruction.name,
+        instruction.opcode,
+        instruction.shape,
+        [parameters[operand] for operand in instruction.operands],
+        dict(instruction.attrs),
+        dict(instruction.called),
+        instruction.where,
+    )
+    body.add(inner, is_root=True)
+    module.add_computation(body)
+    fusion = HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
+    # In the instruction's own place: the text order of a scheduled module is its schedule.
+    computation.add(fusion, before=instruction)
+    fusion.control_predecessors = list(instruction.control_predecessors)
+    for other in computation.instructions:
+        other.control_predecessors = [fusion if p is instruction else p for p in other.control_predecessors]
+    module.replace(instruction, fusion)
+    computation.remove(instruction)

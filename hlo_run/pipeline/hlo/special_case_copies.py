@@ -1,0 +1,61 @@
+"""Copy what leaves the entry but must not share its buffer: parameters, constants, one value at two places.
+
+    ROOT t = (f32[8], f32[8]) tuple(p, x)   =>   copy = f32[8] copy(p);  ROOT t = tuple(copy, x)
+
+A result that lived in a parameter's or a constant's buffer would be freed or overwritten with it. XLA's
+`AddSpecialCaseCopies`, without the aliases that `input_output_alias` allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.defining_value import ShapeIndex, defining_value
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.pipeline.passes import PassContext
+
+
+@dataclass(frozen=True)
+class SpecialCaseCopies:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "special-case-copies"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit the entry in place: new instructions stand at its end."""
+        del ctx
+        root = module.entry.root
+        shared = _leaves_to_copy(root)
+        if shared:
+            module.entry.root = _rebuild(module, root, (), shared)
+
+
+def _leaves_to_copy(root: HloInstruction) -> set[ShapeIndex]:
+    seen: set[tuple[HloInstruction, ShapeIndex]] = set()
+    found: set[ShapeIndex] = set()
+    for index, _ in root.shape.leaves():
+        source = defining_value(root, index)
+        if source in seen or source[0].opcode in ("parameter", "constant"):
+            found.add(index)
+        seen.add(source)
+    return found
+
+
+def _rebuild(module: HloModule, value: HloInstruction, index: ShapeIndex, shared: set[ShapeIndex]) -> HloInstruction:
+    """Return `value`, which stands at `index` of the result, with copies at the leaves in `shared`."""
+    if not any(leaf[: len(index)] == index for leaf in shared):
+        return value
+    add = module.entry.add
+    if not value.shape.is_tuple:
+        return add(HloInstruction("copy", "copy", value.shape, [value], where=value.where))
+    parts = (
+        value.operands
+        if value.opcode == "tuple"
+        else [
+            add(HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": n}, where=value.where))
+            for n, shape in enumerate(value.shape.tuple_shapes)
+        ]
+    )
+    rebuilt = [_rebuild(module, part, (*index, n), shared) for n, part in enumerate(parts)]
+    return add(HloInstruction("tuple", "tuple", value.shape, rebuilt, where=value.where))

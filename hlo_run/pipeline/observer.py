@@ -1,0 +1,64 @@
+"""What the runner tells those who watch: dumps, verbosity, stage printing, timing are observers; passes know of none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from hlo_run.errors import HloRunError
+
+
+class Level(Enum):
+    """What a step works on."""
+
+    HLO = "hlo"
+    KERNEL = "kernel"
+    LLVM = "llvm"
+    PTX = "ptx"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row that ran, or one crossing (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
+
+    `pipeline` is the group's name, `kernel` the kernel's (empty for HLO). `text` renders the subject as it stands now:
+    call it inside the callback or not at all. `changed` is None where nobody asked (see `Observer.watches`).
+    `op_count` counts instructions or ops, `seconds` is the row's own time.
+    """
+
+    level: Level
+    pipeline: str
+    row: str
+    text: Callable[[], str]
+    kernel: str = ""
+    changed: bool | None = None
+    op_count: Callable[[], int] = lambda: 0
+    seconds: float = 0.0
+
+
+class Observer:
+    """Base of observers: every callback does nothing. `watches` says whether changes of that level must be known.
+
+    Knowing whether a kernel row changed anything costs a printing per row, so it is done only when somebody watches.
+    """
+
+    def watches(self, level: Level) -> bool:
+        del level
+        return False
+
+    def before(self, step: Step) -> None:
+        """A row is about to run (HLO and kernel rows only)."""
+
+    def after(self, step: Step) -> None:
+        """A row or a crossing ended."""
+
+    def failed(self, step: Step, error: HloRunError) -> None:
+        """A row raised; `error` is what leaves the runner."""
+
+    def note(self, kernel: str, title: str, text: str) -> None:
+        """A text beside the passes: fusion analysis, assembler report, buffer assignment."""
+
+
+class StopAtStage(Exception):
+    """Raised by the stage printer when the stage asked for has been printed; `driver` catches it."""

@@ -1,0 +1,30 @@
+"""The face of an HLO pass and what a row may ask: target, options, observers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from hlo_run.hlo.graph import HloModule
+from hlo_run.options import Options
+from hlo_run.pipeline.observer import Observer
+from hlo_run.target import TargetSpec
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """What passes and rows may ask about a run."""
+
+    target: TargetSpec
+    options: Options
+    observers: tuple[Observer, ...] = ()
+
+
+class HloPass(Protocol):
+    """A pass over an HLO module: edits in place, returns nothing; `HloModule.version` tells whether it changed something."""
+
+    name: ClassVar[str]
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; raises errors of the HloRunError family only."""
+        ...

@@ -1,0 +1,170 @@
+"""The one loop that runs every row: apply, verify, tell the observers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hlo_run.errors import HloRunError, InternalError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.verify import verify_module
+from hlo_run.ops.infer import infer_module
+from hlo_run.pipeline.observer import Level, Observer, Step
+from hlo_run.pipeline.passes import HloPass, PassContext
+from hlo_run.pipeline.rows import Group, Row
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
+
+
+def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassContext, module: HloModule) -> None:
+    """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still."""
+    verify_at = ctx.options.verify
+    if verify_at != "off":
+        verify_hlo(module)
+    for group in groups:
+        for _ in range(group.repeat):
+            version = module.version
+            for row in group.rows:
+                if row.runs(ctx, group.name):
+                    _run_hlo_row(group, row, ctx, module)
+            if module.version == version:
+                break
+    if verify_at != "off":
+        verify_hlo(module)
+
+
+def verify_hlo(module: HloModule) -> None:
+    """Check structure, then shapes; raises ParseError (or Unsupported for what cannot be checked)."""
+    verify_module(module)
+    infer_module(module)
+
+
+def _run_hlo_row(group: Group[PassContext, HloPass], row: Row[PassContext, HloPass], ctx: PassContext, module: HloModule) -> None:
+    step = Step(
+        Level.HLO,
+        group.name,
+        row.name,
+        text=lambda: module_to_string(module),
+        op_count=lambda: sum(len(c.instructions) for c in module.computations),
+    )
+    version = module.version
+
+    def apply() -> None:
+        row.make(ctx).apply(ctx, module)
+        if ctx.options.verify == "every":
+            verify_hlo(module)
+
+    seconds = _guarded(apply, step, ctx.observers)
+    _tell(ctx.observers, replace(step, changed=module.version != version, seconds=seconds))
+
+
+class KernelRun:
+    """The rows of one kernel: keeps the text of the last step, so that a change costs one printing per row."""
+
+    def __init__(self, kernel: str, ctx: PassContext, module: ModuleOp, printer: Callable[[ModuleOp], str]) -> None:
+        self._kernel = kernel
+        self._ctx = ctx
+        self._module = module
+        self._printer = printer
+        self._watched = any(observer.watches(Level.KERNEL) for observer in ctx.observers)
+        self._text = ""
+
+    def step(self, row: str) -> Step:
+        """Return the step that stands for `row`; its text is rendered once."""
+        module = self._module
+        return Step(
+            Level.KERNEL,
+            "kernel",
+            row,
+            text=lambda: self._text if self._watched else self._printer(module),
+            kernel=self._kernel,
+            op_count=lambda: sum(1 for _ in module.walk()),
+        )
+
+    def emitted(self, row: str) -> None:
+        """Tell the observers about the module as the emitter left it."""
+        if self._watched:
+            self._text = self._printer(self._module)
+        if self._ctx.options.verify != "off":
+            _guarded(self._module.verify, self.step(row), self._ctx.observers)
+        _tell(self._ctx.observers, replace(self.step(row), changed=True))
+
+    def run(self, row_name: str, make: Callable[[], ModulePass], xdsl_context: object, is_last: bool) -> None:
+        """Apply one row; verifies after it when asked to, and after the last one by default."""
+        step = self.step(row_name)
+        for observer in self._ctx.observers:
+            observer.before(step)
+
+        def apply() -> None:
+            make().apply(xdsl_context, self._module)  # pyright: ignore[reportArgumentType] - xdsl's Context; not imported here
+            verify = self._ctx.options.verify
+            if verify == "every" or (is_last and verify == "ends"):
+                self._module.verify()
+
+        seconds = _guarded(apply, step, self._ctx.observers)
+        changed: bool | None = None
+        if self._watched:
+            text = self._printer(self._module)
+            changed, self._text = text != self._text, text
+        _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
+
+
+def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
+    """Run `work`, which makes a text (LLVM IR, PTX), and tell the observers; returns the text."""
+    result: list[str] = []
+    seconds = _guarded(lambda: result.append(work()), step, ctx.observers)
+    _tell(ctx.observers, replace(step, text=lambda: result[0], changed=True, seconds=seconds))
+    return result[0]
+
+
+def guarded_emission(step: Step, ctx: PassContext, work: Callable[[], None]) -> float:
+    """Run an emitter under the rules of a row; returns its seconds."""
+    return _guarded(work, step, ctx.observers)
+
+
+def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:
+    """Run `work` and return its seconds; an exception that is not ours becomes an InternalError naming row and kernel."""
+    begin = time.perf_counter()
+    try:
+        work()
+    except HloRunError as error:
+        _failed(observers, step, error)
+        raise
+    except Exception as error:
+        place = f"row '{step.row}'" + (f", kernel '{step.kernel}'" if step.kernel else "")
+        internal = InternalError(f"{type(error).__name__} in {place}: {_first_line(error)}", notes=_frames(error))
+        _failed(observers, step, internal)
+        raise internal from error
+    return time.perf_counter() - begin
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else "no message"
+
+
+def _frames(error: Exception, count: int = 3) -> tuple[str, ...]:
+    """Return the innermost frames as notes: enough to find the line, short enough for one screen."""
+    frames: list[str] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        module = str(traceback.tb_frame.f_globals.get("__name__", "?"))
+        frames.append(f"at {module}.{code.co_qualname}, line {traceback.tb_lineno}")
+        traceback = traceback.tb_next
+    return tuple(frames[-count:])
+
+
+def _failed(observers: tuple[Observer, ...], step: Step, error: HloRunError) -> None:
+    for observer in observers:
+        observer.failed(step, error)
+
+
+def _tell(observers: tuple[Observer, ...], step: Step) -> None:
+    for observer in observers:
+        observer.after(step)
