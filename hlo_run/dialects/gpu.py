@@ -1,0 +1,140 @@
+"""The few ops of upstream's gpu dialect that kernels use, in upstream's syntax (xDSL's own print in generic form only)."""
+
+from __future__ import annotations
+
+from enum import auto
+from typing import ClassVar, Self
+
+from xdsl.dialects.builtin import IndexType, IntegerType, i1, i32
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Dialect, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import NoMemoryEffect, Pure
+from xdsl.utils.str_enum import StrEnum
+
+
+class Dimension(StrEnum):
+    X = auto()
+    Y = auto()
+    Z = auto()
+
+
+class ShuffleMode(StrEnum):
+    XOR = auto()
+    UP = auto()
+    DOWN = auto()
+    IDX = auto()
+
+
+@irdl_attr_definition
+class DimensionAttr(EnumAttribute[Dimension], SpacedOpaqueSyntaxAttribute):
+    name = "gpu.dim"
+
+
+@irdl_attr_definition
+class ShuffleModeAttr(EnumAttribute[ShuffleMode], SpacedOpaqueSyntaxAttribute):
+    name = "gpu.shuffle_mode"
+
+
+class _IdOp(IRDLOperation):
+    """Base of the id reads; `xla.range` among the attributes gives the closed interval of the result."""
+
+    dimension = prop_def(DimensionAttr)
+    result = result_def(IndexType)
+    traits = traits_def(Pure())
+
+    def __init__(self, dimension: Dimension | str) -> None:
+        super().__init__(result_types=[IndexType()], properties={"dimension": DimensionAttr(Dimension(dimension))})
+
+    def print(self, printer: Printer) -> None:
+        # Two spaces: upstream's printer puts one before the enum and one before its value.
+        printer.print_string(f"  {self.dimension.data.value}")
+        printer.print_op_attributes(self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        op = cls(parser.parse_str_enum(Dimension))
+        op.attributes |= parser.parse_optional_attr_dict()
+        return op
+
+
+@irdl_op_definition
+class ThreadIdOp(_IdOp):
+    name = "gpu.thread_id"
+
+
+@irdl_op_definition
+class BlockIdOp(_IdOp):
+    name = "gpu.block_id"
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """Wait for all threads of the block, and make their writes visible to each other. Has effects."""
+
+    name = "gpu.barrier"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class ShuffleOp(IRDLOperation):
+    """Read the value of another lane; `valid` tells whether that lane exists.
+
+    Free of effects, so it may be merged or dropped, but not speculatable: every lane must reach it together.
+    """
+
+    name = "gpu.shuffle"
+    _T: ClassVar = VarConstraint("T", AnyAttr())
+    mode = prop_def(ShuffleModeAttr)
+    value = operand_def(_T)
+    offset = operand_def(i32)
+    width = operand_def(i32)
+    shuffle_result = result_def(_T)
+    valid = result_def(IntegerType(1))
+    traits = traits_def(NoMemoryEffect())
+
+    def __init__(self, mode: ShuffleMode | str, value: SSAValue, offset: SSAValue, width: SSAValue) -> None:
+        super().__init__(
+            operands=[value, offset, width],
+            result_types=[value.type, i1],
+            properties={"mode": ShuffleModeAttr(ShuffleMode(mode))},
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f"  {self.mode.data.value} ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.value.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ShuffleOp:
+        mode = parser.parse_str_enum(ShuffleMode)
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        offset = parser.parse_operand(i32)
+        parser.parse_punctuation(",")
+        width = parser.parse_operand(i32)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        op = cls(mode, parser.resolve_operand(value, parser.parse_type()), offset, width)
+        op.attributes |= attributes
+        return op
+
+
+Gpu = Dialect("gpu", [ThreadIdOp, BlockIdOp, BarrierOp, ShuffleOp], [DimensionAttr, ShuffleModeAttr])

@@ -1,0 +1,27 @@
+"""Facts kept as attributes of an IR module: the bit width of `index`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdsl.dialects import dlti
+from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, i32
+
+_SPEC: Final = "dlti.dl_spec"
+
+
+def index_bits(module: ModuleOp) -> int:
+    """Return the bit width that `index` is lowered to: 32 or 64; 64, MLIR's default, where the module says nothing."""
+    spec = module.attributes.get(_SPEC)
+    if not isinstance(spec, dlti.DataLayoutSpecAttr):
+        return 64
+    for entry in spec.entries:
+        if isinstance(entry.key, IndexType) and isinstance(entry.value, IntegerAttr):
+            return entry.value.value.data
+    return 64
+
+
+def set_index_bits(module: ModuleOp, bits: int) -> None:
+    """Record that `index` is lowered to an integer of `bits` (32 or 64) bits."""
+    assert bits in (32, 64), "index is lowered to i32 or i64"
+    module.attributes[_SPEC] = dlti.DataLayoutSpecAttr({IndexType(): IntegerAttr(bits, i32)})

@@ -1,0 +1,134 @@
+"""IR modules as text: upstream MLIR's syntax with the value names and the map aliases of the "XLA:GPU Emitters" listings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from io import StringIO
+from typing import Final
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.llvm import LLVMPointerType
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.printer import Printer
+
+from hlo_run.dialects.names import name_values, result_groups
+from hlo_run.dialects.upstream_syntax import PRINTERS
+from hlo_run.dialects.xla_gpu import IndexingMapAttr
+
+HLO_OP: Final = "hlo.op"  # attribute with the name of the HLO instruction an op comes from
+
+
+def print_module(op: Operation, *, generic: bool = False, print_locations: bool = False) -> str:
+    """Return the text of a module (or of any op), ending in a newline.
+
+    `generic` prints every op in MLIR's generic form; `print_locations` shows the `hlo.op` attributes. Once tensors are
+    lowered to pointers, ops of the xla_gpu dialect are printed in generic form too, so that upstream MLIR can read them.
+    """
+    stream = StringIO()
+    printer = _IrPrinter(stream, generic=generic, print_locations=print_locations)
+    printer.prepare(op)
+    printer.print_op(op)
+    aliases = "".join(f"{name} = {text}\n" for name, text in printer.alias_definitions())
+    return f"{aliases}{stream.getvalue()}\n"
+
+
+def is_lowered_to_pointers(op: Operation) -> bool:
+    """Tell whether the module is past lower-tensors: it has functions, one of them takes a pointer."""
+    if not isinstance(op, ModuleOp):
+        return False
+    functions = [inner for inner in op.body.block.ops if isinstance(inner, func.FuncOp)]
+    return any(isinstance(type_, LLVMPointerType) for function in functions for type_ in function.function_type.inputs)
+
+
+class _IrPrinter(Printer):
+    """xDSL's printer with MLIR's value numbering, `%x:2` result groups, aliases for maps, and hidden locations."""
+
+    def __init__(self, stream: StringIO, *, generic: bool, print_locations: bool) -> None:
+        super().__init__(stream=stream, print_generic_format=generic)
+        self._print_locations = print_locations
+        self._generic_xla_gpu = False
+        self._names: dict[SSAValue, str] = {}
+        self._aliases: dict[Attribute, str] = {}
+        self._out = stream
+
+    def prepare(self, op: Operation) -> None:
+        self._names = name_values(op)
+        self._generic_xla_gpu = is_lowered_to_pointers(op)
+
+    def alias_definitions(self) -> list[tuple[str, str]]:
+        """Return names and texts of the aliases in the order of their first use."""
+        definitions: list[tuple[str, str]] = []
+        for attribute, name in self._aliases.items():
+            stream = StringIO()
+            Printer(stream=stream).print_attribute(attribute)
+            definitions.append((name, stream.getvalue()))
+        return definitions
+
+    def print_string(self, text: str, *, indent: int | None = None) -> None:
+        if "\n" in text:
+            super().print_string(text, indent=indent)
+        else:
+            self._out.write(text)
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        name = self._names.get(value)
+        if name is None:  # only for IR that does not verify: a value from outside of what is printed
+            name = self._names[value] = f"<<unknown{len(self._names)}>>"
+        self._out.write(f"%{name}")
+        return name
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        if not isinstance(attribute, IndexingMapAttr):
+            super().print_attribute(attribute)
+            return
+        count = len(self._aliases)
+        self._out.write(self._aliases.setdefault(attribute, f"#map{count or ''}"))
+
+    def print_op_attributes(
+        self,
+        attributes: Mapping[str, Attribute],
+        *,
+        reserved_attr_names: Iterable[str] = (),
+        print_keyword: bool = False,
+    ) -> bool:
+        if HLO_OP in attributes and not self._print_locations:
+            attributes = {name: attribute for name, attribute in attributes.items() if name != HLO_OP}
+        return super().print_op_attributes(attributes, reserved_attr_names=reserved_attr_names, print_keyword=print_keyword)
+
+    def print_op(self, op: Operation) -> None:
+        if self.print_generic_format or (self._generic_xla_gpu and op.name.startswith("xla_gpu.")):
+            self._print_results(op)
+            self.print_string(f'"{op.name}"')
+            self.print_op_with_default_format(op)
+            return
+        syntax = PRINTERS.get(type(op))
+        if syntax is None and type(op).print is Operation.print:
+            super().print_op(op)
+            return
+        self._print_results(op)
+        self._out.write(_short_name(op))
+        if syntax is not None:
+            syntax(self, op)
+        else:
+            op.print(self)
+
+    def _print_results(self, op: Operation) -> None:
+        groups = result_groups(op)
+        if not groups:
+            return
+        self.print_list(groups, lambda group: self._out.write(_group_text(self._names[group[0]], len(group))))
+        self._out.write(" = ")
+
+
+def _group_text(name: str, size: int) -> str:
+    return f"%{name}" if size == 1 else f"%{name.partition('#')[0]}:{size}"
+
+
+def _short_name(op: Operation) -> str:
+    """Return the op's name as MLIR prints it: without its dialect where that is the default one of the place."""
+    if isinstance(op, ModuleOp):
+        return "module"
+    if isinstance(op.parent_op(), func.FuncOp) and isinstance(op, func.ReturnOp | func.CallOp):
+        return op.name.removeprefix("func.")
+    return op.name
