@@ -83,8 +83,6 @@ class Options:
 # Other spellings of a flag.
 SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes"}
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Options)}
-_TRUE = ("true", "1")
-_FALSE = ("false", "0")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -92,15 +90,19 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLine:
-    """What a command line says: the options, the files in order, and warnings for stderr."""
+class RawFlags:
+    """Flags as texts by field name, before their types are checked: those of the command line and, weaker, all others.
 
-    options: Options
+    `files` are in order; `warnings` go to stderr.
+    """
+
+    given: dict[str, str]
+    defaults: dict[str, str]
     files: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
-def read_command_line(arguments: Iterable[str], environment: Mapping[str, str]) -> CommandLine:
+def read_flags(arguments: Iterable[str], environment: Mapping[str, str]) -> RawFlags:
     """Read flags from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
 
     Everything that does not begin with `-` is a file, `-` alone is stdin, `--` ends the flags. Raises UsageError.
@@ -112,15 +114,12 @@ def read_command_line(arguments: Iterable[str], environment: Mapping[str, str]) 
     _split(_xla_flags(environment.get("XLA_FLAGS", "")), from_environment, unknown)
     path = given.get("debug_options_file", from_environment.get("debug_options_file", ""))
     from_file = _debug_options(path, unknown) if path else {}
-    texts = from_file | from_environment | given
-    options = Options(**{name: _value(name, text) for name, text in texts.items()})
-    if options.only_rows and options.disabled_rows:
-        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes exclude each other")
+    defaults = from_file | from_environment
     distinct = list(dict.fromkeys(unknown))
-    if distinct and options.strict_flags:
+    if distinct and given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1"):
         raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0]))
     warnings = (f"unknown XLA flags have no effect: {', '.join('--' + name for name in distinct)}",) if distinct else ()
-    return CommandLine(options, tuple(files), warnings)
+    return RawFlags(given, defaults, tuple(files), warnings)
 
 
 def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str]) -> list[str]:
@@ -151,28 +150,6 @@ def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str]) ->
 def _did_you_mean(name: str) -> str:
     close = difflib.get_close_matches(name, (*FIELDS, *SHORT_NAMES), n=1)
     return f"did you mean --{close[0]}?" if close else "--help lists every flag"
-
-
-def _value(name: str, text: str) -> Any:
-    """Convert a flag's text by the type of its field; raises UsageError."""
-    info = FIELDS[name]
-    choices: tuple[str, ...] = info.metadata["choices"]
-    if choices and text not in choices:
-        raise UsageError(f"--{name}={text}: choose one of {', '.join(choices)}")
-    try:
-        match info.type:
-            case "bool":
-                if text.lower() not in (*_TRUE, *_FALSE):
-                    raise ValueError
-                return text.lower() in _TRUE
-            case "int":
-                return int(text)
-            case "float":
-                return float(text)
-            case _:
-                return text
-    except ValueError:
-        raise UsageError(f"--{name}={text}: not a valid {info.type}") from None
 
 
 def _xla_flags(text: str) -> list[str]:

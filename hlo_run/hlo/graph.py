@@ -299,6 +299,26 @@ class HloModule:
             old.parent.root = new
         new.where = new.where or old.where
 
+    def clone(self) -> HloModule:
+        """Return a copy with instructions of its own; names, literals and attribute values are shared."""
+        computations = {old: HloComputation(old.name, old.where) for old in self.computations}
+        instructions: dict[HloInstruction, HloInstruction] = {}
+        for old_computation, computation in computations.items():
+            computation.execution_thread = old_computation.execution_thread
+            for old in old_computation.instructions:
+                new = HloInstruction(old.name, old.opcode, old.shape, (), dict(old.attrs), None, old.where)
+                instructions[old] = computation.add(new, is_root=old_computation.has_root and old is old_computation.root)
+        for old, new in instructions.items():
+            new.operands = [instructions[operand] for operand in old.operands]
+            new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
+            new.control_predecessors = [instructions[p] for p in old.control_predecessors]
+        copy = HloModule(self.name, attrs=dict(self.attrs), has_header=self.has_header, has_entry=self.has_entry)
+        for old_computation, computation in computations.items():
+            copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
+        if self.schedule is not None:
+            copy.schedule = {computations[c]: [instructions[i] for i in order] for c, order in self.schedule.items()}
+        return copy
+
     def unique_instruction_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""
         return self._unique(name, self._instruction_names)

@@ -9,6 +9,11 @@ from enum import Enum
 from hlo_run.errors import HloRunError
 
 
+# The row name of the step that every pipeline begins with, and the `next_row` of its last row (XLA's dump names).
+PIPELINE_START = "pipeline-start"
+PIPELINE_END = "pipeline-end"
+
+
 class Level(Enum):
     """What a step works on."""
 
@@ -22,7 +27,7 @@ class Level(Enum):
 class Step:
     """One row that ran, or one crossing (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
 
-    `pipeline` is the group's name, `kernel` the kernel's (empty for HLO). `text` renders the subject as it stands now:
+    `pipeline` is the group's name, `next_row` the row that follows in it, `kernel` the kernel's (empty for HLO). `text` renders the subject as it stands now:
     call it inside the callback or not at all. `changed` is None where nobody asked (see `Observer.watches`).
     `op_count` counts instructions or ops, `seconds` is the row's own time.
     """
@@ -32,6 +37,7 @@ class Step:
     row: str
     text: Callable[[], str]
     kernel: str = ""
+    next_row: str = PIPELINE_END
     changed: bool | None = None
     op_count: Callable[[], int] = lambda: 0
     seconds: float = 0.0
@@ -55,6 +61,9 @@ class Observer:
 
     def failed(self, step: Step, error: HloRunError) -> None:
         """A row raised; `error` is what leaves the runner."""
+
+    def kernel_done(self, kernel: str) -> None:
+        """The last row of `kernel` ran."""
 
     def note(self, kernel: str, title: str, text: str) -> None:
         """A text beside the passes: fusion analysis, assembler report, buffer assignment."""

@@ -12,7 +12,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.verify import verify_module
 from hlo_run.ops.infer import infer_module
-from hlo_run.pipeline.observer import Level, Observer, Step
+from hlo_run.pipeline.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
 from hlo_run.pipeline.passes import HloPass, PassContext
 from hlo_run.pipeline.rows import Group, Row
 
@@ -29,9 +29,7 @@ def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassCon
     for group in groups:
         for _ in range(group.repeat):
             version = module.version
-            for row in group.rows:
-                if row.runs(ctx, group.name):
-                    _run_hlo_row(group, row, ctx, module)
+            _run_hlo_group(group, ctx, module)
             if module.version == version:
                 break
     if verify_at != "off":
@@ -44,15 +42,27 @@ def verify_hlo(module: HloModule) -> None:
     infer_module(module)
 
 
-def _run_hlo_row(group: Group[PassContext, HloPass], row: Row[PassContext, HloPass], ctx: PassContext, module: HloModule) -> None:
-    step = Step(
+def _run_hlo_group(group: Group[PassContext, HloPass], ctx: PassContext, module: HloModule) -> None:
+    rows = [row for row in group.rows if row.runs(ctx, group.name)]
+    following = [*(row.name for row in rows), PIPELINE_END]
+    base = Step(
         Level.HLO,
         group.name,
-        row.name,
-        text=lambda: module_to_string(module),
+        PIPELINE_START,
+        text=lambda: module_to_string(module, dump_options(ctx.options)),
+        next_row=following[0],
+        changed=False,
         op_count=lambda: sum(len(c.instructions) for c in module.computations),
     )
+    _tell(ctx.observers, base)
+    for row, next_row in zip(rows, following[1:], strict=True):
+        _run_hlo_row(row, replace(base, row=row.name, next_row=next_row), ctx, module)
+
+
+def _run_hlo_row(row: Row[PassContext, HloPass], step: Step, ctx: PassContext, module: HloModule) -> None:
     version = module.version
+    for observer in ctx.observers:
+        observer.before(step)
 
     def apply() -> None:
         row.make(ctx).apply(ctx, module)

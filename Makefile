@@ -1,0 +1,4 @@
+test: ; python3 scripts/venv.py pytest -n auto
+lint: ; python3 scripts/venv.py ruff check . && python3 scripts/venv.py ruff format --check . && python3 scripts/venv.py pyright
+gelu: ; python3 scripts/venv.py hlo-run examples/gelu.hlo
+.PHONY: test lint gelu

@@ -1,0 +1,132 @@
+"""`--xla_dump_to`: write modules, kernel IR, LLVM IR and PTX under XLA's file names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from hlo_run.errors import HloRunError, UsageError
+from hlo_run.options import Options
+from hlo_run.pipeline.observer import PIPELINE_START, Level, Observer, Step
+
+_FILE_NAME_LIMIT = 255
+
+
+class DumpObserver(Observer):
+    """The dumps of one module; `number` is the place of its file on the command line, from 0.
+
+    HLO around rows is written where `--xla_dump_hlo_pass_re` matches the row before or after (`.*`: only rows that changed
+    something, and every pipeline's start); kernel files where `--xla_dump_emitter_re` matches `mlir-fusion`, `llvm`, `ptx`.
+    Files are written whole or not at all; `xla_dump_to=-` prints them through `write_stdout` instead.
+    """
+
+    def __init__(self, options: Options, module_name: str, number: int, target: str, write_stdout: Callable[[str], None]) -> None:
+        everything = options.v >= 5 or options.xla_dump_hlo_pass_re == ".*"
+        emitters = options.xla_dump_emitter_re or (".*" if everything else "")
+        self._pass_pattern = options.xla_dump_hlo_pass_re
+        self._pass_re = _compile("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
+        self._emitter_re = _compile("xla_dump_emitter_re", emitters)
+        self._directory = options.xla_dump_to
+        self._prefix = f"module_{number:04d}.{_sanitize(module_name)}"
+        self._short_prefix = f"module_{number:04d}"
+        self._target = target
+        self._write_stdout = write_stdout
+        self._hlo_dumps = 0
+        self._kernel_rows: dict[str, int] = {}
+        self._logs: dict[str, list[str]] = {}
+
+    def watches(self, level: Level) -> bool:
+        return level is Level.HLO or self._wants("mlir-fusion")
+
+    def module(self, suffix: str, text: str) -> None:
+        """Write the module's text under `suffix` (`before_optimizations`)."""
+        self._write(f"{suffix}.txt", text)
+
+    def after(self, step: Step) -> None:
+        match step.level:
+            case Level.HLO:
+                self._hlo(step)
+            case Level.KERNEL:
+                if self._wants("mlir-fusion"):
+                    self._kernel(step)
+            case Level.LLVM:
+                if self._wants("llvm"):
+                    name = "ir-no-opt" if step.row == "llvm-before-optimizations" else "ir-with-opt"
+                    self._write(f"{step.kernel}.{name}.ll", step.text())
+            case Level.PTX:
+                if self._wants("ptx"):
+                    self._write(f"{step.kernel}.ptx", step.text())
+
+    def before(self, step: Step) -> None:
+        if step.level is Level.KERNEL and self._wants("mlir-fusion"):
+            log = self._logs.setdefault(step.kernel, [])
+            log.append(f"// -----// IR Dump Before {step.row} ({step.kernel}) //----- //\n{step.text().rstrip()}\n")
+
+    def failed(self, step: Step, error: HloRunError) -> None:
+        if step.level is Level.KERNEL and self._wants("mlir-fusion"):
+            self._flush_log(step.kernel)
+
+    def kernel_done(self, kernel: str) -> None:
+        self._flush_log(kernel)
+
+    def _wants(self, emitter: str) -> bool:
+        return self._emitter_re is not None and bool(self._directory) and self._emitter_re.search(emitter) is not None
+
+    def _hlo(self, step: Step) -> None:
+        if step.row == "hlo":
+            self._write(f"{self._target}_gpu_after_optimizations.txt", step.text())
+            return
+        before = step.row
+        if self._pass_re is None:
+            return
+        matches = self._pass_re.search(before) or self._pass_re.search(step.next_row)
+        only_changes = self._pass_pattern == ".*"
+        if matches and (step.changed or before == PIPELINE_START or not only_changes):
+            name = f"{self._hlo_dumps:04d}.{_sanitize(step.pipeline)}.after_{before}.before_{step.next_row}.txt"
+            self._hlo_dumps += 1
+            self._write(name, step.text())
+
+    def _kernel(self, step: Step) -> None:
+        number = self._kernel_rows.get(step.kernel, 0)
+        self._kernel_rows[step.kernel] = number + 1
+        if step.changed is not False:
+            header = f"// row: {step.row}; kernel: {step.kernel}; module: {self._prefix}\n"
+            self._write(f"{step.kernel}.{number:03d}.after_{step.row}.mlir", header + step.text())
+
+    def _flush_log(self, kernel: str) -> None:
+        log = self._logs.pop(kernel, None)
+        if log is not None:
+            self._write(f"{kernel}.mlir-passes.log", "\n".join(log))
+
+    def _write(self, suffix: str, text: str) -> None:
+        if not self._directory:
+            return
+        name = f"{self._prefix}.{suffix}"
+        if len(name) > _FILE_NAME_LIMIT:
+            name = f"{self._short_prefix}.{suffix}"
+        text = text if text.endswith("\n") else text + "\n"
+        if self._directory == "-":
+            self._write_stdout(f"*** Begin {name} ***\n{text}*** End {name} ***")
+            return
+        path = Path(self._directory) / name
+        temporary = path.with_name(f".{name[-200:]}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise UsageError(f"--xla_dump_to: cannot write '{path}': {error.strerror}") from None
+
+
+def _compile(flag: str, pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise UsageError(f"--{flag}='{pattern}' is no regular expression: {error}") from None
+
+
+def _sanitize(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)

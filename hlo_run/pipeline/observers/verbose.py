@@ -1,0 +1,44 @@
+"""`--v=N`: tell what runs, as much of it as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hlo_run.pipeline.observer import PIPELINE_START, Level, Observer, Step
+
+_TITLES = {Level.HLO: "HLO", Level.KERNEL: "IR", Level.LLVM: "LLVM", Level.PTX: "PTX"}
+
+
+@dataclass(frozen=True)
+class VerboseObserver(Observer):
+    """Writes to `write`: 1 row names, 2 changes and op counts, 3 changed HLO, 4 fusion analysis, 5 kernel IR, LLVM, PTX."""
+
+    level: int
+    write: Callable[[str], None]
+
+    def watches(self, level: Level) -> bool:
+        return self.level >= (5 if level is Level.KERNEL else 2)
+
+    def after(self, step: Step) -> None:
+        if step.row == PIPELINE_START:
+            return
+        if self.level >= 1:
+            self.write(self._line(step))
+        if self.level >= (3 if step.level is Level.HLO else 5) and step.changed is not False:
+            subject = f" ({step.kernel})" if step.kernel else ""
+            self.write(f"// -----// {_TITLES[step.level]} Dump After {step.row}{subject} //----- //")
+            self.write(step.text().rstrip("\n") + "\n")
+
+    def note(self, kernel: str, title: str, text: str) -> None:
+        if self.level >= 4:
+            subject = f" ({kernel})" if kernel else ""
+            self.write(f"// -----// {title}{subject} //----- //\n{text.rstrip()}\n")
+
+    def _line(self, step: Step) -> str:
+        place = f"{step.level.value}{' ' + step.kernel if step.kernel else ''}"
+        line = f"[{place}] {step.row}"
+        if self.level >= 2 and step.level in (Level.HLO, Level.KERNEL):
+            what = {True: "changed", False: "unchanged", None: ""}[step.changed]
+            line += "".join(f", {part}" for part in (what, f"{step.op_count()} ops") if part)
+        return line
