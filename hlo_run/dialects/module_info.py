@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from xdsl.dialects import dlti
-from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp, i32
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp, i32
+from xdsl.utils.hints import isa
 
 _SPEC: Final = "dlti.dl_spec"
 
@@ -16,7 +17,7 @@ def index_bits(module: ModuleOp) -> int:
     if not isinstance(spec, dlti.DataLayoutSpecAttr):
         return 64
     for entry in spec.entries:
-        if isinstance(entry.key, IndexType) and isinstance(entry.value, IntegerAttr):
+        if isinstance(entry.key, IndexType) and isa(entry.value, IntegerAttr[IntegerType]):
             return entry.value.value.data
     return 64
 

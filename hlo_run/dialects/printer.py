@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from io import StringIO
 from typing import Final
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.dialects.llvm import LLVMPointerType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
@@ -95,6 +96,15 @@ class _IrPrinter(Printer):
         if HLO_OP in attributes and not self._print_locations:
             attributes = {name: attribute for name, attribute in attributes.items() if name != HLO_OP}
         return super().print_op_attributes(attributes, reserved_attr_names=reserved_attr_names, print_keyword=print_keyword)
+
+    def print_attr_dict(self, attr_dict: Mapping[str, Attribute]) -> None:
+        super().print_attr_dict(dict(sorted(attr_dict.items())))  # as MLIR, which keeps dictionaries sorted
+
+    def print_float(self, value: float, type: AnyFloat) -> None:
+        if math.isfinite(value):
+            super().print_float(value, type)
+        else:
+            self._out.write(f"0x{type.pack((value,))[::-1].hex().upper()}")
 
     def print_op(self, op: Operation) -> None:
         if self.print_generic_format or (self._generic_xla_gpu and op.name.startswith("xla_gpu.")):

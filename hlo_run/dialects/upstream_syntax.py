@@ -1,7 +1,8 @@
-"""Ops whose text xDSL prints or reads otherwise than upstream MLIR: attribute dictionaries that it drops, line breaks.
+"""Ops whose text xDSL prints or reads otherwise than upstream MLIR: attribute dictionaries that it drops, spaces.
 
 `PRINTERS` maps an op class to what our printer calls instead of the op's own `print`; `SYNTAX_OPS` are subclasses that
-read the same text and give back instances of xDSL's class, so the rest of the code sees upstream's classes alone.
+read the same text and give back instances of xDSL's class (`__new__`, for the generic form), so the rest of the code
+sees upstream's classes alone.
 """
 
 from __future__ import annotations
@@ -9,8 +10,229 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xdsl.ir import Operation
+from xdsl.dialects import affine, arith, scf, tensor, vector
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, BoolAttr, IndexType
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.utils.hints import isa
 
-PRINTERS: dict[type[Operation], Callable[[Printer, Any], None]] = {}
-SYNTAX_OPS: tuple[type[Operation], ...] = ()
+from hlo_run.dialects.types import is_tensor, is_vector
+
+
+def _print_cmpi(printer: Printer, op: arith.CmpiOp) -> None:
+    printer.print_string(f" {arith.CMPI_COMPARISON_OPERATIONS[op.predicate.value.data]}, ")
+    printer.print_list(op.operands, printer.print_ssa_value)
+    printer.print_op_attributes(op.attributes)
+    printer.print_string(" : ")
+    printer.print_attribute(op.lhs.type)
+
+
+def _print_cmpf(printer: Printer, op: arith.CmpfOp) -> None:
+    printer.print_string(f" {arith.CMPF_COMPARISON_OPERATIONS[op.predicate.value.data]}, ")
+    printer.print_list(op.operands, printer.print_ssa_value)
+    if op.fastmath.data:
+        printer.print_string(" fastmath")
+        op.fastmath.print_parameter(printer)
+    printer.print_op_attributes(op.attributes)
+    printer.print_string(" : ")
+    printer.print_attribute(op.lhs.type)
+
+
+def _parse_compared(parser: Parser) -> tuple[str, Callable[[], tuple[SSAValue, SSAValue]]]:
+    """Return the predicate, and what reads the type at the end and resolves both sides."""
+    predicate = parser.parse_identifier()
+    parser.parse_punctuation(",")
+    lhs = parser.parse_unresolved_operand()
+    parser.parse_punctuation(",")
+    rhs = parser.parse_unresolved_operand()
+
+    def resolve() -> tuple[SSAValue, SSAValue]:
+        parser.parse_punctuation(":")
+        type_ = parser.parse_type()
+        return parser.resolve_operand(lhs, type_), parser.resolve_operand(rhs, type_)
+
+    return predicate, resolve
+
+
+class _CmpiSyntax(arith.CmpiOp):
+    def __new__(cls, *_: object, **__: object) -> arith.CmpiOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(arith.CmpiOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> arith.CmpiOp:
+        predicate, resolve = _parse_compared(parser)
+        attributes = parser.parse_optional_attr_dict()
+        op = arith.CmpiOp(*resolve(), predicate)
+        op.attributes |= attributes
+        return op
+
+
+class _CmpfSyntax(arith.CmpfOp):
+    def __new__(cls, *_: object, **__: object) -> arith.CmpfOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(arith.CmpfOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> arith.CmpfOp:
+        predicate, resolve = _parse_compared(parser)
+        fastmath = arith.FastMathFlagsAttr("none")
+        if parser.parse_optional_keyword("fastmath"):
+            fastmath = arith.FastMathFlagsAttr(arith.FastMathFlagsAttr.parse_parameter(parser))
+        attributes = parser.parse_optional_attr_dict()
+        op = arith.CmpfOp(*resolve(), predicate, fastmath)
+        op.attributes |= attributes
+        return op
+
+
+def _print_tensor_empty(printer: Printer, op: tensor.EmptyOp) -> None:
+    with printer.in_parens():
+        printer.print_list(op.dynamic_sizes, printer.print_ssa_value)
+    printer.print_op_attributes(op.attributes)
+    printer.print_string(" : ")
+    printer.print_attribute(op.tensor.type)
+
+
+class _TensorEmptySyntax(tensor.EmptyOp):
+    def __new__(cls, *_: object, **__: object) -> tensor.EmptyOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(tensor.EmptyOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> tensor.EmptyOp:
+        sizes = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(IndexType()))
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        op = tensor.EmptyOp(sizes, parser.parse_type())
+        op.attributes |= attributes
+        return op
+
+
+def _print_affine_apply(printer: Printer, op: affine.ApplyOp) -> None:
+    dim_count = op.map.data.num_dims
+    printer.print_string(" ")
+    printer.print_attribute(op.map)
+    with printer.in_parens():
+        printer.print_list(op.mapOperands[:dim_count], printer.print_ssa_value)
+    if op.mapOperands[dim_count:]:
+        with printer.in_square_brackets():
+            printer.print_list(op.mapOperands[dim_count:], printer.print_ssa_value)
+    printer.print_op_attributes(op.attributes)
+
+
+class _AffineApplySyntax(affine.ApplyOp):
+    def __new__(cls, *_: object, **__: object) -> affine.ApplyOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(affine.ApplyOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> affine.ApplyOp:
+        op = super().parse(parser)
+        op.attributes |= parser.parse_optional_attr_dict()
+        return op
+
+
+def _print_if(printer: Printer, op: scf.IfOp) -> None:
+    printer.print_string(" ")
+    printer.print_ssa_value(op.cond)
+    if op.output:
+        printer.print_string(" -> (")
+        printer.print_list(op.output.types, printer.print_attribute)
+        printer.print_string(")")
+    printer.print_string(" ")
+    printer.print_region(op.true_region, print_entry_block_args=False, print_block_terminators=bool(op.output))
+    if op.false_region.blocks:
+        printer.print_string(" else ")
+        printer.print_region(op.false_region, print_entry_block_args=False, print_block_terminators=bool(op.output))
+    printer.print_op_attributes(op.attributes)
+
+
+class _TransferReadSyntax(vector.TransferReadOp):
+    def __new__(cls, *_: object, **__: object) -> vector.TransferReadOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(vector.TransferReadOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> vector.TransferReadOp:
+        source = parser.parse_unresolved_operand()
+        indices = _parse_indices(parser)
+        parser.parse_punctuation(",")
+        padding = parser.parse_unresolved_operand()
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        source_type = parser.parse_type()
+        parser.parse_punctuation(",")
+        vector_type = parser.parse_type()
+        permutation, in_bounds = _transfer_properties(parser, attributes, source_type, vector_type)
+        assert is_tensor(source_type), "checked with the properties"
+        op = vector.TransferReadOp(
+            parser.resolve_operand(source, source_type),
+            indices,
+            parser.resolve_operand(padding, source_type.get_element_type()),
+            vector_type,
+            in_bounds,
+            permutation,
+        )
+        op.attributes |= attributes
+        return op
+
+
+class _TransferWriteSyntax(vector.TransferWriteOp):
+    def __new__(cls, *_: object, **__: object) -> vector.TransferWriteOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(vector.TransferWriteOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> vector.TransferWriteOp:
+        written = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        target = parser.parse_unresolved_operand()
+        indices = _parse_indices(parser)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        vector_type = parser.parse_type()
+        parser.parse_punctuation(",")
+        target_type = parser.parse_type()
+        permutation, in_bounds = _transfer_properties(parser, attributes, target_type, vector_type)
+        assert is_tensor(target_type), "checked with the properties"
+        op = vector.TransferWriteOp(
+            parser.resolve_operand(written, vector_type),
+            parser.resolve_operand(target, target_type),
+            indices,
+            in_bounds,
+            permutation_map=permutation,
+            result_type=target_type,
+        )
+        op.attributes |= attributes
+        return op
+
+
+def _parse_indices(parser: Parser) -> list[SSAValue]:
+    return [*parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(IndexType()))]
+
+
+def _transfer_properties(
+    parser: Parser, attributes: dict[str, Attribute], shaped: Attribute, moved: Attribute
+) -> tuple[AffineMapAttr, ArrayAttr[BoolAttr]]:
+    """Take the two properties of a transfer out of its attribute dictionary, or give their defaults."""
+    if not is_tensor(shaped) or not is_vector(moved):
+        parser.raise_error("expected a tensor and a vector type")
+    permutation = attributes.pop("permutation_map", None)
+    if not isinstance(permutation, AffineMapAttr):
+        permutation = AffineMapAttr(vector.VectorTransferOperation.get_transfer_minor_identity_map(shaped, moved))
+    in_bounds = attributes.pop("in_bounds", None)
+    if not isa(in_bounds, ArrayAttr[BoolAttr]):
+        in_bounds = ArrayAttr([BoolAttr.from_bool(False)] * len(permutation.data.results))
+    return permutation, in_bounds
+
+
+PRINTERS: dict[type[Operation], Callable[[Printer, Any], None]] = {
+    affine.ApplyOp: _print_affine_apply,
+    arith.CmpfOp: _print_cmpf,
+    arith.CmpiOp: _print_cmpi,
+    scf.IfOp: _print_if,
+    tensor.EmptyOp: _print_tensor_empty,
+}
+SYNTAX_OPS: tuple[type[Operation], ...] = (
+    _AffineApplySyntax,
+    _CmpfSyntax,
+    _CmpiSyntax,
+    _TensorEmptySyntax,
+    _TransferReadSyntax,
+    _TransferWriteSyntax,
+)

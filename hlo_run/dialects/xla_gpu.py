@@ -35,6 +35,7 @@ from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, Pure, RecursiveMemoryEffect, SymbolTable, SymbolUserOpInterface
 from xdsl.utils.exceptions import VerifyException
 
+from hlo_run.dialects.types import is_tensor, is_vector, tensor_type
 from hlo_run.errors import HloRunError
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.text import parse_indexing_map
@@ -178,17 +179,9 @@ class LoopOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> LoopOp:
         dims = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(IndexType()))
-        index_args = [
-            arg.resolve(IndexType())
-            for arg in parser.parse_comma_separated_list(
-                parser.Delimiter.SQUARE, lambda: parser.parse_argument(expect_type=False)
-            )
-        ]
+        index_args = _parse_index_args(parser, parser.Delimiter.SQUARE)
         parser.parse_punctuation("->")
-        index_args += [
-            arg.resolve(IndexType())
-            for arg in parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_argument(expect_type=False))
-        ]
+        index_args += _parse_index_args(parser, parser.Delimiter.PAREN)
         parser.parse_keyword("in")
         attr = _parse_map(parser)
         pairs, types = _parse_iter_args(parser)
@@ -212,6 +205,11 @@ def _print_assignment(printer: Printer, arg: SSAValue, init: SSAValue) -> None:
     printer.print_ssa_value(arg)
     printer.print_string(" = ")
     printer.print_ssa_value(init)
+
+
+def _parse_index_args(parser: Parser, delimiter: Parser.Delimiter) -> list[Parser.Argument]:
+    arguments = parser.parse_comma_separated_list(delimiter, lambda: parser.parse_argument(expect_type=False))
+    return [argument.resolve(IndexType()) for argument in arguments]
 
 
 def _parse_iter_args(
@@ -339,8 +337,7 @@ class AtomicRMWOp(IRDLOperation):
     body = region_def("single_block")
 
     def __init__(self, tensor: SSAValue, indices: Sequence[SSAValue], body: Region | None = None) -> None:
-        assert isinstance(tensor.type, TensorType), "atomic_rmw works on a tensor"
-        region = Region(Block(arg_types=[tensor.type.get_element_type()])) if body is None else body
+        region = Region(Block(arg_types=[tensor_type(tensor).get_element_type()])) if body is None else body
         super().__init__(operands=[tensor, indices], result_types=[tensor.type], regions=[region])
 
     @property
@@ -359,17 +356,16 @@ class AtomicRMWOp(IRDLOperation):
             raise VerifyException("atomic_rmw has one block argument, the current value")
         if not isinstance(last, YieldOp) or tuple(last.operand_types) != (args[0].type,):
             raise VerifyException("atomic_rmw yields one value of the type of its block argument")
-        assert isinstance(self.tensor.type, TensorType), "checked by the operand's constraint"
-        element = args[0].type
-        if isinstance(element, builtin.VectorType):
+        tensor, element = tensor_type(self.tensor), args[0].type
+        if is_vector(element):
             if element.get_num_dims() != 1:
                 raise VerifyException("a vector argument of atomic_rmw has rank 1")
             element = element.get_element_type()
-        if element != self.tensor.type.get_element_type():
+        if element != tensor.get_element_type():
             raise VerifyException("the block argument of atomic_rmw differs from the tensor's element type")
-        if self.res.type != self.tensor.type:
+        if self.res.type != tensor:
             raise VerifyException("result type of atomic_rmw differs from its tensor's")
-        if len(self.indices) != self.tensor.type.get_num_dims():
+        if len(self.indices) != tensor.get_num_dims():
             raise VerifyException("atomic_rmw needs one index per dimension")
 
     def print(self, printer: Printer) -> None:
@@ -390,7 +386,7 @@ class AtomicRMWOp(IRDLOperation):
         parser.parse_punctuation(":")
         position = parser.pos
         type_ = parser.parse_type()
-        if not isinstance(type_, TensorType):
+        if not is_tensor(type_):
             parser.raise_error("expected a tensor type", position)
         op = cls(parser.resolve_operand(tensor, type_), indices, parser.parse_region())
         op.attributes |= parser.parse_optional_attr_dict()
@@ -416,7 +412,7 @@ class PredicatedInsertOp(IRDLOperation):
         super().__init__(operands=[value, dest, indices, condition], result_types=[dest.type])
 
     def verify_(self) -> None:
-        _verify_static_access(self.dest.type, self.indices)
+        _verify_static_access(self.dest, self.indices)
 
 
 @irdl_op_definition
@@ -437,11 +433,11 @@ class PredicatedExtractOp(IRDLOperation):
         super().__init__(operands=[source, indices, condition, fallback], result_types=[fallback.type])
 
     def verify_(self) -> None:
-        _verify_static_access(self.source.type, self.indices)
+        _verify_static_access(self.source, self.indices)
 
 
-def _verify_static_access(type_: Attribute, indices: Sequence[SSAValue]) -> None:
-    assert isinstance(type_, TensorType), "checked by the operand's constraint"
+def _verify_static_access(tensor: SSAValue, indices: Sequence[SSAValue]) -> None:
+    type_ = tensor_type(tensor)
     if builtin.DYNAMIC_INDEX in type_.get_shape():
         raise VerifyException("predicated accesses need a static shape")
     if len(indices) != type_.get_num_dims():
@@ -460,8 +456,7 @@ class AllocateSharedOp(IRDLOperation):
         super().__init__(result_types=[type_])
 
     def verify_(self) -> None:
-        assert isinstance(self.res.type, TensorType), "checked by the result's constraint"
-        if builtin.DYNAMIC_INDEX in self.res.type.get_shape():
+        if builtin.DYNAMIC_INDEX in tensor_type(self.res).get_shape():
             raise VerifyException("shared memory needs a static shape")
 
 

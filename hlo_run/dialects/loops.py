@@ -1,0 +1,43 @@
+"""Questions about `scf.for` loops and the places of values that several passes ask."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdsl.dialects import scf
+from xdsl.ir import Block, Operation, SSAValue
+
+from hlo_run.dialects.types import constant_int
+
+HLO_OP: Final = "hlo.op"  # discardable attribute: the name of the HLO instruction that an op comes from
+
+
+def counted_trips(loop: scf.ForOp) -> int | None:
+    """Return the number of steps of a loop that counts 0, 1, .. up to a constant; None for any other loop."""
+    if constant_int(loop.lb) != 0 or constant_int(loop.step) != 1:
+        return None
+    return constant_int(loop.ub)
+
+
+def yield_of(block: Block) -> scf.YieldOp:
+    """Return the terminator of an scf region's only block."""
+    last = block.last_op
+    assert isinstance(last, scf.YieldOp), "an scf region ends in a yield"
+    return last
+
+
+def is_defined_in(value: SSAValue, block: Block) -> bool:
+    """True if the value comes to be in `block` (as argument or result) or in a region nested in it."""
+    owner = value.owner
+    place = owner if isinstance(owner, Block) else owner.parent
+    while place is not None and place is not block:
+        place = place.parent_block()
+    return place is block
+
+
+def hand_on_origin(source: Operation, target: Operation) -> Operation:
+    """Give `target` the HLO instruction that `source` comes from; returns `target`."""
+    origin = source.attributes.get(HLO_OP)
+    if origin is not None:
+        target.attributes[HLO_OP] = origin
+    return target

@@ -1,0 +1,31 @@
+"""Questions about xDSL types and values that its generic classes leave partly typed."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerAttr, TensorType, VectorType
+from xdsl.ir import Attribute, SSAValue
+
+
+def is_tensor(type_: Attribute) -> TypeGuard[TensorType[Attribute]]:
+    return isinstance(type_, TensorType)
+
+
+def is_vector(type_: Attribute) -> TypeGuard[VectorType[Attribute]]:
+    return isinstance(type_, VectorType)
+
+
+def tensor_type(value: SSAValue) -> TensorType[Attribute]:
+    """Return the type of a value that is known to be a tensor."""
+    assert is_tensor(value.type), f"expected a tensor, got {value.type}"
+    return value.type
+
+
+def constant_int(value: SSAValue) -> int | None:
+    """Return the number that an `arith.constant` of integer or index type holds; i1 gives 0 or -1 as it is stored."""
+    op = value.owner
+    if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
+        return op.value.value.data
+    return None
