@@ -1,0 +1,46 @@
+"""What every device backend offers, and the table of backends by platform name; none is imported before it is chosen."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from hlo_run.artifact import Executable
+from hlo_run.backends.literals import Literal
+from hlo_run.errors import UsageError
+
+
+class Backend(Protocol):
+    """Runs executables. A backend keeps nothing from one run to the next but what makes the next run faster."""
+
+    @property
+    def name(self) -> str:
+        """The platform's name, as `--platform` spells it."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """One line on the device, for the line that says where a run took place."""
+        ...
+
+    def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
+        """Run with one literal per entry parameter and return the result; raises DeviceError."""
+        ...
+
+
+BACKENDS: dict[str, str] = {
+    "CUDA": "hlo_run.backends.cuda.backend:CudaBackend",
+    "Host": "hlo_run.backends.host.backend:HostBackend",
+}
+"""Platform name to `module:class`. The Interpreter is not here: it runs the module, not the executable."""
+
+
+def load_backend(platform: str) -> Callable[..., Backend]:
+    """Import and return the backend class of `platform` (any case); raises UsageError for a name that is not in the table."""
+    names = {name.lower(): name for name in BACKENDS}
+    name = names.get(platform.lower())
+    if name is None:
+        raise UsageError(f"unknown platform '{platform}'", hint=f"choose one of {', '.join(sorted(BACKENDS))}, Interpreter")
+    module, attribute = BACKENDS[name].split(":")
+    return getattr(importlib.import_module(module), attribute)

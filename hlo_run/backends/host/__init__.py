@@ -1,0 +1,1 @@
+"""The Host platform: runs the PTX text of an executable on the CPU."""

@@ -1,0 +1,200 @@
+"""What PTX text is once it is read: plain records that the emulator and a JIT share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+TYPE_BYTES: dict[str, int] = {
+    **dict.fromkeys(("b8", "s8", "u8", "e4m3", "e5m2"), 1),
+    **dict.fromkeys(("b16", "s16", "u16", "f16", "bf16", "e4m3x2", "e5m2x2"), 2),
+    **dict.fromkeys(("b32", "s32", "u32", "f32", "f16x2", "bf16x2", "s16x2", "u16x2", "tf32"), 4),
+    **dict.fromkeys(("b64", "s64", "u64", "f64", "f32x2"), 8),
+    "b128": 16,
+}
+"""Bytes of a value of each fundamental type; `pred` has no size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A declared register; names declared anew in an inner `{ }` get a suffix and so stay distinct."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialRegister:
+    """A predefined register: `%tid.x`, `%laneid`, ..."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """An integer immediate, as written (so possibly negative)."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    """A floating-point immediate as its bits: `0f3F800000` has width 32; `0d...` and decimal spellings 64."""
+
+    bits: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The address of a variable plus `offset` bytes, or the name of a label or function."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base+offset]`."""
+
+    base: Register | Symbol | Integer
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, ...}`; lowest address or lowest bits first."""
+
+    elements: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!%p` as a source operand."""
+
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`a|b`: two destinations."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`_`: the result is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperandList:
+    """`(a, b)`: the arguments or results of a call."""
+
+    elements: tuple[Operand, ...]
+
+
+Operand: TypeAlias = (
+    Register | SpecialRegister | Integer | Float | Symbol | Address | Vector | Negated | Pair | Sink | OperandList
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`@%p` or `@!%p`."""
+
+    register: Register
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`; lines count from 1."""
+
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: Guard | None
+    line: int
+
+    @property
+    def spelling(self) -> str:
+        """The instruction's name as written: `fma.rn.f32`."""
+        return ".".join((self.opcode, *self.modifiers))
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A label; the statements after it belong to it."""
+
+    name: str
+    line: int
+
+
+Statement: TypeAlias = Label | Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """Eight bytes at `offset` of an initialiser that hold the address of `symbol` plus `addend`."""
+
+    offset: int
+    symbol: str
+    addend: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A declared variable or formal parameter.
+
+    `count` is the number of elements of `type` (1 for scalars, 0 for an unsized `[]`); `initializer` has `size_bytes`
+    bytes, or is None where the text gives none.
+    """
+
+    name: str
+    space: str
+    type: str
+    count: int
+    alignment: int
+    line: int
+    initializer: bytes | None = None
+    relocations: tuple[Relocation, ...] = ()
+    is_extern: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return self.count * TYPE_BYTES[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An `.entry` or `.func`.
+
+    `registers` maps every declared register to its type; `variables` are those declared in the body (`.shared`,
+    `.local`, `.param`); `branch_targets` are the label lists that `brx.idx` names. `body` is None for a declaration.
+    `reqntid` and `maxntid` are () where the text does not have them.
+    """
+
+    name: str
+    is_entry: bool
+    returns: tuple[Variable, ...]
+    parameters: tuple[Variable, ...]
+    registers: Mapping[str, str]
+    variables: tuple[Variable, ...]
+    branch_targets: Mapping[str, tuple[str, ...]]
+    body: tuple[Statement, ...] | None
+    reqntid: tuple[int, ...]
+    maxntid: tuple[int, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One PTX module; variables and functions by name, in the order of the text."""
+
+    version: tuple[int, int]
+    target: str
+    address_bits: int
+    variables: Mapping[str, Variable]
+    functions: Mapping[str, Function]

@@ -1,0 +1,71 @@
+"""Literals (arrays in logical order) to and from the bytes of a device buffer (physical order, sub-byte types packed)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.hlo.dtype import DTYPES, DType
+
+Literal: TypeAlias = "NDArray[Any] | tuple[Literal, ...]"
+Bytes: TypeAlias = NDArray[np.uint8]
+
+
+def size_bytes(dtype: str, dims: tuple[int, ...]) -> int:
+    """Return the bytes that an array takes in a buffer: pred one per element, types below 8 bits packed."""
+    return (math.prod(dims) * DTYPES[dtype].bits + 7) // 8
+
+
+def to_bytes(array: NDArray[Any], dtype: str, minor_to_major: tuple[int, ...]) -> Bytes:
+    """Return the buffer's bytes for `array`, which is in logical order and has the numpy type of `dtype`.
+
+    The result may share memory with `array`.
+    """
+    record = DTYPES[dtype]
+    assert array.dtype == record.numpy, f"a literal of {dtype} has numpy type {record.numpy}, not {array.dtype}"
+    physical = np.ascontiguousarray(array.transpose(tuple(reversed(minor_to_major)))).reshape(-1)
+    items = physical.view(np.uint8)
+    return items if record.bits >= 8 else _pack(items, record.bits)
+
+
+def from_bytes(data: Bytes, dtype: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
+    """Return the array in logical order that `data` holds; the result may share memory with `data`."""
+    record = DTYPES[dtype]
+    count = math.prod(dims)
+    assert data.size >= size_bytes(dtype, dims), f"{data.size} bytes are too few for {dtype}{list(dims)}"
+    if record.bits >= 8:
+        items = _typed(data[: count * record.numpy.itemsize], record)
+    else:
+        items = _sub_byte_items(_unpack(data, record.bits, count), record)
+    major_to_minor = tuple(reversed(minor_to_major))
+    physical = items.reshape(tuple(dims[dim] for dim in major_to_minor))
+    return physical.transpose(np.argsort(major_to_minor)) if dims else physical
+
+
+def _typed(data: Bytes, record: DType) -> NDArray[Any]:
+    if record.kind == "pred":
+        return data != 0
+    return data.view(record.numpy)
+
+
+def _sub_byte_items(items: Bytes, record: DType) -> NDArray[Any]:
+    """Give unpacked items their type; signed integers are kept sign-extended in a byte."""
+    if record.is_signed:
+        sign = np.uint8(1 << (record.bits - 1))
+        return ((items ^ sign) - sign).view(np.int8).astype(record.numpy)
+    return items.view(record.numpy)
+
+
+def _pack(items: Bytes, bits: int) -> Bytes:
+    """Pack the low `bits` of each byte into a stream of bits, low bits first."""
+    stream = np.unpackbits(items[:, None], axis=1, count=bits, bitorder="little")
+    return np.packbits(stream.reshape(-1), bitorder="little")
+
+
+def _unpack(data: Bytes, bits: int, count: int) -> Bytes:
+    """Undo `_pack`: return `count` bytes, each with `bits` bits of the stream."""
+    stream = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
+    return np.packbits(stream, axis=1, bitorder="little").reshape(-1)
