@@ -1,0 +1,53 @@
+"""The LLVM intrinsics that NVPTX can select: any other ends the whole process, beyond the reach of `except`."""
+
+from __future__ import annotations
+
+import re
+
+from hlo_run.errors import InternalError
+
+_FLOAT = r"(?:f16|bf16|f32|f64)"
+_INTEGER = r"i(?:1|8|16|32|64)"
+_EITHER = rf"(?:v\d+)?(?:{_FLOAT}|{_INTEGER})"
+# Tried one by one on sm_70 to sm_120, for every type named here.
+_ALLOWED = (
+    rf"(?:fabs|floor|ceil|trunc|rint|nearbyint|roundeven|round|sqrt|copysign|fma|fmuladd)\.(?:v\d+)?{_FLOAT}",
+    rf"(?:maximum|minimum|maxnum|minnum|maximumnum|minimumnum)\.(?:v\d+)?{_FLOAT}",
+    rf"(?:ctlz|cttz|ctpop|abs|bitreverse|bswap|smax|smin|umax|umin|fshl|fshr)\.(?:v\d+)?{_INTEGER}",
+    rf"(?:sadd|uadd|ssub|usub)\.sat\.(?:v\d+)?{_INTEGER}",
+    rf"(?:sadd|uadd|ssub|usub|smul|umul)\.with\.overflow\.{_INTEGER}",
+    rf"vector\.reduce\.\w+\.v\d+{_EITHER}",
+    r"(?:memcpy|memmove|memset)\.[\w.]+",
+    r"(?:lifetime\.(?:start|end)\.[\w.]+|assume|experimental\.noalias\.scope\.decl)",
+    r"dbg\.(?:value|declare|label)",
+    r"nvvm\.read\.ptx\.sreg\.(?:tid|ntid|ctaid|nctaid)\.[xyz]",
+    r"nvvm\.read\.ptx\.sreg\.(?:warpsize|laneid)",
+    r"nvvm\.(?:barrier0|barrier\.sync|barrier\.cta\.sync\.aligned\.all|bar\.warp\.sync)",
+    r"nvvm\.shfl\.sync\.(?:down|up|bfly|idx)\.(?:i32|f32)",
+)
+# These exist from some card on only; a kernel for an older one must not have them.
+_ALLOWED_FROM_SM = (
+    (90, r"nvvm\.griddepcontrol\.(?:wait|launch\.dependents)"),
+    (89, r"nvvm\.(?:ff|f16x2)\.to\.e[45]m[23]x2\.rn(?:\.relu)?"),
+    (89, r"nvvm\.e[45]m[23]x2\.to\.f16x2\.rn(?:\.relu)?"),
+)
+# With `afn` these select an approximate instruction; without it LLVM looks for a libm and gives up.
+_ALLOWED_IF_APPROXIMATE = re.compile(r"llvm\.(?:tanh|sin|cos|exp2|log2)\.f32")
+_CALL = re.compile(r"\bcall\b(?P<flags>[^@\n]*)@(?P<name>llvm\.[\w.]+)\(")
+
+
+def check_intrinsics(ir_text: str, sm: int) -> None:
+    """Raise InternalError if a call in the LLVM IR text would make LLVM abort when it compiles for `sm`."""
+    for match in sorted(set(_CALL.findall(ir_text))):
+        flags, name = match
+        if _is_allowed(name, sm) or (_ALLOWED_IF_APPROXIMATE.fullmatch(name) and re.search(r"\b(?:afn|fast)\b", flags)):
+            continue
+        raise InternalError(
+            f"the kernel calls {name}, which LLVM cannot turn into PTX for sm_{sm}",
+            notes=("LLVM would end the process; the lowering must use libdevice or other instructions here",),
+        )
+
+
+def _is_allowed(name: str, sm: int) -> bool:
+    patterns = [*_ALLOWED, *(pattern for first_sm, pattern in _ALLOWED_FROM_SM if sm >= first_sm)]
+    return any(re.fullmatch(rf"llvm\.{pattern}", name) for pattern in patterns)
