@@ -1,0 +1,75 @@
+"""Prints indexing maps in the seeds' syntax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hlo_run.indexing.expr import Expr
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.variable import Variable
+
+
+class PrintableMap(Protocol):
+    """What the printer needs of an `IndexingMap`."""
+
+    @property
+    def dims(self) -> tuple[Variable, ...]: ...
+    @property
+    def ranges(self) -> tuple[Variable, ...]: ...
+    @property
+    def rts(self) -> tuple[Variable, ...]: ...
+    @property
+    def results(self) -> tuple[Expr, ...]: ...
+    @property
+    def constraints(self) -> tuple[tuple[Expr, Interval], ...]: ...
+    @property
+    def is_known_empty(self) -> bool: ...
+
+
+def map_to_string(indexing_map: PrintableMap | None) -> str:
+    """Return `(dims)[ranges]{rts} -> (results), domain: ..`, or `UNDEFINED` for None, or `KNOWN EMPTY`."""
+    if indexing_map is None:
+        return "UNDEFINED"
+    return "KNOWN EMPTY" if indexing_map.is_known_empty else attribute_text(indexing_map)
+
+
+def attribute_text(indexing_map: PrintableMap) -> str:
+    """Return the map's text with variables and results even if it is known empty, so that parsing gives it back."""
+    dims, ranges, rts = _names(indexing_map)
+    symbols = ranges + rts
+    results = [expr_to_string(expr, dims, symbols) for expr in indexing_map.results]
+    text = f"({', '.join(dims)})"
+    text += f"[{', '.join(ranges)}]" if ranges else ""
+    text += f"{{{', '.join(rts)}}}" if rts else ""
+    text += f" -> ({', '.join(results)})"
+    variables = (*indexing_map.dims, *indexing_map.ranges, *indexing_map.rts)
+    domain = [f"{name} in {v.bounds}" for name, v in zip(dims + symbols, variables, strict=True)]
+    domain += sorted(f"{expr_to_string(expr, dims, symbols)} in {bounds}" for expr, bounds in indexing_map.constraints)
+    return f"{text}, domain: {', '.join(domain)}" if domain else text
+
+
+def expr_to_string(expr: Expr, dim_names: Sequence[str], symbol_names: Sequence[str]) -> str:
+    """Return the text of one expression; variables beyond the names get their default names."""
+    return expr.to_string(
+        lambda i: dim_names[i] if i < len(dim_names) else f"d{i}",
+        lambda i: symbol_names[i] if i < len(symbol_names) else f"s{i}",
+    )
+
+
+def _names(indexing_map: PrintableMap) -> tuple[list[str], list[str], list[str]]:
+    """Return the names to print; a name met before (composition can bring two) gets `_1`, `_2`, .."""
+    used: set[str] = set()
+    groups: list[list[str]] = []
+    for prefix, variables in (("d", indexing_map.dims), ("s", indexing_map.ranges), ("rt", indexing_map.rts)):
+        groups.append([_unique(v.name or f"{prefix}{i}", used) for i, v in enumerate(variables)])
+    return groups[0], groups[1], groups[2]
+
+
+def _unique(name: str, used: set[str]) -> str:
+    candidate, number = name, 0
+    while candidate in used:
+        number += 1
+        candidate = f"{name}_{number}"
+    used.add(candidate)
+    return candidate

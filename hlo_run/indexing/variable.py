@@ -1,0 +1,18 @@
+"""A variable of an indexing map: its closed interval and its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hlo_run.indexing.interval import Interval
+
+# The six dimensions of a map that starts from GPU thread and block ids, always in this order.
+GRID_NAMES = ("th_x", "th_y", "th_z", "bl_x", "bl_y", "bl_z")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`name` is empty for the default name (d0, s0, rt0 by kind and position) and does not count in comparisons."""
+
+    bounds: Interval
+    name: str = field(default="", compare=False)
