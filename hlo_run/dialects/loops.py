@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
+from hlo_run.dialects.printer import HLO_OP
 from hlo_run.dialects.types import constant_int
-
-HLO_OP: Final = "hlo.op"  # discardable attribute: the name of the HLO instruction that an op comes from
 
 
 def counted_trips(loop: scf.ForOp) -> int | None:

@@ -1,0 +1,160 @@
+"""The few ops of upstream's nvvm dialect that kernels use: ids, the barrier, shuffles."""
+
+from __future__ import annotations
+
+from enum import auto
+from typing import ClassVar
+
+from xdsl.dialects.builtin import IntegerType, i32
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, Dialect, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    VarConstraint,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import NoMemoryEffect, Pure
+from xdsl.utils.str_enum import StrEnum
+
+
+class SpecialRegisterOp(IRDLOperation):
+    """Base of the reads of an id register; the result is an i32."""
+
+    assembly_format = "attr-dict `:` type($res)"
+    res = result_def(IntegerType)
+    traits = traits_def(Pure())
+
+    def __init__(self) -> None:
+        super().__init__(result_types=[i32])
+
+
+@irdl_op_definition
+class ThreadIdXOp(SpecialRegisterOp):
+    name = "nvvm.read.ptx.sreg.tid.x"
+
+
+@irdl_op_definition
+class ThreadIdYOp(SpecialRegisterOp):
+    name = "nvvm.read.ptx.sreg.tid.y"
+
+
+@irdl_op_definition
+class ThreadIdZOp(SpecialRegisterOp):
+    name = "nvvm.read.ptx.sreg.tid.z"
+
+
+@irdl_op_definition
+class BlockIdXOp(SpecialRegisterOp):
+    name = "nvvm.read.ptx.sreg.ctaid.x"
+
+
+@irdl_op_definition
+class BlockIdYOp(SpecialRegisterOp):
+    name = "nvvm.read.ptx.sreg.ctaid.y"
+
+
+@irdl_op_definition
+class BlockIdZOp(SpecialRegisterOp):
+    name = "nvvm.read.ptx.sreg.ctaid.z"
+
+
+THREAD_ID_OPS = {"x": ThreadIdXOp, "y": ThreadIdYOp, "z": ThreadIdZOp}
+BLOCK_ID_OPS = {"x": BlockIdXOp, "y": BlockIdYOp, "z": BlockIdZOp}
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """Wait for all threads of the block (`bar.sync 0`). Has effects. Older MLIR calls it nvvm.barrier0."""
+
+    name = "nvvm.barrier"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def print_generic_properties(self) -> None:
+        """Upstream's op has two optional operands; its generic form wants their segment sizes."""
+
+
+class ShuffleKind(StrEnum):
+    BFLY = auto()
+    UP = auto()
+    DOWN = auto()
+    IDX = auto()
+
+
+@irdl_attr_definition
+class ShuffleKindAttr(EnumAttribute[ShuffleKind], SpacedOpaqueSyntaxAttribute):
+    name = "nvvm.shfl_kind"
+
+
+@irdl_op_definition
+class ShuffleSyncOp(IRDLOperation):
+    """Read `value` of the lane at `offset`; operands are the mask of lanes, value, offset, and mask-and-clamp.
+
+    Free of effects, but not speculatable: every lane of the mask must reach it together.
+    """
+
+    name = "nvvm.shfl.sync"
+    _T: ClassVar = VarConstraint("T", AnyAttr())
+    kind = prop_def(ShuffleKindAttr)
+    thread_mask = operand_def(i32)
+    value = operand_def(_T)
+    offset = operand_def(i32)
+    mask_and_clamp = operand_def(i32)
+    res = result_def(_T)
+    traits = traits_def(NoMemoryEffect())
+
+    def __init__(self, kind: ShuffleKind, mask: SSAValue, value: SSAValue, offset: SSAValue, clamp: SSAValue) -> None:
+        super().__init__(
+            operands=[mask, value, offset, clamp],
+            result_types=[value.type],
+            properties={"kind": ShuffleKindAttr(kind)},
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.kind.data.value} ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_attribute(self.value.type)
+        printer.print_string(" -> ")
+        printer.print_attribute(self.res.type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ShuffleSyncOp:
+        kind = parser.parse_str_enum(ShuffleKind)
+        names = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        value_type: Attribute = parser.parse_type()
+        parser.parse_punctuation("->")
+        parser.parse_type()
+        mask, value, offset, clamp = parser.resolve_operands(names, [i32, value_type, i32, i32], parser.pos)
+        op = cls(kind, mask, value, offset, clamp)
+        op.attributes |= attributes
+        return op
+
+
+Nvvm = Dialect(
+    "nvvm",
+    [
+        ThreadIdXOp,
+        ThreadIdYOp,
+        ThreadIdZOp,
+        BlockIdXOp,
+        BlockIdYOp,
+        BlockIdZOp,
+        BarrierOp,
+        ShuffleSyncOp,
+    ],
+    [ShuffleKindAttr],
+)

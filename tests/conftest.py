@@ -1,0 +1,57 @@
+"""Collects the text tests: every section of a `.mlir` file is a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mlir_sections import run_mlir
+from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
+
+from hlo_run.errors import HloRunError
+
+RUNNERS: dict[str, Callable[[Section], str]] = {".mlir": run_mlir}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the // GOLDEN blocks of text tests")
+
+
+def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> pytest.Collector | None:
+    if file_path.suffix in RUNNERS and "data" not in file_path.parts:
+        return TextFile.from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType] - untyped in pytest
+    return None
+
+
+class TextFile(pytest.File):
+    def collect(self) -> Iterator[TextSection]:
+        for number, section in enumerate(read_sections(self.path)):
+            name = f"section-{number}"
+            yield TextSection.from_parent(self, name=name, section=section)  # pyright: ignore[reportUnknownMemberType] - untyped in pytest
+
+
+class TextSection(pytest.Item):
+    def __init__(self, *, section: Section, name: str, parent: TextFile) -> None:
+        super().__init__(name, parent)  # pyright: ignore[reportUnknownMemberType] - untyped in pytest
+        self.section = section
+
+    def runtest(self) -> None:
+        section = self.section
+        try:
+            output = RUNNERS[section.path.suffix](section)
+        except HloRunError as error:
+            check_error(section, error)
+            return
+        if section.golden is not None and self.config.getoption("--update-golden"):
+            update_golden(section, output)
+        else:
+            check_output(section, output)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
+        if isinstance(excinfo.value, SectionFailure):
+            return f"{self.section.path}:{self.section.line}\n{excinfo.value}"
+        return str(excinfo.getrepr(style="short"))
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.section.line - 1, f"{self.path.name} {self.name}"

@@ -1,0 +1,54 @@
+"""Upstream MLIR (jaxlib's) reads what we print: the lowered stages as they are, every stage in generic form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from text_sections import Section, read_sections
+
+from hlo_run.dialects.parse import parse_module
+from hlo_run.dialects.printer import print_module
+
+ir = pytest.importorskip("jaxlib.mlir.ir", reason="jaxlib is not installed (extra 'xla')")
+HERE = Path(__file__).parent
+
+
+def upstream_reads(text: str) -> None:
+    """Parse and verify with MLIR; raises where it cannot."""
+    registered = pytest.importorskip("jaxlib.mlir._mlir_libs._jax_mlir_ext", reason="jaxlib without dialect registration")
+    registry = ir.DialectRegistry()
+    registered.register_dialects(registry)
+    with ir.Context() as context:
+        context.append_dialect_registry(registry)
+        context.load_all_available_dialects()
+        context.allow_unregistered_dialects = True
+        ir.Module.parse(text)
+
+
+def printed_sections(name: str) -> list[Section]:
+    return [section for section in read_sections(HERE / name) if section.error is None]
+
+
+@pytest.mark.parametrize("section", printed_sections("upstream.mlir"), ids=lambda s: str(s.line))
+def test_upstream_ops_in_their_own_syntax(section: Section) -> None:
+    upstream_reads(print_module(parse_module(section.text)))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [s for name in ("upstream.mlir", "xla_gpu.mlir", "gpu.mlir") for s in printed_sections(name)],
+    ids=lambda s: f"{s.path.stem}-{s.line}",
+)
+def test_everything_in_generic_form(section: Section) -> None:
+    upstream_reads(print_module(parse_module(section.text), generic=True))
+
+
+def test_apply_indexing_after_lower_tensors() -> None:
+    text = """
+    func.func @f(%p: !llvm.ptr, %i: index) -> index {
+      %0 = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0) -> (d0 * 2), domain: d0 in [0, 3]">(%i)
+      return %0 : index
+    }
+    """
+    upstream_reads(print_module(parse_module(text)))
