@@ -1,0 +1,108 @@
+"""The CUDA platform: runs an Executable on a device through pycuda; the driver's JIT loads the PTX."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import BufferSlice, CopyThunk, Executable, Kernel, KernelThunk
+from hlo_run.backends.cuda.device import Device
+from hlo_run.backends.literals import Literal
+from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
+from hlo_run.errors import DeviceError
+
+# What uninitialised memory holds, so that a kernel that forgets an element does not pass by luck.
+_POISON = 0xA5
+_POLL_SECONDS = 1e-4
+
+
+class CudaBackend:
+    """Opens device 0 and runs executables on it; keeps loaded kernels from one run to the next."""
+
+    def __init__(self, timeout_seconds: float = 0.0) -> None:
+        self._device = Device()
+        self._driver = self._device.driver
+        self._timeout_seconds = timeout_seconds
+        self._functions: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        return "CUDA"
+
+    @property
+    def description(self) -> str:
+        major, minor = self._device.compute_capability
+        return f"{self._device.name}, compute capability {major}.{minor}"
+
+    def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
+        """Run with one literal per entry parameter and return the result; raises DeviceError."""
+        memory: list[Any] = []
+        try:
+            memory = self._allocate(executable)
+            for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
+                if data.size:
+                    self._driver.memcpy_htod(self._address(memory, place), np.ascontiguousarray(data))
+            for thunk in executable.thunks:
+                match thunk:
+                    case KernelThunk():
+                        self._launch(executable.kernel(thunk.kernel), thunk, memory)
+                    case CopyThunk():
+                        source, destination = self._address(memory, thunk.source), self._address(memory, thunk.destination)
+                        self._driver.memcpy_dtod(destination, source, thunk.source.size_bytes)
+            self._wait(executable.name)
+            return result_literal(executable, self._reader(memory))
+        except self._driver.Error as error:
+            raise DeviceError(f"{executable.name} failed on {self._device.name}: {error}") from error
+        finally:
+            for block in memory:
+                block.free()
+
+    def _allocate(self, executable: Executable) -> list[Any]:
+        memory: list[Any] = []
+        for allocation in executable.allocations:
+            size = max(allocation.size_bytes, 1)
+            block = self._driver.mem_alloc(size)
+            memory.append(block)
+            self._driver.memset_d8(int(block), _POISON, size)
+        return memory
+
+    @staticmethod
+    def _address(memory: list[Any], place: BufferSlice) -> int:
+        return int(memory[place.allocation]) + place.offset_bytes
+
+    def _launch(self, kernel: Kernel, thunk: KernelThunk, memory: list[Any]) -> None:
+        pointers = [np.uint64(self._address(memory, argument.slice)) for argument in thunk.arguments]
+        self._function(kernel)(*pointers, grid=kernel.grid, block=kernel.block)
+
+    def _function(self, kernel: Kernel) -> Any:
+        """Return the loaded kernel; equal PTX is loaded once."""
+        key = f"{kernel.name}\n{kernel.ptx}"
+        if key not in self._functions:
+            module = self._driver.module_from_buffer(kernel.ptx.encode() + b"\0")
+            # The function does not keep its module alive.
+            self._functions[key] = (module, module.get_function(kernel.name))
+        return self._functions[key][1]
+
+    def _wait(self, name: str) -> None:
+        """Wait for the device; a kernel cannot be stopped, so a timeout leaves it to the end of the process."""
+        done = self._driver.Event()
+        done.record()
+        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
+        while deadline is not None and not done.query():
+            if time.monotonic() > deadline:
+                raise DeviceError(f"{name} ran longer than {self._timeout_seconds:g} s", hint="raise --timeout")
+            time.sleep(_POLL_SECONDS)
+        done.synchronize()
+
+    def _reader(self, memory: list[Any]) -> Callable[[BufferSlice], NDArray[np.uint8]]:
+        def read(place: BufferSlice) -> NDArray[np.uint8]:
+            data = np.empty(place.size_bytes, np.uint8)
+            if place.size_bytes:
+                self._driver.memcpy_dtoh(data, self._address(memory, place))
+            return data
+
+        return read

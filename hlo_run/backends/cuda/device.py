@@ -1,0 +1,54 @@
+"""The only place that imports pycuda: opening a device, and what it says about itself."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import lru_cache
+from typing import Any
+
+from hlo_run.errors import DeviceError
+
+# pycuda has no types; what leaves this folder has.
+Driver = Any
+
+
+@lru_cache(maxsize=1)
+def device_problem() -> str:
+    """Return why no CUDA device can be opened, or nothing if one can."""
+    if importlib.util.find_spec("pycuda") is None:
+        return "pycuda is not installed (pip install 'hlo-run[cuda]')"
+    try:
+        driver = load_driver()
+        driver.init()
+        if driver.Device.count() == 0:
+            return "the CUDA driver sees no device"
+    except ImportError as error:
+        return f"pycuda cannot be imported: {error}"
+    except Exception as error:  # pycuda raises classes of its own for every driver code
+        return f"the CUDA driver cannot be initialised: {error}"
+    return ""
+
+
+def load_driver() -> Driver:
+    """Return the module `pycuda.driver`; raises ImportError."""
+    return importlib.import_module("pycuda.driver")
+
+
+class Device:
+    """One open device: its primary context is current until `close`."""
+
+    def __init__(self, number: int = 0) -> None:
+        problem = device_problem()
+        if problem:
+            raise DeviceError(problem, hint="--platform=Host runs the same kernels on the CPU")
+        self.driver: Driver = load_driver()
+        device = self.driver.Device(number)
+        self.name: str = device.name()
+        self.compute_capability: tuple[int, int] = device.compute_capability()
+        self._context = device.retain_primary_context()
+        self._context.push()
+
+    def close(self) -> None:
+        """Release the context; the object must not be used afterwards."""
+        self._context.pop()

@@ -1,0 +1,38 @@
+"""Which platform a run uses: the names people write, and the choice when they write none."""
+
+from __future__ import annotations
+
+from hlo_run.errors import DeviceError, UsageError
+
+INTERPRETER = "Interpreter"
+HOST = "Host"
+CUDA = "CUDA"
+# XLA's other names for the same platforms.
+_NAMES = {"cuda": CUDA, "gpu": CUDA, "host": HOST, "cpu": HOST, "interpreter": INTERPRETER}
+
+
+def platform_name(text: str) -> str:
+    """Return the platform that `text` names, in any case; raises UsageError."""
+    name = _NAMES.get(text.lower())
+    if name is None:
+        raise UsageError(f"unknown platform '{text}'", hint=f"choose one of {CUDA}, {HOST}, {INTERPRETER}")
+    return name
+
+
+def choose_platform(text: str) -> str:
+    """Return the platform named by `text`; empty: CUDA if a device can be opened, else Host."""
+    if text:
+        return platform_name(text)
+    # Only asked when the user leaves the choice to us; pycuda is imported there alone.
+    from hlo_run.backends.cuda.device import device_problem
+
+    return CUDA if not device_problem() else HOST
+
+
+def require_device() -> None:
+    """Raise DeviceError with the reason when no CUDA device can be opened."""
+    from hlo_run.backends.cuda.device import device_problem
+
+    problem = device_problem()
+    if problem:
+        raise DeviceError(problem, hint="--platform=Host runs the same kernels on the CPU")

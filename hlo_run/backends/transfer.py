@@ -1,0 +1,54 @@
+"""Between literals and an executable's buffers: which bytes go where before a run, and how the result is read after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hlo_run.artifact import ArraySpec, ArrayTree, BufferSlice, Executable
+from hlo_run.backends.literals import Bytes, Literal, from_bytes, to_bytes
+from hlo_run.errors import UsageError
+from hlo_run.hlo.dtype import DTYPES
+
+
+def parameter_bytes(executable: Executable, arguments: Sequence[Literal]) -> Iterator[tuple[BufferSlice, Bytes]]:
+    """Yield (slice, bytes) for every leaf of every entry parameter; raises UsageError where an argument does not fit."""
+    if len(arguments) != len(executable.parameters):
+        raise UsageError(f"{executable.name} takes {len(executable.parameters)} arguments, got {len(arguments)}")
+    for number, (tree, literal) in enumerate(zip(executable.parameters, arguments, strict=True)):
+        yield from _leaves(tree, literal, number)
+
+
+def _leaves(tree: ArrayTree, literal: Literal, number: int) -> Iterator[tuple[BufferSlice, Bytes]]:
+    if isinstance(tree, tuple):
+        if not isinstance(literal, tuple) or len(literal) != len(tree):
+            raise UsageError(f"argument {number} must be a tuple of {len(tree)}")
+        for part, value in zip(tree, literal, strict=True):
+            yield from _leaves(part, value, number)
+        return
+    if isinstance(literal, tuple) or literal.shape != tree.dims or literal.dtype != DTYPES[tree.dtype].numpy:
+        found = "a tuple" if isinstance(literal, tuple) else f"{literal.dtype}{list(literal.shape)}"
+        raise UsageError(f"argument {number} must be {tree.dtype}{list(tree.dims)}, got {found}")
+    yield tree.slice, to_bytes(literal, tree.dtype, tree.minor_to_major)
+
+
+def constant_bytes(executable: Executable) -> Iterator[tuple[BufferSlice, Bytes]]:
+    """Yield (slice, bytes) for every constant allocation."""
+    for allocation in executable.allocations:
+        constant = allocation.constant
+        if constant is not None:
+            items = np.frombuffer(constant.items, DTYPES[constant.dtype].numpy).reshape(constant.dims)
+            data = to_bytes(items, constant.dtype, constant.minor_to_major)
+            yield BufferSlice(allocation.index, 0, allocation.size_bytes), data
+
+
+def result_literal(executable: Executable, read: Callable[[BufferSlice], Bytes]) -> Literal:
+    """Return the module's result; `read` returns the bytes of a slice."""
+    return _literal(executable.result, read)
+
+
+def _literal(tree: ArrayTree, read: Callable[[BufferSlice], Bytes]) -> Literal:
+    if isinstance(tree, ArraySpec):
+        return from_bytes(read(tree.slice), tree.dtype, tree.dims, tree.minor_to_major)
+    return tuple(_literal(part, read) for part in tree)
