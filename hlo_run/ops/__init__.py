@@ -1,0 +1,1 @@
+"""What an HLO opcode is: its shape rule and its index maps."""

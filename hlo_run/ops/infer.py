@@ -1,0 +1,54 @@
+"""Shape inference: fills the shapes that text left out, and holds every written shape against its rule."""
+
+from __future__ import annotations
+
+from hlo_run.errors import HloRunError, ParseError
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.shape import Shape
+from hlo_run.ops import control, elementwise, linalg, reduce, shaping
+from hlo_run.ops.rule import Rule, brief, is_open
+
+# An opcode without a rule keeps its written shape.
+INFER: dict[str, Rule] = {**elementwise.INFER, **shaping.INFER, **reduce.INFER, **linalg.INFER, **control.INFER}
+
+
+def infer_module(module: HloModule) -> None:
+    """Fill open shapes and check all others; called computations come before their callers in `computations`.
+
+    Raises ParseError at the instruction whose operands or written shape do not fit its opcode. Layouts are not
+    compared; a filled shape takes the layout of the operand that gives it its dimensions, else the default one.
+    """
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            _settle(instruction)
+
+
+def _settle(instruction: HloInstruction) -> None:
+    expected = infer_shape(instruction)
+    written = instruction.shape
+    if is_open(written):
+        if is_open(expected):
+            raise _error(instruction, f"cannot infer shape for opcode: {instruction.opcode}")
+        instruction.shape = expected
+    elif expected is not written and not expected.compatible(written):
+        raise _error(instruction, f"shape mismatch: expected {brief(expected)}, found {brief(written)}")
+
+
+def infer_shape(instruction: HloInstruction) -> Shape:
+    """Return the shape the instruction must have: its rule's, or the present one if its opcode has no rule.
+
+    Raises ParseError if operands or attributes do not fit the opcode.
+    """
+    rule = INFER.get(instruction.opcode)
+    if rule is None:
+        return instruction.shape
+    try:
+        return rule(instruction)
+    except HloRunError as error:
+        raise _error(instruction, error.message, error.hint) from None
+
+
+def _error(instruction: HloInstruction, message: str, hint: str = "") -> ParseError:
+    text = f"'{instruction.name}' ({instruction.opcode}): {message}"
+    operands = tuple(f"operand '{o.name}' has shape {brief(o.shape)}" for o in instruction.operands[:4])
+    return ParseError(text, instruction.where, hint, operands)
