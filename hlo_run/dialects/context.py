@@ -6,7 +6,7 @@ from xdsl.context import Context
 from xdsl.dialects import affine, arith, builtin, cf, complex, dlti, func, llvm, math, scf, tensor, vector
 from xdsl.ir import Attribute, Dialect, Operation
 
-from hlo_run.dialects import arith_extra, gpu, xla_gpu
+from hlo_run.dialects import arith_extra, gpu, llvm_extra, nvvm, xla_gpu
 from hlo_run.dialects.upstream_syntax import SYNTAX_OPS
 
 
@@ -22,12 +22,13 @@ def make_context() -> Context:
         func.Func,
         gpu.Gpu,
         math.Math,
+        nvvm.Nvvm,
         xla_gpu.XlaGpu,
     ):
         context.load_dialect(_with_our_syntax(dialect))
     for dialect, extra_ops, extra_attributes in (
         (arith.Arith, arith_extra.EXTRA_OPS, ()),
-        (llvm.LLVM, (), ()),
+        (llvm.LLVM, llvm_extra.EXTRA_OPS, ()),
         (scf.Scf, (), ()),
         (tensor.Tensor, (), ()),
         (vector.Vector, (), ()),

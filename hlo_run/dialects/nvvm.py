@@ -10,11 +10,13 @@ from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Dialect, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import (
     AnyAttr,
+    AttrSizedOperandSegments,
     IRDLOperation,
     VarConstraint,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     prop_def,
     result_def,
     traits_def,
@@ -75,13 +77,22 @@ class BarrierOp(IRDLOperation):
     """Wait for all threads of the block (`bar.sync 0`). Has effects. Older MLIR calls it nvvm.barrier0."""
 
     name = "nvvm.barrier"
-    assembly_format = "attr-dict"
+    # Never given here; upstream's generic form wants their segment sizes all the same.
+    barrier_id = opt_operand_def(i32)
+    number_of_threads = opt_operand_def(i32)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(operands=[[], []])
 
-    def print_generic_properties(self) -> None:
-        """Upstream's op has two optional operands; its generic form wants their segment sizes."""
+    def print(self, printer: Printer) -> None:
+        printer.print_op_attributes(self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> BarrierOp:
+        op = cls()
+        op.attributes |= parser.parse_optional_attr_dict()
+        return op
 
 
 class ShuffleKind(StrEnum):

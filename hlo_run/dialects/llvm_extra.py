@@ -1,0 +1,400 @@
+"""Ops of upstream's llvm dialect that xDSL lacks, or lacks parts of: `EXTRA_OPS` take the place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    AnyFloatConstr,
+    BoolAttr,
+    DenseArrayBase,
+    DenseIntOrFPElementsAttr,
+    IntegerAttr,
+    IntegerType,
+    SignlessIntegerConstraint,
+    UnitAttr,
+    VectorType,
+    i32,
+    i64,
+)
+from xdsl.dialects.llvm import GEP_USE_SSA_VAL, FastMathAttr, GenericCastOp, LLVMPointerType
+from xdsl.dialects.utils import parse_dynamic_index_list_without_types, print_dynamic_index_list
+from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.irdl import (
+    AnyAttr,
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    ParsePropInAttrDict,
+    VarConstraint,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    successor_def,
+    traits_def,
+    var_operand_def,
+    var_successor_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, MemoryReadEffect, NoMemoryEffect, Pure
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.hints import isa
+
+from hlo_run.dialects.types import is_vector
+
+INBOUNDS = 3  # upstream's noWrapFlags: inbounds, which implies no unsigned-signed wrap
+
+
+@irdl_op_definition
+class LoadOp(IRDLOperation):
+    """Read from memory; `invariant`: nobody writes there while the kernel runs."""
+
+    name = "llvm.load"
+    ptr = operand_def(LLVMPointerType)
+    alignment = opt_prop_def(IntegerAttr[IntegerType])
+    ordering = prop_def(IntegerAttr[IntegerType], default_value=IntegerAttr(0, i64))
+    invariant = opt_prop_def(UnitAttr)
+    res = result_def()
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = "$ptr (`invariant` $invariant^)? attr-dict `:` type($ptr) `->` type($res)"
+
+    def __init__(self, ptr: SSAValue, type_: Attribute, alignment: int | None = None, *, invariant: bool = False) -> None:
+        super().__init__(
+            operands=[ptr],
+            result_types=[type_],
+            properties={
+                "alignment": None if alignment is None else IntegerAttr(alignment, i64),
+                "invariant": UnitAttr() if invariant else None,
+            },
+        )
+
+
+@irdl_op_definition
+class GEPOp(IRDLOperation):
+    """Address arithmetic: the pointer plus indices into `elem_type`; a constant index stands in `rawConstantIndices`."""
+
+    name = "llvm.getelementptr"
+    ptr = operand_def(LLVMPointerType)
+    indices = var_operand_def(IntegerType)
+    raw_constant_indices = prop_def(DenseArrayBase.constr(i32), prop_name="rawConstantIndices")
+    elem_type = prop_def()
+    no_wrap_flags = prop_def(IntegerAttr[IntegerType], prop_name="noWrapFlags", default_value=IntegerAttr(0, i32))
+    res = result_def(LLVMPointerType)
+    traits = traits_def(Pure())
+
+    def __init__(self, ptr: SSAValue, indices: Sequence[SSAValue | int], elem_type: Attribute, *, inbounds: bool = True) -> None:
+        raw = [index if isinstance(index, int) else GEP_USE_SSA_VAL for index in indices]
+        super().__init__(
+            operands=[ptr, [index for index in indices if not isinstance(index, int)]],
+            result_types=[ptr.type],
+            properties={
+                "rawConstantIndices": DenseArrayBase.from_list(i32, raw),
+                "elem_type": elem_type,
+                "noWrapFlags": IntegerAttr(INBOUNDS if inbounds else 0, i32),
+            },
+        )
+
+    @property
+    def inbounds(self) -> bool:
+        return self.no_wrap_flags.value.data == INBOUNDS
+
+    def mixed_indices(self) -> list[SSAValue | int]:
+        """Return the indices in order, constants as numbers."""
+        dynamic = iter(self.indices)
+        return [next(dynamic) if index == GEP_USE_SSA_VAL else index for index in self.raw_constant_indices.iter_values()]
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" inbounds " if self.inbounds else " ")
+        printer.print_ssa_value(self.ptr)
+        print_dynamic_index_list(printer, GEP_USE_SSA_VAL, self.indices, self.raw_constant_indices.iter_values())
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_function_type(self.operand_types, self.result_types)
+        printer.print_string(", ")
+        printer.print_attribute(self.elem_type)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> GEPOp:
+        inbounds = parser.parse_optional_keyword("inbounds") is not None
+        ptr = parser.parse_unresolved_operand()
+        names, raw = parse_dynamic_index_list_without_types(parser, GEP_USE_SSA_VAL)
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        types = parser.parse_function_type().inputs.data
+        parser.parse_punctuation(",")
+        elem_type = parser.parse_type()
+        base, *dynamic = parser.resolve_operands([ptr, *names], types, parser.pos)
+        values = iter(dynamic)
+        op = cls(base, [next(values) if i == GEP_USE_SSA_VAL else i for i in raw], elem_type, inbounds=inbounds)
+        op.attributes |= attributes
+        return op
+
+
+@irdl_op_definition
+class ExtractElementOp(IRDLOperation):
+    name = "llvm.extractelement"
+    _ELEMENT: ClassVar = VarConstraint("ELEMENT", AnyAttr())
+    vector = operand_def(VectorType.constr(_ELEMENT))
+    position = operand_def(SignlessIntegerConstraint)
+    res = result_def(_ELEMENT)
+    traits = traits_def(Pure())
+    assembly_format = "$vector `[` $position `:` type($position) `]` attr-dict `:` type($vector)"
+
+    def __init__(self, vector: SSAValue, position: SSAValue) -> None:
+        assert is_vector(vector.type), "extractelement reads a vector"
+        super().__init__(operands=[vector, position], result_types=[vector.type.get_element_type()])
+
+
+@irdl_op_definition
+class PoisonOp(IRDLOperation):
+    name = "llvm.mlir.poison"
+    res = result_def()
+    traits = traits_def(Pure())
+    assembly_format = "attr-dict `:` type($res)"
+
+    def __init__(self, type_: Attribute) -> None:
+        super().__init__(result_types=[type_])
+
+
+@irdl_op_definition
+class AddrSpaceCastOp(GenericCastOp):
+    name = "llvm.addrspacecast"
+
+
+@irdl_op_definition
+class FPToSIOp(GenericCastOp):
+    name = "llvm.fptosi"
+
+
+@irdl_op_definition
+class FPToUIOp(GenericCastOp):
+    name = "llvm.fptoui"
+
+
+@irdl_op_definition
+class UIToFPOp(GenericCastOp):
+    name = "llvm.uitofp"
+
+
+def _dense_integers(type_: Attribute, values: Sequence[int]) -> DenseIntOrFPElementsAttr:
+    assert isa(type_, IntegerType), "a switch is on an integer"
+    return DenseIntOrFPElementsAttr.from_list(VectorType(type_, [len(values)]), values)
+
+
+@irdl_op_definition
+class SwitchOp(IRDLOperation):
+    """Jump to the block of the case that equals `value`, else to the default block; blocks take no arguments here."""
+
+    name = "llvm.switch"
+    value = operand_def(IntegerType)
+    default_operands = var_operand_def()
+    case_operands = var_operand_def()
+    case_values = opt_prop_def(DenseIntOrFPElementsAttr)
+    case_operand_segments = prop_def(DenseArrayBase)
+    default_block = successor_def()
+    case_blocks = var_successor_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(IsTerminator(), NoMemoryEffect())
+
+    def __init__(self, value: SSAValue, default_block: Block, case_values: Sequence[int], case_blocks: Sequence[Block]) -> None:
+        values = _dense_integers(value.type, case_values) if case_values else None
+        super().__init__(
+            operands=[value, [], []],
+            properties={
+                "case_values": values,
+                "case_operand_segments": DenseArrayBase.from_list(i32, [0] * len(case_values)),
+            },
+            successors=[default_block, case_blocks],
+        )
+
+    def cases(self) -> list[tuple[int, Block]]:
+        """Return value and block of each case, in order."""
+        values = () if self.case_values is None else self.case_values.get_values()
+        return [(value, block) for value, block in zip(values, self.case_blocks, strict=True) if isinstance(value, int)]
+
+    def verify_(self) -> None:
+        if self.default_operands or self.case_operands:
+            raise VerifyException("the blocks of an llvm.switch take no arguments here")
+        if len(self.cases()) != len(self.case_blocks):
+            raise VerifyException("an llvm.switch has one block per case value")
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_ssa_value(self.value)
+        printer.print_string(" : ")
+        printer.print_attribute(self.value.type)
+        printer.print_string(", ")
+        printer.print_block_name(self.default_block)
+        printer.print_string(" [")
+        for number, (value, block) in enumerate(self.cases()):
+            printer.print_string(f"{',' if number else ''} {value}: ")
+            printer.print_block_name(block)
+        printer.print_string(" ]")
+        printer.print_op_attributes(self.attributes)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> SwitchOp:
+        name = parser.parse_unresolved_operand()
+        parser.parse_punctuation(":")
+        value = parser.resolve_operand(name, parser.parse_type())
+        parser.parse_punctuation(",")
+        default_block = parser.parse_successor()
+
+        def parse_case() -> tuple[int, Block]:
+            number = parser.parse_integer()
+            parser.parse_punctuation(":")
+            return number, parser.parse_successor()
+
+        cases = parser.parse_optional_comma_separated_list(parser.Delimiter.SQUARE, parse_case) or []
+        op = cls(value, default_block, [number for number, _ in cases], [block for _, block in cases])
+        op.attributes |= parser.parse_optional_attr_dict()
+        return op
+
+
+class _FloatBinaryIntrinsic(IRDLOperation):
+    _T: ClassVar = VarConstraint("T", AnyFloatConstr | VectorType.constr(AnyFloatConstr))
+    lhs = operand_def(_T)
+    rhs = operand_def(_T)
+    fastmath = prop_def(FastMathAttr, default_value=FastMathAttr(None), prop_name="fastmathFlags")
+    res = result_def(_T)
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "`(` operands `)` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue) -> None:
+        super().__init__(operands=[lhs, rhs], result_types=[lhs.type])
+
+
+@irdl_op_definition
+class MaximumOp(_FloatBinaryIntrinsic):
+    """The greater value; NaN if one side is NaN; +0 is greater than -0."""
+
+    name = "llvm.intr.maximum"
+
+
+@irdl_op_definition
+class MinimumOp(_FloatBinaryIntrinsic):
+    """The smaller value; NaN if one side is NaN; -0 is smaller than +0."""
+
+    name = "llvm.intr.minimum"
+
+
+class _IntegerBinaryIntrinsic(IRDLOperation):
+    _T: ClassVar = VarConstraint("T", SignlessIntegerConstraint | VectorType.constr(SignlessIntegerConstraint))
+    lhs = operand_def(_T)
+    rhs = operand_def(_T)
+    res = result_def(_T)
+    traits = traits_def(Pure())
+    assembly_format = "`(` operands `)` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue) -> None:
+        super().__init__(operands=[lhs, rhs], result_types=[lhs.type])
+
+
+@irdl_op_definition
+class SMaxOp(_IntegerBinaryIntrinsic):
+    name = "llvm.intr.smax"
+
+
+@irdl_op_definition
+class SMinOp(_IntegerBinaryIntrinsic):
+    name = "llvm.intr.smin"
+
+
+@irdl_op_definition
+class UMaxOp(_IntegerBinaryIntrinsic):
+    name = "llvm.intr.umax"
+
+
+@irdl_op_definition
+class UMinOp(_IntegerBinaryIntrinsic):
+    name = "llvm.intr.umin"
+
+
+@irdl_op_definition
+class CtPopOp(IRDLOperation):
+    """The number of one bits."""
+
+    name = "llvm.intr.ctpop"
+    _T: ClassVar = VarConstraint("T", SignlessIntegerConstraint | VectorType.constr(SignlessIntegerConstraint))
+    value = operand_def(_T)
+    res = result_def(_T)
+    traits = traits_def(Pure())
+    assembly_format = "`(` operands `)` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, value: SSAValue) -> None:
+        super().__init__(operands=[value], result_types=[value.type])
+
+
+@irdl_op_definition
+class CountLeadingZerosOp(IRDLOperation):
+    """The number of zero bits before the first one bit, the type's width for 0."""
+
+    name = "llvm.intr.ctlz"
+    _T: ClassVar = VarConstraint("T", SignlessIntegerConstraint | VectorType.constr(SignlessIntegerConstraint))
+    value = operand_def(_T)
+    is_zero_poison = prop_def(BoolAttr)
+    res = result_def(_T)
+    traits = traits_def(Pure())
+
+    def __init__(self, value: SSAValue) -> None:
+        super().__init__(operands=[value], result_types=[value.type], properties={"is_zero_poison": BoolAttr.from_bool(False)})
+
+
+@irdl_op_definition
+class AbsOp(IRDLOperation):
+    """The absolute value; the smallest number stays itself."""
+
+    name = "llvm.intr.abs"
+    _T: ClassVar = VarConstraint("T", SignlessIntegerConstraint | VectorType.constr(SignlessIntegerConstraint))
+    value = operand_def(_T)
+    is_int_min_poison = prop_def(BoolAttr)
+    res = result_def(_T)
+    traits = traits_def(Pure())
+
+    def __init__(self, value: SSAValue) -> None:
+        super().__init__(operands=[value], result_types=[value.type], properties={"is_int_min_poison": BoolAttr.from_bool(False)})
+
+
+@irdl_op_definition
+class TruncOp(IRDLOperation):
+    """Round to an integral value, toward zero."""
+
+    name = "llvm.intr.trunc"
+    _T: ClassVar = VarConstraint("T", AnyFloatConstr | VectorType.constr(AnyFloatConstr))
+    value = operand_def(_T)
+    fastmath = prop_def(FastMathAttr, default_value=FastMathAttr(None), prop_name="fastmathFlags")
+    res = result_def(_T)
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "`(` operands `)` attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, value: SSAValue) -> None:
+        super().__init__(operands=[value], result_types=[value.type])
+
+
+EXTRA_OPS = (
+    LoadOp,
+    GEPOp,
+    ExtractElementOp,
+    PoisonOp,
+    AddrSpaceCastOp,
+    FPToSIOp,
+    FPToUIOp,
+    UIToFPOp,
+    SwitchOp,
+    MaximumOp,
+    MinimumOp,
+    SMaxOp,
+    SMinOp,
+    UMaxOp,
+    UMinOp,
+    CtPopOp,
+    CountLeadingZerosOp,
+    AbsOp,
+    TruncOp,
+)
