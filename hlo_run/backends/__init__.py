@@ -9,6 +9,7 @@ from typing import Protocol
 from hlo_run.artifact import Executable
 from hlo_run.backends.literals import Literal
 from hlo_run.errors import UsageError
+from hlo_run.target import TargetSpec
 
 
 class Backend(Protocol):
@@ -22,6 +23,11 @@ class Backend(Protocol):
     @property
     def description(self) -> str:
         """One line on the device, for the line that says where a run took place."""
+        ...
+
+    @property
+    def target(self) -> TargetSpec | None:
+        """The device as a compile target; None if any target will do."""
         ...
 
     def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:

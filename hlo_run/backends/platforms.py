@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hlo_run.errors import DeviceError, UsageError
+from hlo_run.backends import Backend, load_backend
+from hlo_run.errors import UsageError
+from hlo_run.options import Options
 
 INTERPRETER = "Interpreter"
 HOST = "Host"
@@ -29,10 +31,12 @@ def choose_platform(text: str) -> str:
     return CUDA if not device_problem() else HOST
 
 
-def require_device() -> None:
-    """Raise DeviceError with the reason when no CUDA device can be opened."""
-    from hlo_run.backends.cuda.device import device_problem
+def open_backend(name: str, options: Options) -> Backend:
+    """Open the device platform called `name` (not the Interpreter, which runs modules, not executables).
 
-    problem = device_problem()
-    if problem:
-        raise DeviceError(problem, hint="--platform=Host runs the same kernels on the CPU")
+    Raises DeviceError when there is no device.
+    """
+    make = load_backend(name)
+    if name == HOST:
+        return make(checks=options.host_check, timeout_seconds=options.timeout)
+    return make(timeout_seconds=options.timeout)

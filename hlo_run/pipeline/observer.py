@@ -8,7 +8,6 @@ from enum import Enum
 
 from hlo_run.errors import HloRunError
 
-
 # The row name of the step that every pipeline begins with, and the `next_row` of its last row (XLA's dump names).
 PIPELINE_START = "pipeline-start"
 PIPELINE_END = "pipeline-end"
@@ -27,9 +26,9 @@ class Level(Enum):
 class Step:
     """One row that ran, or one crossing (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
 
-    `pipeline` is the group's name, `next_row` the row that follows in it, `kernel` the kernel's (empty for HLO). `text` renders the subject as it stands now:
-    call it inside the callback or not at all. `changed` is None where nobody asked (see `Observer.watches`).
-    `op_count` counts instructions or ops, `seconds` is the row's own time.
+    `pipeline` is the group's name, `next_row` the row that follows in it, `kernel` the kernel's (empty for HLO). `text`
+    renders the subject as it stands now: call it inside the callback or not at all. `changed` is None where nobody asked
+    (see `Observer.watches`). `op_count` counts instructions or ops, `seconds` is the row's own time.
     """
 
     level: Level

@@ -14,6 +14,7 @@ from hlo_run.hlo.verify import verify_module
 from hlo_run.ops.infer import infer_module
 from hlo_run.pipeline.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
 from hlo_run.pipeline.passes import HloPass, PassContext
+from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.rows import Group, Row
 
 if TYPE_CHECKING:

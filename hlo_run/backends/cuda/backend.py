@@ -14,6 +14,7 @@ from hlo_run.backends.cuda.device import Device
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError
+from hlo_run.target import TargetSpec
 
 # What uninitialised memory holds, so that a kernel that forgets an element does not pass by luck.
 _POISON = 0xA5
@@ -37,6 +38,10 @@ class CudaBackend:
     def description(self) -> str:
         major, minor = self._device.compute_capability
         return f"{self._device.name}, compute capability {major}.{minor}"
+
+    @property
+    def target(self) -> TargetSpec:
+        return self._device.target
 
     def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""

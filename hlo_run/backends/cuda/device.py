@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from hlo_run.errors import DeviceError
+from hlo_run.target import DEFAULT_TARGET, PRESETS, TargetSpec, preset
 
 # pycuda has no types; what leaves this folder has.
 Driver = Any
@@ -46,9 +48,32 @@ class Device:
         device = self.driver.Device(number)
         self.name: str = device.name()
         self.compute_capability: tuple[int, int] = device.compute_capability()
+        self.target = _target(self.driver, device)
         self._context = device.retain_primary_context()
         self._context.push()
 
     def close(self) -> None:
         """Release the context; the object must not be used afterwards."""
         self._context.pop()
+
+
+def _target(driver: Driver, device: Any) -> TargetSpec:
+    """Return the device as a TargetSpec; what the driver does not tell is that of the preset with its capability."""
+    attribute = driver.device_attribute
+
+    def get(name: str) -> int:
+        return int(device.get_attribute(getattr(attribute, name)))
+
+    capability: tuple[int, int] = device.compute_capability()
+    base = next((spec for spec in PRESETS.values() if spec.compute_capability == capability), preset(DEFAULT_TARGET))
+    return replace(
+        base,
+        name=device.name(),
+        description=device.name(),
+        compute_capability=capability,
+        core_count=get("MULTIPROCESSOR_COUNT"),
+        threads_per_core_limit=get("MAX_THREADS_PER_MULTIPROCESSOR"),
+        clock_rate_ghz=get("CLOCK_RATE") / 1e6,
+        l2_cache_size_bytes=get("L2_CACHE_SIZE"),
+        device_memory_size_bytes=int(device.total_memory()),
+    )

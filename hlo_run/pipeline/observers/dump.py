@@ -26,8 +26,8 @@ class DumpObserver(Observer):
         everything = options.v >= 5 or options.xla_dump_hlo_pass_re == ".*"
         emitters = options.xla_dump_emitter_re or (".*" if everything else "")
         self._pass_pattern = options.xla_dump_hlo_pass_re
-        self._pass_re = _compile("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
-        self._emitter_re = _compile("xla_dump_emitter_re", emitters)
+        self._pass_re = compile_pattern("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
+        self._emitter_re = compile_pattern("xla_dump_emitter_re", emitters)
         self._directory = options.xla_dump_to
         self._prefix = f"module_{number:04d}.{_sanitize(module_name)}"
         self._short_prefix = f"module_{number:04d}"
@@ -121,7 +121,8 @@ class DumpObserver(Observer):
             raise UsageError(f"--xla_dump_to: cannot write '{path}': {error.strerror}") from None
 
 
-def _compile(flag: str, pattern: str) -> re.Pattern[str] | None:
+def compile_pattern(flag: str, pattern: str) -> re.Pattern[str] | None:
+    """Return the expression of `--flag`, None for an empty one; raises UsageError."""
     try:
         return re.compile(pattern) if pattern else None
     except re.error as error:
