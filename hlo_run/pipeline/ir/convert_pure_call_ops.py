@@ -1,0 +1,28 @@
+"""Make ordinary calls of pure calls, once nothing is left to merge them.
+
+%v = xla_gpu.pure_call @f(%a) : (index) -> f32   =>   %v = func.call @f(%a) : (index) -> f32
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from hlo_run.dialects.xla_gpu import PureCallOp
+
+
+@dataclass(frozen=True)
+class ConvertPureCallOps(ModulePass):
+    name = "convert-pure-call-ops"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for call in op.walk():
+            if isinstance(call, PureCallOp):
+                plain = func.CallOp(call.callee, call.arguments, call.result_types)
+                plain.attributes |= call.attributes
+                Rewriter.replace_op(call, plain)

@@ -1,0 +1,72 @@
+"""Remove private functions and globals that nothing alive refers to.
+
+    func.func private @unused() { .. }   =>
+
+Alive are the public symbols, and what an alive symbol names anywhere inside. Same as upstream MLIR's pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import llvm
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.utils.hints import isa
+
+_HIDDEN_LINKAGE = ("private", "internal")
+
+
+@dataclass(frozen=True)
+class SymbolDce(ModulePass):
+    name = "symbol-dce"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        symbols = {name: each for each in op.body.block.ops if (name := _symbol_name(each)) is not None}
+        pending = [each for each in op.body.block.ops if not _is_hidden(each)]
+        alive = set(pending)
+        while pending:
+            for name in _named_in(pending.pop()):
+                target = symbols.get(name)
+                if target is not None and target not in alive:
+                    alive.add(target)
+                    pending.append(target)
+        for each in op.body.block.ops:
+            if each not in alive:
+                Rewriter.erase_op(each)
+
+
+def _symbol_name(op: Operation) -> str | None:
+    name = op.get_attr_or_prop("sym_name")
+    return name.data if isinstance(name, StringAttr) else None
+
+
+def _is_hidden(op: Operation) -> bool:
+    if _symbol_name(op) is None:
+        return False
+    visibility = op.get_attr_or_prop("sym_visibility")
+    if isinstance(visibility, StringAttr):
+        return visibility.data in ("private", "nested")
+    linkage = op.get_attr_or_prop("linkage")
+    return isinstance(op, llvm.GlobalOp) and isinstance(linkage, llvm.LinkageAttr) and linkage.linkage.data in _HIDDEN_LINKAGE
+
+
+def _named_in(op: Operation) -> Iterator[str]:
+    for inner in op.walk():
+        for attribute in (*inner.properties.values(), *inner.attributes.values()):
+            yield from _names(attribute)
+
+
+def _names(attribute: Attribute) -> Iterator[str]:
+    if isinstance(attribute, SymbolRefAttr):
+        yield attribute.root_reference.data
+    elif isinstance(attribute, DictionaryAttr):
+        for each in attribute.data.values():
+            yield from _names(each)
+    elif isa(attribute, ArrayAttr[Attribute]):
+        for each in attribute:
+            yield from _names(each)
