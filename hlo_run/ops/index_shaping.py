@@ -1,0 +1,235 @@
+"""Index maps of the opcodes that move elements without computing on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.shape import Shape
+from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, dim, reshape_map, symbol, transpose_map
+from hlo_run.indexing import bitcast_map as bitcast_indices
+from hlo_run.indexing.reshape import inverse_permutation
+from hlo_run.ops.index_rule import IndexRule, array_of, identity, operand_dims, output_dims, to_scalar
+
+
+def bitcast_map(from_shape: Shape, to_shape: Shape) -> IndexingMap | None:
+    """Return the map from an index into one array to the index at the same place in memory of the other.
+
+    Layouts count, element types do not; undefined if the element counts differ.
+    """
+    return bitcast_indices(from_shape.dims, from_shape.minor_to_major, to_shape.dims, to_shape.minor_to_major)
+
+
+def _bitcast_operand(instruction: HloInstruction, _: int) -> IndexingMap | None:
+    return bitcast_map(array_of(instruction.shape), instruction.operands[0].shape)
+
+
+def _bitcast_user(instruction: HloInstruction, _: int) -> IndexingMap | None:
+    return bitcast_map(instruction.operands[0].shape, array_of(instruction.shape))
+
+
+def _reshape_operand(instruction: HloInstruction, _: int) -> IndexingMap:
+    return reshape_map(output_dims(instruction), operand_dims(instruction, 0))
+
+
+def _reshape_user(instruction: HloInstruction, _: int) -> IndexingMap:
+    return reshape_map(operand_dims(instruction, 0), output_dims(instruction))
+
+
+def _broadcast_operand(instruction: HloInstruction, _: int) -> IndexingMap:
+    dimensions: tuple[int, ...] = instruction.attrs.get("dimensions", ())
+    return IndexingMap.from_sizes(map(dim, dimensions), output_dims(instruction))
+
+
+def _broadcast_user(instruction: HloInstruction, _: int) -> IndexingMap:
+    dimensions: tuple[int, ...] = instruction.attrs.get("dimensions", ())
+    results: list[Expr] = []
+    added: list[int] = []
+    for number, size in enumerate(output_dims(instruction)):
+        if number in dimensions:
+            results.append(dim(dimensions.index(number)))
+        else:
+            results.append(symbol(len(added)))
+            added.append(size)
+    return IndexingMap.from_sizes(results, operand_dims(instruction, 0), added)
+
+
+def _transpose_operand(instruction: HloInstruction, _: int) -> IndexingMap:
+    return transpose_map(output_dims(instruction), inverse_permutation(instruction.attrs["dimensions"]))
+
+
+def _transpose_user(instruction: HloInstruction, _: int) -> IndexingMap:
+    return transpose_map(operand_dims(instruction, 0), instruction.attrs["dimensions"])
+
+
+def _reverse(instruction: HloInstruction, _: int) -> IndexingMap:
+    reversed_dims: tuple[int, ...] = instruction.attrs["dimensions"]
+    sizes = output_dims(instruction)
+    results = [size - 1 - dim(d) if d in reversed_dims else dim(d) for d, size in enumerate(sizes)]
+    return IndexingMap.from_sizes(results, sizes)
+
+
+def _slice_operand(instruction: HloInstruction, _: int) -> IndexingMap:
+    ranges: tuple[tuple[int, int, int], ...] = instruction.attrs["slice"]
+    results = [dim(d) * stride + start for d, (start, _, stride) in enumerate(ranges)]
+    return IndexingMap.from_sizes(results, output_dims(instruction))
+
+
+def _slice_user(instruction: HloInstruction, _: int) -> IndexingMap:
+    """Return the partial map of the elements that the slice keeps."""
+    ranges: tuple[tuple[int, int, int], ...] = instruction.attrs["slice"]
+    results: list[Expr] = []
+    constraints: list[tuple[Expr, Interval]] = []
+    for d, ((start, _, stride), size) in enumerate(zip(ranges, output_dims(instruction), strict=True)):
+        results.append((dim(d) - start) // stride)
+        constraints.append((dim(d), Interval(start, start + (size - 1) * stride)))
+        constraints.append(((dim(d) - start) % stride, Interval.point(0)))
+    return IndexingMap.from_sizes(results, operand_dims(instruction, 0)).with_constraints(constraints)
+
+
+def _pad_operand(instruction: HloInstruction, number: int) -> IndexingMap:
+    if number == 1:
+        return to_scalar(instruction)
+    padding: tuple[tuple[int, int, int], ...] = instruction.attrs["padding"]
+    dims: list[Variable] = []
+    results: list[Expr] = []
+    constraints: list[tuple[Expr, Interval]] = []
+    for d, ((low, high, interior), size) in enumerate(zip(padding, output_dims(instruction), strict=True)):
+        # Negative padding crops: the bounds then are those of the output.
+        dims.append(Variable(Interval(max(0, low), min(size - 1, size - 1 - high))))
+        results.append((dim(d) - low) // (interior + 1))
+        constraints.append(((dim(d) - low) % (interior + 1), Interval.point(0)))
+    return IndexingMap(tuple(dims), (), (), tuple(results)).with_constraints(constraints)
+
+
+def _concatenate_offset(instruction: HloInstruction, number: int) -> int:
+    dimension: int = instruction.attrs["dimensions"][0]
+    return sum(operand_dims(instruction, n)[dimension] for n in range(number))
+
+
+def _concatenate_operand(instruction: HloInstruction, number: int) -> IndexingMap:
+    dimension: int = instruction.attrs["dimensions"][0]
+    offset, size = _concatenate_offset(instruction, number), operand_dims(instruction, number)[dimension]
+    whole = identity(instruction)
+    results = tuple(r - offset if d == dimension else r for d, r in enumerate(whole.results))
+    dims = list(whole.dims)
+    dims[dimension] = Variable(Interval(offset, offset + size - 1))
+    return replace(whole, dims=tuple(dims), results=results)
+
+
+def _concatenate_user(instruction: HloInstruction, number: int) -> IndexingMap:
+    dimension: int = instruction.attrs["dimensions"][0]
+    offset, sizes = _concatenate_offset(instruction, number), operand_dims(instruction, number)
+    return IndexingMap.from_sizes((dim(d) + offset if d == dimension else dim(d) for d in range(len(sizes))), sizes)
+
+
+def _runtime_offsets(instruction: HloInstruction, sizes: tuple[int, ...], slice_sizes: tuple[int, ...]) -> tuple[Variable, ...]:
+    pairs = zip(sizes, slice_sizes, strict=True)
+    return tuple(Variable(Interval(0, size - slice_size)) for size, slice_size in pairs)
+
+
+def _start_index(instruction: HloInstruction, number: int) -> IndexingMap:
+    """Return the map to a start index operand: a scalar, or (old form) the one vector of all of them."""
+    sizes = operand_dims(instruction, number)
+    return IndexingMap.from_sizes(map(symbol, range(len(sizes))), output_dims(instruction), sizes)
+
+
+def _dynamic_slice_operand(instruction: HloInstruction, number: int) -> IndexingMap:
+    if number:
+        return _start_index(instruction, number)
+    sizes = output_dims(instruction)
+    offsets = _runtime_offsets(instruction, operand_dims(instruction, 0), sizes)
+    whole = identity(instruction)
+    return replace(whole, rts=offsets, results=tuple(dim(d) + symbol(d) for d in range(len(sizes))))
+
+
+def _dynamic_update_slice_operand(instruction: HloInstruction, number: int) -> IndexingMap:
+    """Return the maps; the update's has no bound on its result, whoever uses it checks that against the update's size."""
+    if number == 0:
+        return identity(instruction)
+    if number > 1:
+        return _start_index(instruction, number)
+    sizes = output_dims(instruction)
+    offsets = _runtime_offsets(instruction, sizes, operand_dims(instruction, 1))
+    return replace(identity(instruction), rts=offsets, results=tuple(dim(d) - symbol(d) for d in range(len(sizes))))
+
+
+def _gather_operand(instruction: HloInstruction, number: int) -> IndexingMap | None:
+    attrs, sizes = instruction.attrs, output_dims(instruction)
+    if not is_simple_gather(instruction):
+        return None
+    vectors = operand_dims(instruction, 1)[1]
+    if number == 1:
+        return IndexingMap.from_sizes((dim(0), symbol(0)), sizes, (vectors,))
+    source, slice_sizes = operand_dims(instruction, 0), attrs["slice_sizes"]
+    index_map: tuple[int, ...] = attrs["start_index_map"]
+    rts = tuple(Variable(Interval(0, source[d] - slice_sizes[d])) for d in index_map)
+    results = [dim(position) for position in attrs["offset_dims"]]
+    for number_of_rt, d in enumerate(index_map):
+        results[d] += symbol(number_of_rt)
+    return replace(identity(instruction), rts=rts, results=tuple(results))
+
+
+def is_simple_gather(instruction: HloInstruction) -> bool:
+    """True for the form that XLA's gather simplifier leaves: indices [n, k], output [n, slice..], nothing collapsed."""
+    attrs = instruction.attrs
+    rank = len(operand_dims(instruction, 0))
+    return (
+        len(operand_dims(instruction, 1)) == 2
+        and attrs["index_vector_dim"] == 1
+        and not attrs["collapsed_slice_dims"]
+        and not attrs.get("operand_batching_dims", ())
+        and tuple(attrs["offset_dims"]) == tuple(range(1, rank + 1))
+    )
+
+
+def _bitcast_convert(from_rank: int, to_dims: tuple[int, ...], from_dims: tuple[int, ...]) -> IndexingMap:
+    """Return the map between arrays of which one may have an additional last dimension of parts of an element."""
+    results = [dim(d) if d < from_rank else symbol(0) for d in range(len(to_dims))]
+    return IndexingMap.from_sizes(results, from_dims, to_dims[from_rank:])
+
+
+def _bitcast_convert_operand(instruction: HloInstruction, _: int) -> IndexingMap:
+    sizes = output_dims(instruction)
+    return _bitcast_convert(len(sizes), operand_dims(instruction, 0), sizes)
+
+
+def _bitcast_convert_user(instruction: HloInstruction, _: int) -> IndexingMap:
+    sizes = operand_dims(instruction, 0)
+    return _bitcast_convert(len(sizes), output_dims(instruction), sizes)
+
+
+def _all_gather_operand(instruction: HloInstruction, number: int) -> IndexingMap:
+    """Return the place within a shard; which replica holds the shard is not said."""
+    dimension: int = instruction.attrs["dimensions"][0]
+    shard = operand_dims(instruction, number)[dimension]
+    whole = identity(instruction)
+    return whole.with_results(r % shard if d == dimension else r for d, r in enumerate(whole.results))
+
+
+OPERAND: dict[str, IndexRule] = {
+    "bitcast": _bitcast_operand,
+    "reshape": _reshape_operand,
+    "broadcast": _broadcast_operand,
+    "transpose": _transpose_operand,
+    "reverse": _reverse,
+    "slice": _slice_operand,
+    "pad": _pad_operand,
+    "concatenate": _concatenate_operand,
+    "dynamic-slice": _dynamic_slice_operand,
+    "dynamic-update-slice": _dynamic_update_slice_operand,
+    "gather": _gather_operand,
+    "bitcast-convert": _bitcast_convert_operand,
+    "all-gather": _all_gather_operand,
+}
+
+USER: dict[str, IndexRule] = {
+    "bitcast": _bitcast_user,
+    "reshape": _reshape_user,
+    "broadcast": _broadcast_user,
+    "transpose": _transpose_user,
+    "reverse": _reverse,
+    "slice": _slice_user,
+    "concatenate": _concatenate_user,
+    "bitcast-convert": _bitcast_convert_user,
+}
