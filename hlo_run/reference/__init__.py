@@ -1,0 +1,1 @@
+"""The oracle: HLO graph + numpy arrays → numpy arrays, fake arguments, and XLA's comparison of results."""

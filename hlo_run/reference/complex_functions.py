@@ -1,0 +1,59 @@
+"""Functions of complex numbers where numpy's corner cases are not HLO's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hlo_run.reference.values import Array
+
+
+def real_part(z: Array) -> Array:
+    return np.asarray(np.real(z))
+
+
+def imaginary_part(z: Array) -> Array:
+    return np.asarray(np.imag(z))
+
+
+def make_complex(real: Array, imag: Array) -> Array:
+    """Return real + i·imag exactly; numpy's arithmetic would turn an infinite part into a NaN of the other."""
+    parts: np.dtype[Any] = np.result_type(real, imag)
+    out = np.empty((*np.broadcast_shapes(real.shape, imag.shape), 2), parts)
+    out[..., 0], out[..., 1] = real, imag
+    return out.view(np.complex128 if parts == np.float64 else np.complex64)[..., 0]
+
+
+def complex_arctan2(y: Array, x: Array) -> Array:
+    """-i log((x + iy) / sqrt(x² + y²)), the op's definition."""
+    return -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y))
+
+
+def complex_sign(z: Array) -> Array:
+    """z / |z|, and 0 for 0."""
+    return np.where(z == 0, z, z / np.abs(z))
+
+
+def divide_complex(x: Array, y: Array) -> Array:
+    """C's Annex G division: infinities and zeros give infinities, not NaN, where the quotient has a size."""
+    quotient = x / y
+    a, b, c, d = real_part(x), imaginary_part(x), real_part(y), imaginary_part(y)
+    stuck = np.isnan(real_part(quotient)) & np.isnan(imaginary_part(quotient))
+    if not stuck.any():
+        return quotient
+    by_zero = stuck & (y == 0) & ~(np.isnan(a) & np.isnan(b))
+    huge = np.copysign(np.inf, c)
+    quotient = np.where(by_zero, make_complex(huge * a, huge * b), quotient)
+    stuck &= y != 0
+    unit_a, unit_b = _unit(a), _unit(b)
+    grown = make_complex(np.inf * (unit_a * c + unit_b * d), np.inf * (unit_b * c - unit_a * d))
+    quotient = np.where(stuck & np.isinf(x) & np.isfinite(y), grown, quotient)
+    unit_c, unit_d = _unit(c), _unit(d)
+    shrunk = make_complex(0.0 * (a * unit_c + b * unit_d), 0.0 * (b * unit_c - a * unit_d))
+    return np.where(stuck & np.isfinite(x) & np.isinf(y), shrunk, quotient).astype(x.dtype)
+
+
+def _unit(part: Array) -> Array:
+    """An infinite part becomes ±1, any other ±0."""
+    return np.copysign(np.isinf(part).astype(part.dtype), part)

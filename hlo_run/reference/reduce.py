@@ -1,0 +1,119 @@
+"""`reduce` and `map`: computations of scalars applied over dimensions and elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.reference.values import Array, Calls, Value, as_array, narrow, table, widen
+
+# Up to here a reducer that numpy has no reduction for runs in order, one vectorised step per reduced element; above,
+# neighbours are combined pairwise. Both orders are allowed; the first has the roundings of XLA's evaluator.
+SEQUENTIAL_STEPS = 4096
+
+
+def recognised(computation: HloComputation) -> str | None:
+    """Return the opcode of a computation that is one op of its two parameters, in any order; else None."""
+    root = computation.root
+    if len(computation.parameters) != 2 or set(root.operands) != set(computation.parameters):
+        return None
+    same_type = all(operand.shape.element_type == root.shape.element_type for operand in root.operands)
+    return root.opcode if same_type and root.shape.is_array and not root.shape.rank else None
+
+
+def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    arrays = [as_array(operand) for operand in operands]
+    count = len(arrays) // 2
+    dims: tuple[int, ...] = instruction.attrs["dimensions"]
+    (reducer,) = instruction.called["to_apply"]
+    dtype = instruction.operands[0].shape.dtype
+    opcode = recognised(reducer)
+    if opcode is not None and count == 1 and instruction.shape.dtype is dtype:
+        quick = reduce_array(opcode, arrays[0], arrays[1], dims, dtype)
+        if quick is not None:
+            return quick
+    results = _reduce_with(lambda *parts: calls.call_on_elements(reducer, parts), arrays[:count], arrays[count:], dims)
+    leaves = [shape for _, shape in instruction.shape.leaves()]
+    typed = tuple(narrow(result, shape.dtype) for result, shape in zip(results, leaves, strict=True))
+    return typed if instruction.shape.is_tuple else typed[0]
+
+
+def reduce_array(opcode: str, array: Array, init: Array, dims: tuple[int, ...], dtype: DType) -> Array | None:
+    """Reduce by one op with numpy's own reduction; None if it has none with the roundings we want.
+
+    Sums of floats accumulate in double and round once, as XLA's evaluator does by default; products of narrow floats
+    have no such rule and are left to the rounding of every step.
+    """
+    if opcode == "add" and dtype.kind in ("float", "complex"):
+        wide = np.dtype(np.complex128 if dtype.is_complex else np.float64)
+        total = np.add.reduce(widen(array, dtype), axis=dims, dtype=wide) + widen(init, dtype).astype(wide)
+        return narrow(np.asarray(total), dtype)
+    if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
+        return None
+    reduction = PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
+    if reduction is None or (dtype.is_complex and opcode not in ("add", "multiply")):
+        return None
+    wide, start = widen(array, dtype), widen(init, dtype)
+    # numpy has no identity for maximum and minimum; the init is one operand of the reduction anyway.
+    return narrow(np.asarray(reduction.reduce(wide, axis=dims, initial=start[()], dtype=start.dtype)), dtype)
+
+
+REDUCTIONS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+PRED_REDUCTIONS: dict[str, np.ufunc] = {
+    "add": np.logical_or,
+    "maximum": np.logical_or,
+    "or": np.logical_or,
+    "multiply": np.logical_and,
+    "minimum": np.logical_and,
+    "and": np.logical_and,
+    "xor": np.logical_xor,
+}
+
+
+def _reduce_with(
+    reducer: Callable[..., tuple[Array, ...]], arrays: Sequence[Array], inits: Sequence[Array], dims: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """Reduce with any computation: (accumulators.., elements..) → accumulators, over `dims` in row-major order."""
+    lines = [_reduced_first(array, dims) for array in arrays]
+    kept = lines[0].shape[1:]
+    accumulators = tuple(np.broadcast_to(init, kept) for init in inits)
+    if lines[0].shape[0] > SEQUENTIAL_STEPS:
+        lines = _pairwise(reducer, lines)
+    for step in range(lines[0].shape[0]):
+        accumulators = reducer(*accumulators, *(line[step, ...] for line in lines))
+    return accumulators
+
+
+def _pairwise(reducer: Callable[..., tuple[Array, ...]], lines: list[Array]) -> list[Array]:
+    """Return lines of one element, combined in a tree of neighbours, so that the order of the elements stays."""
+    while (size := lines[0].shape[0]) > 1:
+        even = size // 2 * 2
+        combined = reducer(*(line[0:even:2] for line in lines), *(line[1:even:2] for line in lines))
+        lines = [np.concatenate([new, line[even:]]) for new, line in zip(combined, lines, strict=True)]
+    return lines
+
+
+def _reduced_first(array: Array, dims: tuple[int, ...]) -> Array:
+    """Return the array with the reduced dimensions, in row-major order, as one dimension in front."""
+    kept = [d for d in range(array.ndim) if d not in dims]
+    moved = np.transpose(array, (*sorted(dims), *kept))
+    return moved.reshape(-1, *(array.shape[d] for d in kept))
+
+
+def _map(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    (mapper,) = instruction.called["to_apply"]
+    return calls.call_on_elements(mapper, [as_array(operand) for operand in operands])[0]
+
+
+EVALUATE = table(("reduce", _reduce), ("map", _map))

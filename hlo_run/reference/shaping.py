@@ -1,0 +1,142 @@
+"""Ops that move elements: views where numpy has one, copies else; `bitcast` moves bytes, so layouts count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.shape import Shape
+from hlo_run.reference.bits import from_packed_bytes, to_packed_bytes
+from hlo_run.reference.values import Array, Calls, Value, arrays_row, as_array, narrow, table
+
+
+def _iota(instruction: HloInstruction, _operands: Sequence[Array]) -> Array:
+    dims = instruction.shape.dims
+    dim: int = instruction.attrs["iota_dimension"]
+    line = narrow(np.arange(dims[dim], dtype=np.int64), instruction.shape.dtype)
+    return np.broadcast_to(line.reshape([-1 if d == dim else 1 for d in range(len(dims))]), dims)
+
+
+def _broadcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    dims, mapping = instruction.shape.dims, tuple(instruction.attrs.get("dimensions", ()))
+    # The verifier does not ask for sorted dimensions: bring the operand's into the order of the result first.
+    ordered = np.transpose(operands[0], np.argsort(np.asarray(mapping, dtype=np.int64)))
+    spread = [size if d in mapping else 1 for d, size in enumerate(dims)]
+    return np.broadcast_to(ordered.reshape(spread), dims)
+
+
+def _reshape(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return operands[0].reshape(instruction.shape.dims)
+
+
+def _bitcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return bitcast(operands[0], instruction.operands[0].shape, instruction.shape)
+
+
+def bitcast(array: Array, source: Shape, target: Shape) -> Array:
+    """Return what the bytes of `array`, laid out as `source` says, mean under `target`; `target` may be smaller."""
+    physical = physical_order(array, source.minor_to_major)
+    if source.element_type != target.element_type:
+        physical = _reinterpret(physical, source.dtype, target.dtype, target.element_count)
+    return logical_order(physical[: target.element_count], target.dims, target.minor_to_major)
+
+
+def physical_order(array: Array, minor_to_major: Sequence[int]) -> Array:
+    """Return the elements as a line in the order in which a buffer of that layout holds them."""
+    return np.transpose(array, tuple(reversed(minor_to_major))).reshape(-1)
+
+
+def logical_order(line: Array, dims: Sequence[int], minor_to_major: Sequence[int]) -> Array:
+    """Return the array of `dims` whose elements a buffer of that layout holds as `line`."""
+    major_to_minor = tuple(reversed(minor_to_major))
+    return np.transpose(line.reshape([dims[d] for d in major_to_minor]), np.argsort(np.asarray(major_to_minor, dtype=np.int64)))
+
+
+def _reinterpret(line: Array, source: DType, target: DType, count: int) -> Array:
+    if source.bits >= 8 and target.bits >= 8 and source.bits % target.bits == 0:
+        return np.ascontiguousarray(line).view(target.numpy)
+    return from_packed_bytes(to_packed_bytes(line, source), target, count)
+
+
+def _transpose(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return np.transpose(operands[0], instruction.attrs["dimensions"])
+
+
+def _reverse(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return np.flip(operands[0], instruction.attrs["dimensions"])
+
+
+def _slice(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return operands[0][tuple(slice(start, limit, stride) for start, limit, stride in instruction.attrs["slice"])]
+
+
+def _concatenate(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return np.concatenate(operands, instruction.attrs["dimensions"][0])
+
+
+def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    operand, fill = operands
+    out = np.full(instruction.shape.dims, fill, fill.dtype)
+    source: list[slice] = []
+    target: list[slice] = []
+    for size, out_size, (low, _high, interior) in zip(operand.shape, out.shape, instruction.attrs["padding"], strict=True):
+        # Element i lands at low + i * step; negative edges cut elements off.
+        step = interior + 1
+        first = -(min(low, 0) // step)
+        last = min(size, (out_size - 1 - low) // step + 1)
+        count = max(0, last - first)
+        start = low + first * step
+        source.append(slice(first, first + count))
+        target.append(slice(start, start + count * step, step) if count else slice(0, 0))
+    out[tuple(target)] = operand[tuple(source)]
+    return out
+
+
+def clamped_start(starts: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
+    """Return the window of `sizes` whose start is moved into [0, dim - size] in every dimension."""
+    found: list[slice] = []
+    for start, dim, size in zip(starts, dims, sizes, strict=True):
+        first = max(0, min(start, dim - size))
+        found.append(slice(first, first + size))
+    return tuple(found)
+
+
+def _starts(instruction: HloInstruction, first: int, operands: Sequence[Array]) -> list[int]:
+    """Return the start indices: scalars from operand `first` on, or one operand of rank 1."""
+    if len(instruction.operands) == first + 1 and instruction.operands[first].shape.rank == 1:
+        return [int(start) for start in operands[first]]
+    return [int(start) for start in operands[first:]]
+
+
+def _dynamic_slice(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    return operands[0][clamped_start(_starts(instruction, 1, operands), operands[0].shape, instruction.shape.dims)]
+
+
+def _dynamic_update_slice(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    out = operands[0].copy()
+    out[clamped_start(_starts(instruction, 2, operands), out.shape, operands[1].shape)] = operands[1]
+    return out
+
+
+def _copy(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    """A layout changes bytes, not the array."""
+    return narrow(as_array(operands[0]), instruction.shape.dtype) if instruction.shape.is_array else operands[0]
+
+
+EVALUATE = table(
+    arrays_row("iota", _iota),
+    arrays_row("broadcast", _broadcast),
+    arrays_row("reshape", _reshape),
+    arrays_row("bitcast", _bitcast),
+    arrays_row("transpose", _transpose),
+    arrays_row("reverse", _reverse),
+    arrays_row("slice", _slice),
+    arrays_row("concatenate", _concatenate),
+    arrays_row("pad", _pad),
+    arrays_row("dynamic-slice", _dynamic_slice),
+    arrays_row("dynamic-update-slice", _dynamic_update_slice),
+    ("copy", _copy),
+)

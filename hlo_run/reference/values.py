@@ -1,0 +1,145 @@
+"""What evaluators share: values, the face of an evaluator, computing types and rounding after every op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+Array: TypeAlias = NDArray[Any]
+# An array in logical order, a tuple of values, or an empty tuple for a token. Arrays are never written to after
+# they were returned: views and broadcasts (stride 0) are handed around freely.
+Value: TypeAlias = "Array | tuple[Value, ...]"
+Function: TypeAlias = Callable[..., Array]
+
+TOKEN: tuple[Value, ...] = ()
+
+# Elements per step of an elementwise op: the operands' and the result's steps stay in the second-level cache.
+CHUNK_ELEMENTS = 1 << 15
+
+
+class Calls(Protocol):
+    """How an evaluator runs computations that its instruction calls."""
+
+    def call(self, computation: HloComputation, arguments: Sequence[Value]) -> Value:
+        """Return the value of the root."""
+        ...
+
+    def call_on_elements(self, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
+        """Apply a computation of scalars to all elements of arrays of equal shape; one array per result."""
+        ...
+
+
+Evaluator: TypeAlias = Callable[[HloInstruction, Sequence[Value], Calls], Value]
+ArrayEvaluator: TypeAlias = Callable[[HloInstruction, Sequence[Array]], Array]
+Row: TypeAlias = tuple[str, Evaluator]
+Table: TypeAlias = Mapping[str, Evaluator]
+
+
+def table(*rows: Row) -> dict[str, Evaluator]:
+    """Return opcode → evaluator; an opcode has one row."""
+    found = dict(rows)
+    assert len(found) == len(rows), "an opcode has two rows"
+    return found
+
+
+def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
+    """A row for an op from arrays to an array that calls no computation."""
+
+    def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+        return function(instruction, [as_array(operand) for operand in operands])
+
+    return opcode, evaluate
+
+
+def as_array(value: Value) -> Array:
+    """Return a value that the verifier promises to be an array."""
+    assert isinstance(value, np.ndarray), "an array is needed here"
+    return value
+
+
+def as_tuple(value: Value) -> tuple[Value, ...]:
+    """Return a value that the verifier promises to be a tuple."""
+    assert isinstance(value, tuple), "a tuple is needed here"
+    return value
+
+
+def unsupported(instruction: HloInstruction, what: str = "", hint: str = "") -> Unsupported:
+    """The error for an instruction without evaluation; it names the instruction and where it stands."""
+    types = ", ".join(operand.shape.element_type for operand in instruction.operands)
+    what = what or f"'{instruction.opcode}' on ({types}) giving {instruction.shape.element_type}"
+    return Unsupported(
+        f"the reference cannot evaluate {what}",
+        instruction.where,
+        hint=hint or "run without a reference: --reference_platform=",
+        notes=(f"instruction %{instruction.name}",),
+    )
+
+
+def computing_type(dtype: DType) -> np.dtype[Any]:
+    """The numpy type an op on `dtype` computes in: itself, but f32 for narrower floats and a byte for narrower ints."""
+    if dtype.is_float and dtype.bits < 32:
+        return np.dtype(np.float32)
+    if dtype.is_integer and dtype.bits < 8:
+        return np.dtype(np.int8 if dtype.is_signed else np.uint8)
+    return dtype.numpy
+
+
+def precise_type(computing: np.dtype[Any]) -> np.dtype[Any]:
+    """The type for functions without an exact result: double, so that rounding once gives the nearest value."""
+    return np.dtype(np.complex128 if computing.kind == "c" else np.float64)
+
+
+def widen(array: Array, dtype: DType) -> Array:
+    """Return the elements in the computing type of `dtype`, their own type; exact."""
+    return array.astype(computing_type(dtype), copy=False)
+
+
+def narrow(array: Array, dtype: DType) -> Array:
+    """Round to `dtype`: nearest even for floats (by way of f32 for the narrow ones), wrapping for ints."""
+    if array.dtype == dtype.numpy:
+        return array
+    if dtype.is_float and dtype.bits < 16 and array.dtype != np.float32:
+        array = array.astype(np.float32)
+    return array.astype(dtype.numpy)
+
+
+def quiet() -> np.errstate:
+    """Overflow, division by zero and NaN are ordinary results in HLO: numpy must not warn."""
+    return np.errstate(all="ignore")
+
+
+def map_elements(function: Function, operands: Sequence[Array], result: np.dtype[Any]) -> Array:
+    """Return `function` of every element of operands whose shapes broadcast; the result has type `result`.
+
+    Large arrays go through in flat chunks, so that what `function` makes on the way stays in the cache.
+    """
+    dims = np.broadcast_shapes(*(operand.shape for operand in operands))
+    count = int(np.prod(dims, dtype=np.int64))
+    if count <= CHUNK_ELEMENTS:
+        return np.asarray(function(*operands), dtype=result).reshape(dims)
+    flat = [_flat(operand, dims) for operand in operands]
+    out = np.empty(count, result)
+    for start in range(0, count, CHUNK_ELEMENTS):
+        stop = min(start + CHUNK_ELEMENTS, count)
+        out[start:stop] = function(*(part if part.size == 1 else part[start:stop] for part in flat))
+    return out.reshape(dims)
+
+
+def _flat(array: Array, dims: tuple[int, ...]) -> Array:
+    """Return the elements in row-major order of `dims`, or one element if all of them are one (a broadcast scalar)."""
+    if all(stride == 0 or size == 1 for size, stride in zip(array.shape, array.strides, strict=True)):
+        return array[(slice(0, 1),) * array.ndim].reshape(1)
+    return np.ascontiguousarray(np.broadcast_to(array, dims)).reshape(-1)
+
+
+def merge(tables: Iterable[Table]) -> dict[str, Evaluator]:
+    """Return one table of all rows; an opcode has one row in one table."""
+    rows = [row for rows in tables for row in rows.items()]
+    return table(*rows)
