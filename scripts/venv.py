@@ -21,7 +21,7 @@ STAMP = VENV / "project.sha256"
 
 def main() -> int:
     """Return the exit code of the tool named on the command line."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file may be started by any Python
         sys.stderr.write(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}\n")
         return 2
     if len(sys.argv) < 2:

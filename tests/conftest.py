@@ -1,7 +1,8 @@
-"""Collects the text tests: every section of a `.mlir` file is a test."""
+"""Collects the text tests: every section of a `.hlo` or `.mlir` file is a test."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,15 @@ from text_sections import Section, SectionFailure, check_error, check_output, re
 
 from hlo_run.errors import HloRunError
 
-RUNNERS: dict[str, Callable[[Section], str]] = {".mlir": run_mlir}
+
+def _run_hlo(section: Section, folder: Path) -> str:
+    # Imported late: it loads the whole pipeline, which most tests do without.
+    from hlo_sections import run_hlo
+
+    return run_hlo(section, folder)
+
+
+RUNNERS: dict[str, Callable[[Section, Path], str]] = {".mlir": lambda section, folder: run_mlir(section), ".hlo": _run_hlo}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,7 +48,8 @@ class TextSection(pytest.Item):
     def runtest(self) -> None:
         section = self.section
         try:
-            output = RUNNERS[section.path.suffix](section)
+            with tempfile.TemporaryDirectory() as folder:
+                output = RUNNERS[section.path.suffix](section, Path(folder))
         except HloRunError as error:
             check_error(section, error)
             return

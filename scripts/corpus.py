@@ -1,0 +1,211 @@
+"""Run a folder of HLO modules and print what passes, what is not supported (and why), and what differs.
+
+    python3 scripts/venv.py python scripts/corpus.py FOLDER [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
+                                                     [--xla "PYTHON RUN_CPU.py"]
+
+Every module is compiled for the target, every kernel assembled with ptxas (where there is one), run on Host, and
+compared with the numpy reference. With `--xla` it is also compared with real XLA:CPU: the command is called with
+`FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are per element type (`BOUNDS`): an element differs if
+both the relative bound and the relative bound times the largest expected magnitude are exceeded. Each module has a
+process of its own, so that a crash or a timeout costs one row. Exit code 1 if any row differs, fails or times out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import re
+import shlex
+import subprocess
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hlo_run
+from hlo_run.backends.memory import check_memory
+from hlo_run.backends.platforms import open_backend
+from hlo_run.errors import HloRunError, Mismatch, Unsupported
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.arguments import ArgumentMaker
+from hlo_run.reference.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate import evaluate
+from hlo_run.target import preset
+
+# Relative bounds of agreement; types that are not here must agree exactly.
+BOUNDS = {"f64": 1e-9, "f32": 2e-4, "c64": 2e-4, "c128": 1e-9, "f16": 2e-2, "bf16": 6e-2}
+NARROW_FLOAT_BOUND = 0.3
+PASSES, UNSUPPORTED = "passes", "unsupported"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one module: `status` is passes, unsupported, differs, differs from xla, error, crash or timeout."""
+
+    file: str
+    status: str
+    detail: str
+    seconds: float
+
+
+def main() -> int:
+    """Run the folder of the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one module")
+    parser.add_argument("--target", default="h100")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
+    parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
+    arguments = parser.parse_args()
+    files = sorted(f for f in arguments.folder.glob("*.hlo") if re.search(arguments.match, f.name))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows: list[Row] = []
+        for row in pool.map(lambda file: _in_process(file, arguments), files):
+            rows.append(row)
+            print(f"{row.status:<16}{row.seconds:7.2f}s  {row.file}  {row.detail}", flush=True)
+    _print_summary(rows)
+    if arguments.report:
+        lines = ["file\tstatus\tseconds\tdetail", *(f"{r.file}\t{r.status}\t{r.seconds:.2f}\t{r.detail}" for r in rows)]
+        arguments.report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return int(any(row.status not in (PASSES, UNSUPPORTED) for row in rows))
+
+
+def _print_summary(rows: Sequence[Row]) -> None:
+    counts = Counter(row.status for row in rows)
+    print(f"\n{len(rows)} modules: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
+    reasons = Counter(row.detail.split(":")[0] for row in rows if row.status == UNSUPPORTED)
+    for reason, count in reasons.most_common():
+        print(f"{count:5}  {reason}")
+
+
+def _in_process(file: Path, arguments: argparse.Namespace) -> Row:
+    """Run one module in a forked process; a crash or a timeout becomes a row."""
+    begin = time.perf_counter()
+    receive, send = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(file, arguments, send))
+    process.start()
+    send.close()
+    try:
+        if not receive.poll(arguments.timeout):
+            process.kill()
+            return Row(file.name, "timeout", f"over {arguments.timeout:g} s", time.perf_counter() - begin)
+        status, detail = receive.recv()
+    except EOFError:
+        status, detail = "crash", "the process ended without a word"
+    finally:
+        process.join()
+    return Row(file.name, status, detail, time.perf_counter() - begin)
+
+
+def _child(file: Path, arguments: argparse.Namespace, send: Connection) -> None:
+    try:
+        detail = _run(file, arguments)
+        send.send((PASSES, detail))
+    except Unsupported as error:
+        send.send((UNSUPPORTED, _one_line(error.message)))
+    except Mismatch as error:
+        send.send((error.notes[0], _one_line(error.message)))
+    except HloRunError as error:
+        send.send(("error", _one_line(f"{type(error).__name__}: {error.message}")))
+    except BaseException as error:
+        send.send(("error", _one_line(f"{type(error).__name__}: {error} at {traceback.format_exc().splitlines()[-3].strip()}")))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _run(file: Path, arguments: argparse.Namespace) -> str:
+    """Compile, assemble, run and compare one module; returns what there is to say about success."""
+    options = Options()
+    module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
+    values = ArgumentMaker(arguments.seed).make(module)
+    executable = compile_module(PassContext(preset(arguments.target), options), module.clone())
+    spills = 0
+    if find_ptxas() is not None:
+        spills = sum(report.spill_stores_bytes for kernel in executable.kernels for report in assemble(kernel.ptx))
+    check_memory(executable)
+    actual = open_backend("Host", options).run(executable, values)
+    _agree(evaluate(module, values), actual, module, "differs")
+    if arguments.xla:
+        _agree(_xla(file, values, module, arguments.xla), actual, module, "differs from xla")
+    return f"{len(executable.kernels)} kernels" + (f", {spills} bytes spilled" if spills else "")
+
+
+def _agree(expected: Literal, actual: Literal, module: HloModule, what: str) -> None:
+    """Raise Mismatch, its first note being `what`, if the two differ by more than the bounds of their types."""
+    for number, (shape, one, other) in enumerate(_leaves(module.entry.root.shape, expected, actual)):
+        bound = BOUNDS.get(shape.element_type, NARROW_FLOAT_BOUND if shape.dtype.is_float else 0.0)
+        finite = np.abs(np.asarray(one, np.complex128 if shape.dtype.is_complex else np.float64))
+        finite = finite[np.isfinite(finite)]
+        comparison = compare(one, other, shape, ErrorSpec(abs=bound * float(finite.max(initial=0.0)), rel=bound))
+        if not comparison.ok:
+            raise Mismatch(f"result {number} {shape}: {comparison.summary()}", notes=(what,))
+
+
+def _leaves(shape: Shape, one: Literal, other: Literal) -> Iterator[tuple[Shape, Any, Any]]:
+    if not shape.is_tuple:
+        yield shape, one, other
+        return
+    for part, first, second in zip(shape.tuple_shapes, one, other, strict=True):
+        yield from _leaves(part, first, second)
+
+
+def _flat(value: Literal) -> list[np.ndarray[Any, Any]]:
+    return [leaf for part in value for leaf in _flat(part)] if isinstance(value, tuple) else [value]
+
+
+def _xla(file: Path, values: Sequence[Literal], module: HloModule, command: str) -> Literal:
+    """Return what real XLA makes of the arguments; a module that it cannot run counts as one that is not supported there."""
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, outputs = Path(folder) / "in.npz", Path(folder) / "out.npz"
+        _save(inputs, [leaf for value in values for leaf in _flat(value)])
+        words = [*shlex.split(command), str(file), "--inputs", str(inputs), "--outputs", str(outputs), "--round-each-op"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise Unsupported(f"XLA:CPU cannot run it: {last[:120]}")
+        arrays = _load(outputs, [shape for _, shape in module.entry.root.shape.leaves()])
+    return _nest(module.entry.root.shape, iter(arrays))
+
+
+def _nest(shape: Shape, arrays: Iterator[Any]) -> Any:
+    return tuple(_nest(part, arrays) for part in shape.tuple_shapes) if shape.is_tuple else next(arrays)
+
+
+def _save(path: Path, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Write arg0, arg1, ..; types that numpy lacks as raw integers, with their name under KEY.dtype."""
+    entries: dict[str, Any] = {}
+    for number, array in enumerate(arrays):
+        entries[f"arg{number}"] = array
+        if array.dtype.isbuiltin != 1:
+            entries[f"arg{number}.dtype"] = np.array(array.dtype.name)
+            entries[f"arg{number}"] = array.view(np.uint8 if array.dtype.itemsize == 1 else np.uint16)
+    np.savez(path, **entries)
+
+
+def _load(path: Path, shapes: Sequence[Shape]) -> list[Any]:
+    with np.load(path) as data:
+        return [data[f"out{number}"].view(shape.dtype.numpy).reshape(shape.dims) for number, shape in enumerate(shapes)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,100 @@
+"""Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
+
+Flags: `--only=ROW,ROW` (exactly these rows of the HLO table; none: only parse and print), `--stage=NAME` and any other
+flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: host` runs the section
+before and after its rows, on Host too, and compares all with the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hlo_run.reference.arguments import ArgumentMaker
+from hlo_run.reference.compare import ErrorSpec, compare
+from text_sections import Section, SectionFailure
+
+import hlo_run
+from hlo_run.cli import parse_arguments
+from hlo_run.driver import run_files
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.runner import verify_hlo
+from hlo_run.pipeline.table import PIPELINE
+from hlo_run.reference.evaluate import evaluate
+from hlo_run.target import DEFAULT_TARGET, preset
+
+
+class CapturingConsole:
+    """Collects what a run prints; errors are raised instead of printed."""
+
+    def __init__(self) -> None:
+        self.stdout: list[str] = []
+        self.stderr: list[str] = []
+
+    def out(self, text: str) -> None:
+        self.stdout.append(text)
+
+    def err(self, text: str) -> None:
+        self.stderr.append(text)
+
+    def error(self, error: HloRunError) -> None:
+        raise error
+
+    @contextmanager
+    def busy(self, what: str) -> Generator[None]:
+        del what
+        yield
+
+
+def run_hlo(section: Section, folder: Path) -> str:
+    """Return the text that the section's checks are matched against; `folder` takes the section's text as a file."""
+    flags = [flag for flag in section.flags if flag != "--twice"]
+    file = folder / section.path.name
+    file.write_text(section.text, encoding="utf-8")
+    options, _, _ = parse_arguments([*flags, str(file)])
+    if options.stage:
+        console = CapturingConsole()
+        run_files(options, [str(file)], console)
+        return "\n".join(console.stdout)
+    module = wrap_bare_module(hlo_run.parse(section.text, section.path.name))
+    original = module.clone()
+    output = _run_rows(module, options)
+    if "--twice" in section.flags and (again := _run_rows(module, options)) != output:
+        raise SectionFailure(f"a second run changes more; first:\n{output}\nsecond:\n{again}")
+    if re.search(r"^\s*// NUMERIC: host", section.text, re.MULTILINE):
+        _compare(original, module, options)
+    return output
+
+
+def _run_rows(module: HloModule, options: Options) -> str:
+    ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
+    for group in PIPELINE:
+        for row in group.rows:
+            if row.name in options.only_rows:
+                row.make(ctx).apply(ctx, module)
+                verify_hlo(module)
+    return module_to_string(module)
+
+
+def _compare(original: HloModule, edited: HloModule, options: Options) -> None:
+    arguments = ArgumentMaker(1).make(original)
+    expected = evaluate(original, arguments)
+    ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
+    executable = compile_module(ctx, edited.clone())
+    from hlo_run.backends.platforms import open_backend
+
+    for name, actual in (
+        ("after the rows", evaluate(edited, arguments)),
+        ("on Host", open_backend("Host", options).run(executable, arguments)),
+    ):
+        comparison = compare(expected, actual, original.entry.root.shape, ErrorSpec(abs=1e-5, rel=1e-5))
+        if not comparison.ok:
+            raise SectionFailure(f"{name}: {comparison.report()}")
