@@ -64,8 +64,8 @@ class Observer:
     def kernel_done(self, kernel: str) -> None:
         """The last row of `kernel` ran."""
 
-    def note(self, kernel: str, title: str, text: str) -> None:
-        """A text beside the passes: fusion analysis, assembler report, buffer assignment."""
+    def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        """A text beside the passes, rendered on demand: fusion analysis, assembler report."""
 
 
 class StopAtStage(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
@@ -18,6 +18,7 @@ from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.rows import Group, Row
 
 if TYPE_CHECKING:
+    from xdsl.context import Context
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
@@ -74,20 +75,63 @@ def _run_hlo_row(row: Row[PassContext, HloPass], step: Step, ctx: PassContext, m
     _tell(ctx.observers, replace(step, changed=module.version != version, seconds=seconds))
 
 
-class KernelRun:
-    """The rows of one kernel: keeps the text of the last step, so that a change costs one printing per row."""
+class Emitted(Protocol):
+    """What an emitter returns, as far as the runner looks at it."""
 
-    def __init__(self, kernel: str, ctx: PassContext, module: ModuleOp, printer: Callable[[ModuleOp], str]) -> None:
+    @property
+    def module(self) -> ModuleOp: ...
+
+
+EmittedT = TypeVar("EmittedT", bound=Emitted)
+
+
+class KernelRun:
+    """The steps of one kernel: keeps the text of the last one, so that watching costs one printing per row."""
+
+    def __init__(self, kernel: str, ctx: PassContext, printer: Callable[[ModuleOp], str]) -> None:
         self._kernel = kernel
         self._ctx = ctx
-        self._module = module
         self._printer = printer
         self._watched = any(observer.watches(Level.KERNEL) for observer in ctx.observers)
         self._text = ""
 
-    def step(self, row: str) -> Step:
-        """Return the step that stands for `row`; its text is rendered once."""
-        module = self._module
+    def emit(self, row: str, work: Callable[[], EmittedT]) -> EmittedT:
+        """Run an emitter and return what it made; verifies it unless that is off."""
+        result: list[EmittedT] = []
+
+        def apply() -> None:
+            result.append(work())
+            if self._ctx.options.verify != "off":
+                result[0].module.verify()
+
+        # Nothing is there to be shown before the emitter ran.
+        step = Step(Level.KERNEL, "kernel", row, text=str, kernel=self._kernel)
+        seconds = _guarded(apply, step, self._ctx.observers)
+        if self._watched:
+            self._text = self._printer(result[0].module)
+        _tell(self._ctx.observers, replace(self._step(row, result[0].module), changed=True, seconds=seconds))
+        return result[0]
+
+    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp, is_last: bool) -> None:
+        """Apply one row; verifies after it when asked to, and after the last one by default."""
+        step = self._step(row, module)
+        for observer in self._ctx.observers:
+            observer.before(step)
+
+        def apply() -> None:
+            made.apply(xdsl_context, module)
+            verify = self._ctx.options.verify
+            if verify == "every" or (is_last and verify == "ends"):
+                module.verify()
+
+        seconds = _guarded(apply, step, self._ctx.observers)
+        changed: bool | None = None
+        if self._watched:
+            text = self._printer(module)
+            changed, self._text = text != self._text, text
+        _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
+
+    def _step(self, row: str, module: ModuleOp) -> Step:
         return Step(
             Level.KERNEL,
             "kernel",
@@ -97,33 +141,6 @@ class KernelRun:
             op_count=lambda: sum(1 for _ in module.walk()),
         )
 
-    def emitted(self, row: str) -> None:
-        """Tell the observers about the module as the emitter left it."""
-        if self._watched:
-            self._text = self._printer(self._module)
-        if self._ctx.options.verify != "off":
-            _guarded(self._module.verify, self.step(row), self._ctx.observers)
-        _tell(self._ctx.observers, replace(self.step(row), changed=True))
-
-    def run(self, row_name: str, make: Callable[[], ModulePass], xdsl_context: object, is_last: bool) -> None:
-        """Apply one row; verifies after it when asked to, and after the last one by default."""
-        step = self.step(row_name)
-        for observer in self._ctx.observers:
-            observer.before(step)
-
-        def apply() -> None:
-            make().apply(xdsl_context, self._module)  # pyright: ignore[reportArgumentType] - xdsl's Context; not imported here
-            verify = self._ctx.options.verify
-            if verify == "every" or (is_last and verify == "ends"):
-                self._module.verify()
-
-        seconds = _guarded(apply, step, self._ctx.observers)
-        changed: bool | None = None
-        if self._watched:
-            text = self._printer(self._module)
-            changed, self._text = text != self._text, text
-        _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
-
 
 def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
     """Run `work`, which makes a text (LLVM IR, PTX), and tell the observers; returns the text."""
@@ -131,11 +148,6 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
     seconds = _guarded(lambda: result.append(work()), step, ctx.observers)
     _tell(ctx.observers, replace(step, text=lambda: result[0], changed=True, seconds=seconds))
     return result[0]
-
-
-def guarded_emission(step: Step, ctx: PassContext, work: Callable[[], None]) -> float:
-    """Run an emitter under the rules of a row; returns its seconds."""
-    return _guarded(work, step, ctx.observers)
 
 
 def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:

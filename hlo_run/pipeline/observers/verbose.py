@@ -30,10 +30,10 @@ class VerboseObserver(Observer):
             self.write(f"// -----// {_TITLES[step.level]} Dump After {step.row}{subject} //----- //")
             self.write(step.text().rstrip("\n") + "\n")
 
-    def note(self, kernel: str, title: str, text: str) -> None:
+    def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         if self.level >= 4:
             subject = f" ({kernel})" if kernel else ""
-            self.write(f"// -----// {title}{subject} //----- //\n{text.rstrip()}\n")
+            self.write(f"// -----// {title}{subject} //----- //\n{text().rstrip()}\n")
 
     def _line(self, step: Step) -> str:
         place = f"{step.level.value}{' ' + step.kernel if step.kernel else ''}"

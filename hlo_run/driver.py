@@ -1,0 +1,244 @@
+"""One run: read, parse, compile, run, compare with the reference; for every file, in XLA's order of work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import hlo_run
+from hlo_run import target as targets
+from hlo_run.artifact import Executable
+from hlo_run.backends import Backend
+from hlo_run.backends.memory import check_memory
+from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal, literal_to_string
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.source import read_module_text
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.options import Options, read_text
+from hlo_run.pipeline.observer import Observer, StopAtStage
+from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
+from hlo_run.pipeline.observers.stage import StageObserver
+from hlo_run.pipeline.observers.timing import TimingObserver
+from hlo_run.pipeline.observers.verbose import VerboseObserver
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.print_options import dump_options
+from hlo_run.reference.arguments import ArgumentMaker
+from hlo_run.reference.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate import evaluate
+
+HLO_INPUT = "hlo-input"
+
+
+class Console(Protocol):
+    """Where a run's text goes: results to `out`, everything else to `err`; both add the last newline."""
+
+    def out(self, text: str) -> None: ...
+
+    def err(self, text: str) -> None: ...
+
+    def error(self, error: HloRunError) -> None: ...
+
+    def busy(self, what: str) -> AbstractContextManager[None]: ...
+
+
+def run_files(options: Options, files: Sequence[str], console: Console) -> int:
+    """Run every file and return the first exit code that is not 0; raises UsageError when there is nothing to do."""
+    if options.list_passes:
+        console.out(list_passes())
+        return 0
+    if not files:
+        raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
+    _check_names(options)
+    codes = [_run_file(options, file, number, console) for number, file in enumerate(files)]
+    return next((code for code in codes if code), 0)
+
+
+def _run_file(options: Options, file: str, number: int, console: Console) -> int:
+    """Run one file, say what failed, and return its exit code."""
+    try:
+        FileRun(options, file, number, console).run()
+    except StopAtStage:
+        return 0
+    except HloRunError as error:
+        console.error(error)
+        return error.exit_code
+    except MemoryError:
+        error = DeviceError("out of memory", hint="the arrays of this module do not fit into this machine's memory")
+        console.error(error)
+        return error.exit_code
+    return 0
+
+
+def choose_target(options: Options) -> targets.TargetSpec:
+    """Return the GPU to compile for: a spec file, a preset, or the default; raises UsageError."""
+    path = options.xla_gpu_target_config_filename
+    if path:
+        return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
+    return targets.preset(options.target or targets.DEFAULT_TARGET)
+
+
+class FileRun:
+    """One file of the command line; `number` is its place there, from 0."""
+
+    def __init__(self, options: Options, file: str, number: int, console: Console) -> None:
+        self._options = options
+        self._file = file
+        self._number = number
+        self._console = console
+        self._timing = TimingObserver()
+
+    def run(self) -> None:
+        """Do it all; raises the first error, StopAtStage once the stage asked for is printed, Mismatch if results differ."""
+        options = self._options
+        if not options.stage:
+            self._console.out(f"\n** Running {self._file} **")
+        module = self._load()
+        reference = self._reference_platform()
+        platform = "" if options.stage else choose_platform(options.platform)
+        if platform == INTERPRETER:
+            self._iterate(_Runner(INTERPRETER, lambda arguments: evaluate(module, arguments)), module, reference)
+            return
+        backend = open_backend(platform, options) if platform else None
+        # Compilation edits the module; the arguments and the reference want the one the user wrote.
+        executable = self._compile(module.clone(), backend)
+        if backend is None:
+            raise UsageError(f"no stage is called '{options.stage}'", hint=f"{HLO_INPUT}, hlo, a row of --list_passes, llvm, ptx")
+        check_memory(executable)
+        runner = _Runner(platform, lambda arguments: backend.run(executable, arguments), backend.description)
+        self._iterate(runner, module, reference)
+
+    def _load(self) -> HloModule:
+        module = hlo_run.parse(read_module_text(self._file, self._options.input_format), self._file)
+        if self._options.stage == HLO_INPUT:
+            self._console.out(module_to_string(module, dump_options(self._options)).rstrip("\n"))
+            raise StopAtStage
+        return wrap_bare_module(module)
+
+    def _reference_platform(self) -> str:
+        """Return the platform to compare with, or nothing."""
+        text = self._options.reference_platform
+        if text == "default":
+            return INTERPRETER
+        if text and platform_name(text) != INTERPRETER:
+            raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for none')
+        return platform_name(text) if text else ""
+
+    def _compile(self, module: HloModule, backend: Backend | None) -> Executable:
+        # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
+        from hlo_run.pipeline.compile import compile_module
+
+        target = self._target(backend)
+        dump = self._dump_observer(module, target)
+        observers: list[Observer] = []
+        if self._options.v:
+            observers.append(VerboseObserver(self._options.v, self._console.err))
+        if dump is not None:
+            dump.module("before_optimizations", module_to_string(module, dump_options(self._options)))
+            observers.append(dump)
+        if self._options.time_passes:
+            observers.append(self._timing)
+        if self._options.stage:
+            observers.append(StageObserver(self._options.stage, self._console.out))
+        with self._console.busy(f"compiling {module.name}"):
+            executable = compile_module(PassContext(target, self._options, tuple(observers)), module)
+        if self._options.time_passes:
+            self._console.err(self._timing.table())
+        return executable
+
+    def _target(self, backend: Backend | None) -> targets.TargetSpec:
+        """Return what to compile for: the flags' choice, else the device that will run it, else the default."""
+        options = self._options
+        if options.target or options.xla_gpu_target_config_filename or backend is None or backend.target is None:
+            return choose_target(options)
+        return backend.target
+
+    def _dump_observer(self, module: HloModule, target: targets.TargetSpec) -> DumpObserver | None:
+        options = self._options
+        if not options.xla_dump_to:
+            return None
+        pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
+        if pattern is not None and pattern.search(module.name) is None:
+            return None
+        return DumpObserver(options, module.name, self._number, target.xla_name, self._console.out)
+
+    def _iterate(self, runner: _Runner, module: HloModule, reference: str) -> None:
+        """Run and compare `--iterations` times; raises the Mismatch of the first iteration that differs, after all of them."""
+        options, console = self._options, self._console
+        maker = ArgumentMaker(options.seed)
+        mismatches: list[Mismatch] = []
+        for iteration in range(1, options.iterations + 1):
+            if options.iterations != 1:
+                console.err(f"\n=== Iteration {iteration}")
+            try:
+                self._run_once(runner, module, reference, maker)
+            except Mismatch as mismatch:
+                mismatches.append(mismatch)
+        if reference:
+            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
+        if mismatches:
+            raise mismatches[0]
+
+    def _run_once(self, runner: _Runner, module: HloModule, reference: str, maker: ArgumentMaker) -> None:
+        options, console = self._options, self._console
+        arguments = maker.make(
+            module, use_large_float_range=options.use_large_float_range, random_init=options.random_init_input_literals
+        )
+        if options.print_literals:
+            for number, (argument, parameter) in enumerate(zip(arguments, module.entry.parameters, strict=True)):
+                console.out(f"\n** Argument {number} **\n{literal_to_string(argument, parameter.shape)}")
+        where = f" ({runner.description})" if runner.description else ""
+        console.err(f"Running HLO module with runner {runner.platform}{where}...")
+        actual = self._timed(runner.run, arguments)
+        shape = module.entry.root.shape
+        if options.print_literals:
+            console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, shape)}")
+        if not reference:
+            console.err("Skipping reference runner")
+            return
+        console.err(f"Running HLO module with runner {reference}...")
+        expected = self._timed(lambda values: evaluate(module, values), arguments)
+        if options.print_literals:
+            console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, shape)}")
+        spec = ErrorSpec(abs=options.abs_error_bound, rel=options.rel_error_bound)
+        comparison = compare(expected, actual, shape, spec)
+        if not comparison.ok:
+            console.out(comparison.report())
+            raise Mismatch(comparison.summary(), notes=(f"{runner.platform} and {reference} differ in {self._file}",))
+        console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
+        console.err(comparison.summary())
+
+    def _timed(self, work: Callable[[Sequence[Literal]], Literal], arguments: Sequence[Literal]) -> Literal:
+        begin = time.perf_counter()
+        with self._console.busy("running"):
+            result = work(arguments)
+        self._console.err(f"... compiled and ran in {time.perf_counter() - begin:.3f}s.")
+        return result
+
+
+class _Runner:
+    """A platform as the iterations see it: a name, and arguments to result."""
+
+    def __init__(self, platform: str, run: Callable[[Sequence[Literal]], Literal], description: str = "") -> None:
+        self.platform = platform
+        self.run = run
+        self.description = description
+
+
+def list_passes() -> str:
+    """Return the rows of both tables: pipeline, name, `required`, and the first line of the pass's docstring."""
+    from hlo_run.pipeline.table import describe_rows  # imports every pass
+
+    return describe_rows()
+
+
+def _check_names(options: Options) -> None:
+    """Raise UsageError for a flag that names no row; costs nothing when no flag names one."""
+    if options.only_rows or options.disabled_rows:
+        from hlo_run.pipeline.table import check_row_names  # imports every pass
+
+        check_row_names(options)

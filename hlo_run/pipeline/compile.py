@@ -1,0 +1,56 @@
+"""From an HLO module to an Executable: HLO rows, buffers, thunks, and one kernel per fusion through the kernel rows."""
+
+from __future__ import annotations
+
+from hlo_run.artifact import Executable, Kernel
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.pipeline.kernels import compile_kernel
+from hlo_run.pipeline.observer import Level, Step, StopAtStage
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.print_options import dump_options
+from hlo_run.pipeline.runner import run_hlo_groups
+from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
+from hlo_run.pipeline.runtime.thunks import KernelRequest, plan_thunks
+from hlo_run.pipeline.table import PIPELINE
+
+
+def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
+    """Run the HLO table on `module` in place and return the entry's schedule."""
+    run_hlo_groups(PIPELINE, ctx, module)
+    assert module.schedule is not None, "the schedule row is required"
+    done = Step(Level.HLO, "", "hlo", text=lambda: module_to_string(module, dump_options(ctx.options)), changed=False)
+    for observer in ctx.observers:
+        observer.after(done)
+    return module.schedule[module.entry]
+
+
+def compile_module(ctx: PassContext, module: HloModule) -> Executable:
+    """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
+    order = optimize(ctx, module)
+    buffers = assign_buffers(module.entry, order)
+    thunks, requests = plan_thunks(order, buffers)
+    kernels = _compile_kernels(ctx, requests, buffers)
+    return Executable(
+        name=module.name,
+        target=ctx.target.name,
+        kernels=kernels,
+        thunks=tuple(thunks),
+        allocations=buffers.allocations,
+        parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
+        result=buffers.array_tree(module.entry.root),
+    )
+
+
+def _compile_kernels(ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment) -> tuple[Kernel, ...]:
+    """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
+    kernels: list[Kernel] = []
+    stopped: StopAtStage | None = None
+    for request in requests:
+        try:
+            kernels.append(compile_kernel(ctx, request, buffers))
+        except StopAtStage as stop:
+            stopped = stop
+    if stopped is not None:
+        raise stopped
+    return tuple(kernels)

@@ -1,0 +1,97 @@
+"""One fusion to one kernel: emit `xla_gpu` IR, run the kernel rows, print LLVM IR, let LLVM make PTX."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from hlo_run.analysis.fusion_analysis import analyze
+from hlo_run.artifact import BufferSlice, Kernel
+from hlo_run.dialects.context import make_context
+from hlo_run.dialects.printer import print_module
+from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
+from hlo_run.pipeline.llvm.print import llvm_ir_text
+from hlo_run.pipeline.llvm.ptx import CompiledPtx, compile_llvm
+from hlo_run.pipeline.observer import Level, Step
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.runner import KernelRun, run_crossing
+from hlo_run.pipeline.runtime.buffers import BufferAssignment
+from hlo_run.pipeline.runtime.thunks import KernelRequest
+from hlo_run.pipeline.table import KERNEL_PIPELINE, KernelContext
+
+# The crossings, which `--stage` knows by name as it knows rows.
+EMIT_KERNELS = "emit-kernels"
+LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
+LLVM = "llvm"
+PTX = "ptx"
+
+_SHARED = re.compile(r"^\.shared \.align \d+ \.b(\d+) \w+(?:\[(\d+)\])?;", re.MULTILINE)
+
+
+def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
+    """Return the kernel of a fusion; raises errors of the HloRunError family."""
+    for observer in ctx.observers:
+        observer.note(request.kernel, "Fusion Analysis", lambda: str(analyze(request.fusion, ctx.target)))
+    emitted = _emit_and_lower(ctx, request, buffers)
+    launch = emitted.launch
+    before = Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=request.kernel)
+    ir_text = run_crossing(before, ctx, lambda: llvm_ir_text(emitted.module, request.kernel, launch.grid, launch.block))
+    ptx = _compile_llvm(ctx, request.kernel, ir_text)
+    return Kernel(request.kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
+
+
+def _emit_and_lower(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> EmittedKernel:
+    arguments = _entry_arguments(request, buffers)
+    options = ctx.options
+    run = KernelRun(
+        request.kernel,
+        ctx,
+        lambda module: print_module(module, generic=options.print_ir_generic, print_locations=options.print_locations),
+    )
+    emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments))
+    kernel_ctx = KernelContext(ctx.target, options, ctx.observers, emitted.unroll_factor)
+    xdsl_context = make_context()
+    rows = [row for row in KERNEL_PIPELINE if row.runs(kernel_ctx)]
+    for row in rows:
+        run.apply(row.name, row.make(kernel_ctx), xdsl_context, emitted.module, is_last=row is rows[-1])
+    for observer in ctx.observers:
+        observer.kernel_done(request.kernel)
+    return emitted
+
+
+def _entry_arguments(request: KernelRequest, buffers: BufferAssignment) -> list[EntryArgument]:
+    """Number the slices in order of first appearance: equal numbers mean the same memory."""
+    numbers: dict[BufferSlice, int] = {}
+    return [
+        EntryArgument(
+            slice_index=numbers.setdefault(argument.slice, len(numbers)),
+            align=buffers.alignment_bytes(argument.slice),
+            dereferenceable_bytes=argument.slice.size_bytes,
+            invariant=not argument.written,
+        )
+        for argument in request.arguments
+    ]
+
+
+def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str) -> str:
+    compiled: list[CompiledPtx] = []
+
+    def optimize() -> str:
+        options = ctx.options
+        compiled.append(
+            compile_llvm(
+                ir_text,
+                ctx.target,
+                cuda_data_dir=options.xla_gpu_cuda_data_dir,
+                optimization_level=options.xla_backend_optimization_level,
+            )
+        )
+        return compiled[0].llvm_optimized
+
+    run_crossing(Step(Level.LLVM, "kernel", LLVM, text=str, kernel=kernel), ctx, optimize)
+    return run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: compiled[0].ptx)
+
+
+def _shared_bytes(ptx: str) -> int:
+    """Return the static shared memory that the PTX declares, each tile from its own aligned start."""
+    return sum(int(bits) // 8 * math.prod(map(int, filter(None, [count]))) for bits, count in _SHARED.findall(ptx))

@@ -1,0 +1,154 @@
+"""The pass tables: read them top to bottom. Nothing else decides what runs.
+
+Row names are XLA's; a pass that stands in several rows is numbered from the second on (`cse-2`), and naming the pass
+alone in a flag means all its rows. `ORDER` holds the constraints that a test checks, each with its reason.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from xdsl.passes import ModulePass
+
+from hlo_run.options import Options
+from hlo_run.pipeline.emitters.loop import LoopEmitter
+from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
+from hlo_run.pipeline.hlo.schedule import Schedule
+from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
+from hlo_run.pipeline.ir.canonicalize import Canonicalize
+from hlo_run.pipeline.ir.convert_index_type import ConvertIndexType
+from hlo_run.pipeline.ir.convert_pure_call_ops import ConvertPureCallOps
+from hlo_run.pipeline.ir.cse import Cse
+from hlo_run.pipeline.ir.erase_dead_functions import EraseDeadFunctions
+from hlo_run.pipeline.ir.expand_float_ops import ExpandFloatOps
+from hlo_run.pipeline.ir.flatten_tensors import FlattenTensors
+from hlo_run.pipeline.ir.inliner import Inliner
+from hlo_run.pipeline.ir.loop_invariant_code_motion import LoopInvariantCodeMotion
+from hlo_run.pipeline.ir.lower_tensors import LowerTensors
+from hlo_run.pipeline.ir.lower_to_llvm_gpu import LowerToLlvmGpu
+from hlo_run.pipeline.ir.lower_xla_gpu_to_scf import LowerXlaGpuToScf
+from hlo_run.pipeline.ir.lower_xla_to_scf import LowerXlaToScf
+from hlo_run.pipeline.ir.merge_pointers_to_same_slice import MergePointersToSameSlice
+from hlo_run.pipeline.ir.optimize_loops import OptimizeLoops
+from hlo_run.pipeline.ir.peel_loops import PeelLoops
+from hlo_run.pipeline.ir.propagate_slice_indices import PropagateSliceIndices
+from hlo_run.pipeline.ir.scf_to_cf import ScfToCf
+from hlo_run.pipeline.ir.simplify_affine import SimplifyAffine
+from hlo_run.pipeline.ir.simplify_arith import SimplifyArith
+from hlo_run.pipeline.ir.symbol_dce import SymbolDce
+from hlo_run.pipeline.ir.unswitch_loops import UnswitchLoops
+from hlo_run.pipeline.ir.vectorize_loads_stores import VectorizeLoadsStores
+from hlo_run.pipeline.passes import HloPass, PassContext
+from hlo_run.pipeline.rows import Group, Row, check_names
+from hlo_run.target import DEFAULT_TARGET, preset
+
+HloRow = Row[PassContext, HloPass]
+HloGroup = Group[PassContext, HloPass]
+
+
+@dataclass(frozen=True)
+class KernelContext(PassContext):
+    """What a kernel row may ask besides: the unroll factor of the kernel's emitter (4 for all but the loop emitter)."""
+
+    max_unroll_factor: int = 4
+
+
+KernelRow = Row[KernelContext, ModulePass]
+
+PIPELINE: tuple[HloGroup, ...] = (
+    HloGroup(
+        "pre-scheduling-copy-insertion",
+        (HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),),
+    ),
+    HloGroup(
+        "pre-scheduling-passes",
+        (
+            HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
+            HloRow("schedule", lambda c: Schedule(), required=True),
+        ),
+    ),
+)
+
+KERNEL_PIPELINE: tuple[KernelRow, ...] = (
+    KernelRow("simplify-arith", lambda c: SimplifyArith()),
+    KernelRow("canonicalize", lambda c: Canonicalize()),
+    KernelRow("cse", lambda c: Cse()),
+    KernelRow("erase-dead-functions", lambda c: EraseDeadFunctions()),
+    KernelRow("lower-xla-to-scf", lambda c: LowerXlaToScf(), required=True),
+    KernelRow("inliner", lambda c: Inliner()),
+    KernelRow("canonicalize-2", lambda c: Canonicalize()),
+    KernelRow("cse-2", lambda c: Cse()),
+    KernelRow("peel-loops", lambda c: PeelLoops()),
+    KernelRow("lower-xla-gpu-to-scf", lambda c: LowerXlaGpuToScf(), required=True),
+    KernelRow("propagate-slice-indices", lambda c: PropagateSliceIndices(), required=True),
+    KernelRow("simplify-arith-2", lambda c: SimplifyArith()),
+    KernelRow("canonicalize-3", lambda c: Canonicalize()),
+    KernelRow("flatten-tensors", lambda c: FlattenTensors(), required=True),
+    KernelRow("canonicalize-4", lambda c: Canonicalize()),
+    KernelRow("cse-3", lambda c: Cse()),
+    KernelRow("loop-invariant-code-motion", lambda c: LoopInvariantCodeMotion()),
+    KernelRow("unswitch-loops", lambda c: UnswitchLoops()),
+    KernelRow("loop-invariant-code-motion-2", lambda c: LoopInvariantCodeMotion()),
+    KernelRow("vectorize-loads-stores", lambda c: VectorizeLoadsStores()),
+    KernelRow("optimize-loops", lambda c: OptimizeLoops(c.max_unroll_factor)),
+    KernelRow("canonicalize-5", lambda c: Canonicalize()),
+    KernelRow("cse-4", lambda c: Cse()),
+    KernelRow("convert-pure-call-ops", lambda c: ConvertPureCallOps(), required=True),
+    KernelRow("lower-tensors", lambda c: LowerTensors(), required=True),
+    KernelRow("merge-pointers-to-same-slice", lambda c: MergePointersToSameSlice(), required=True),
+    KernelRow("canonicalize-6", lambda c: Canonicalize()),
+    KernelRow("cse-5", lambda c: Cse()),
+    KernelRow("simplify-arith-3", lambda c: SimplifyArith()),
+    KernelRow("simplify-affine", lambda c: SimplifyAffine(), required=True),
+    KernelRow("convert-index-type", lambda c: ConvertIndexType(), required=True),
+    KernelRow("loop-invariant-code-motion-3", lambda c: LoopInvariantCodeMotion()),
+    KernelRow("symbol-dce", lambda c: SymbolDce()),
+    KernelRow("cse-6", lambda c: Cse()),
+    KernelRow("expand-float-ops", lambda c: ExpandFloatOps(), required=True),
+    KernelRow("scf-to-cf", lambda c: ScfToCf(), required=True),
+    KernelRow("lower-to-llvm-gpu", lambda c: LowerToLlvmGpu(), required=True),
+)
+
+# Tried in order; the last one takes every fusion.
+EMITTERS = (TransposeEmitter, LoopEmitter)
+
+# (row, later row, why): a test checks that the tables keep them.
+ORDER: tuple[tuple[str, str, str], ...] = (
+    ("special-case-copies", "schedule", "the schedule lists every instruction"),
+    ("fusion-wrapper", "schedule", "the schedule lists fusions, not what they replaced"),
+    ("lower-xla-gpu-to-scf", "flatten-tensors", "flatten-tensors knows scf loops, not xla_gpu.loop"),
+    ("propagate-slice-indices", "flatten-tensors", "slice indices follow arguments while functions still share their order"),
+    ("flatten-tensors", "vectorize-loads-stores", "the vectorizer reads one-dimensional offsets only"),
+    ("unswitch-loops", "vectorize-loads-stores", "the vectorizer sees no loop body behind an scf.if"),
+    ("vectorize-loads-stores", "optimize-loops", "a loop that is unrolled is no loop to vectorise"),
+    ("convert-pure-call-ops", "lower-tensors", "lower-tensors knows func.call only"),
+    ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
+    ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
+    ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
+    ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
+)
+
+
+def describe_rows() -> str:
+    """Return a table of every row: group, name, whether it is required, first line of its pass's docstring."""
+    ctx = KernelContext(preset(DEFAULT_TARGET), Options())
+    rows = [(group.name, row.name, row.required, row.make(ctx)) for group in PIPELINE for row in group.rows]
+    rows += [("kernel", row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
+    lines = [
+        f"{group:<32}{name:<32}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
+    ]
+    return "\n".join(lines)
+
+
+def _first_line(made: object) -> str:
+    module = sys.modules[type(made).__module__]
+    return (module.__doc__ or "").strip().splitlines()[0]
+
+
+def check_row_names(options: Options) -> None:
+    """Raise UsageError for a flag that names no row of either table, or disables a required one."""
+    rows = [(row.name, row.required) for group in PIPELINE for row in group.rows]
+    rows += [(row.name, row.required) for row in KERNEL_PIPELINE]
+    check_names(options, rows, [group.name for group in PIPELINE])
