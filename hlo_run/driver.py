@@ -27,9 +27,10 @@ from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
-from hlo_run.reference.arguments import ArgumentMaker
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import ErrorSpec, compare
 from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.random import RandomEngine
 
 HLO_INPUT = "hlo-input"
 
@@ -169,13 +170,13 @@ class FileRun:
     def _iterate(self, runner: _Runner, module: HloModule, reference: str) -> None:
         """Run and compare `--iterations` times; raises the Mismatch of the first iteration that differs, after all of them."""
         options, console = self._options, self._console
-        maker = ArgumentMaker(options.seed)
+        engine = RandomEngine(options.seed)
         mismatches: list[Mismatch] = []
         for iteration in range(1, options.iterations + 1):
             if options.iterations != 1:
                 console.err(f"\n=== Iteration {iteration}")
             try:
-                self._run_once(runner, module, reference, maker)
+                self._run_once(runner, module, reference, engine)
             except Mismatch as mismatch:
                 mismatches.append(mismatch)
         if reference:
@@ -183,10 +184,10 @@ class FileRun:
         if mismatches:
             raise mismatches[0]
 
-    def _run_once(self, runner: _Runner, module: HloModule, reference: str, maker: ArgumentMaker) -> None:
+    def _run_once(self, runner: _Runner, module: HloModule, reference: str, engine: RandomEngine) -> None:
         options, console = self._options, self._console
-        arguments = maker.make(
-            module, use_large_float_range=options.use_large_float_range, random_init=options.random_init_input_literals
+        arguments = make_fake_arguments(
+            module, engine, options.use_large_float_range, zero=not options.random_init_input_literals
         )
         if options.print_literals:
             for number, (argument, parameter) in enumerate(zip(arguments, module.entry.parameters, strict=True)):

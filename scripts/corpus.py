@@ -42,7 +42,7 @@ from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
 from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.arguments import ArgumentMaker
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import ErrorSpec, compare
 from hlo_run.reference.evaluate import evaluate
 from hlo_run.target import preset
@@ -137,7 +137,7 @@ def _run(file: Path, arguments: argparse.Namespace) -> str:
     """Compile, assemble, run and compare one module; returns what there is to say about success."""
     options = Options()
     module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
-    values = ArgumentMaker(arguments.seed).make(module)
+    values = make_fake_arguments(module, arguments.seed)
     executable = compile_module(PassContext(preset(arguments.target), options), module.clone())
     spills = 0
     if find_ptxas() is not None:

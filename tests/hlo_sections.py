@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hlo_run.reference.arguments import ArgumentMaker
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import ErrorSpec, compare
 from text_sections import Section, SectionFailure
 
@@ -85,7 +85,7 @@ def _run_rows(module: HloModule, options: Options) -> str:
 
 
 def _compare(original: HloModule, edited: HloModule, options: Options) -> None:
-    arguments = ArgumentMaker(1).make(original)
+    arguments = make_fake_arguments(original, 1)
     expected = evaluate(original, arguments)
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
     executable = compile_module(ctx, edited.clone())

@@ -1,0 +1,40 @@
+"""The examples on a real device: they agree with the reference, and with Host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hlo_run
+from hlo_run.backends.cuda.device import device_problem
+from hlo_run.backends.platforms import open_backend
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate import evaluate
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(bool(device_problem()), reason=device_problem() or "a device is there")]
+
+
+@pytest.mark.parametrize("name", ["gelu.hlo", "transpose.hlo"])
+def test_an_example_agrees_with_the_reference_and_with_host(name: str) -> None:
+    module = hlo_run.parse((EXAMPLES / name).read_text(encoding="utf-8"), name)
+    arguments = make_fake_arguments(module, 3)
+    options = Options()
+    device = open_backend("CUDA", options)
+    assert device.target is not None
+    executable = compile_module(PassContext(device.target, options), module.clone())
+    actual = device.run(executable, arguments)
+    on_host = open_backend("Host", options).run(executable, arguments)
+    shape = module.entry.root.shape
+    bound = 6e-2 if shape.element_type == "bf16" else 2e-4
+    for expected in (evaluate(module, arguments), on_host):
+        assert isinstance(expected, np.ndarray)
+        largest = float(np.abs(expected.astype(np.float64)).max())
+        comparison = compare(expected, actual, shape, ErrorSpec(abs=bound * largest, rel=bound))
+        assert comparison.ok, comparison.report()
