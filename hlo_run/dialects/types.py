@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerAttr, TensorType, VectorType
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, TensorType, VectorType
 from xdsl.ir import Attribute, SSAValue
 
 
 def is_tensor(type_: Attribute) -> TypeGuard[TensorType[Attribute]]:
     return isinstance(type_, TensorType)
+
+
+def is_integer(type_: Attribute) -> TypeGuard[IntegerType]:
+    return isinstance(type_, IntegerType)
+
+
+def is_array(attribute: Attribute | None) -> TypeGuard[ArrayAttr[Attribute]]:
+    return isinstance(attribute, ArrayAttr)
 
 
 def is_vector(type_: Attribute) -> TypeGuard[VectorType[Attribute]]:

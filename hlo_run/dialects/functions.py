@@ -1,0 +1,49 @@
+"""Functions of an IR module: the entry, attributes of arguments, who refers to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, SymbolRefAttr
+from xdsl.ir import Attribute, Operation
+
+ENTRY: Final = "xla.entry"
+
+
+def functions(module: ModuleOp) -> list[func.FuncOp]:
+    """Return the functions of the module in their order."""
+    return [op for op in module.body.block.ops if isinstance(op, func.FuncOp)]
+
+
+def entry_function(module: ModuleOp) -> func.FuncOp | None:
+    """Return the kernel: the function marked `xla.entry`."""
+    return next((function for function in functions(module) if ENTRY in function.attributes), None)
+
+
+def is_private(function: func.FuncOp) -> bool:
+    return function.sym_visibility is not None and function.sym_visibility.data == "private"
+
+
+def argument_attributes(function: func.FuncOp, index: int) -> Mapping[str, Attribute]:
+    """Return the attributes of one argument."""
+    return function.arg_attrs.data[index].data if function.arg_attrs is not None else {}
+
+
+def set_argument_attributes(function: func.FuncOp, index: int, attributes: Mapping[str, Attribute]) -> None:
+    """Replace the attributes of one argument."""
+    count = len(function.function_type.inputs)
+    every = [dict(argument_attributes(function, i)) for i in range(count)]
+    every[index] = dict(attributes)
+    if any(every):
+        function.arg_attrs = ArrayAttr([DictionaryAttr(each) for each in every])
+    else:
+        function.arg_attrs = None
+
+
+def referenced_names(op: Operation) -> Iterator[str]:
+    """Give the name of each function that the op itself refers to: as callee, combiner or otherwise."""
+    for attribute in (*op.properties.values(), *op.attributes.values()):
+        if isinstance(attribute, SymbolRefAttr):
+            yield attribute.root_reference.data
