@@ -1,4 +1,4 @@
-"""Instruction attributes: the closed set of values, and one table that parses and prints each by its name.
+"""Attributes by name: one table that parses and prints each, whatever the opcode.
 
 A new opcode with known attributes is a row of `opcodes.py`; a new attribute is a row of `ATTRIBUTES`. Whatever need not
 be understood stays `RawText`, exactly as written. Called computations are read by the parser, which knows the names.
@@ -6,54 +6,48 @@ be understood stays `RawText`, exactly as written. Called computations are read 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from hlo_run.hlo.attribute_text import (
+    format_bool,
+    format_float,
+    format_int_lists,
+    format_ints,
+    format_ints_or_lists,
+    format_padding,
+    format_slice,
+    format_window,
+    parse_bool,
+    parse_float,
+    parse_frontend_attributes,
+    parse_groups,
+    parse_int,
+    parse_int_lists,
+    parse_ints,
+    parse_ints_or_lists,
+    parse_padding,
+    parse_raw,
+    parse_shape_value,
+    parse_shaped_literal,
+    parse_slice,
+    parse_window,
+    word,
+)
+from hlo_run.hlo.attribute_values import AttributeValue, EntryLayout, IntLists, RawText, Window, WindowDim
 from hlo_run.hlo.lexer import Lexer
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.shape_text import parse_shape
 
-
-class RawText(str):
-    """An attribute's value exactly as written, brackets and quotes included."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WindowDim:
-    """One dimension of a window; the fields are XLA's. `reversal` runs the window backwards."""
-
-    size: int = 1
-    stride: int = 1
-    pad_low: int = 0
-    pad_high: int = 0
-    base_dilation: int = 1
-    window_dilation: int = 1
-    reversal: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The window of a reduce-window, convolution or select-and-scatter, one entry per (spatial) dimension."""
-
-    dims: tuple[WindowDim, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EntryLayout:
-    """The header's `entry_computation_layout`: shapes with layouts as the caller passes and gets them."""
-
-    parameters: tuple[Shape, ...]
-    result: Shape
-
-
-IntLists: TypeAlias = "tuple[tuple[int, ...], ...]"
-AttributeValue: TypeAlias = "bool | int | float | str | RawText | tuple[int, ...] | IntLists | Window | Shape | EntryLayout"
-Parse: TypeAlias = "Callable[[Lexer], AttributeValue]"
-Format: TypeAlias = "Callable[[AttributeValue], str]"
+__all__ = [
+    "ATTRIBUTES",
+    "CALLED_ATTRIBUTES",
+    "AttributeKind",
+    "AttributeValue",
+    "EntryLayout",
+    "IntLists",
+    "RawText",
+    "Window",
+    "WindowDim",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,319 +58,23 @@ class AttributeKind:
     lexer on the token after the value. `omitted` is the value that is not printed.
     """
 
-    parse: Parse
-    format: Format
+    parse: Callable[[Lexer], AttributeValue]
+    format: Callable[[AttributeValue], str]
     omitted: AttributeValue | None = None
 
 
-def _parse_raw(lexer: Lexer) -> AttributeValue:
-    return RawText(lexer.raw_value())
-
-
-def _parse_int(lexer: Lexer) -> AttributeValue:
-    lexer.advance()
-    return parse_integer(lexer)
-
-
-def parse_integer(lexer: Lexer) -> int:
-    """Read the integer token that the lexer stands on; raises ParseError for anything else or beyond 64 bits."""
-    if lexer.kind != "number" or not _INTEGER.fullmatch(lexer.value):
-        raise lexer.error(f"expects an integer, but sees {lexer.seen()}")
-    if len(lexer.value) > 20:
-        raise lexer.error("the integer does not fit into 64 bits")
-    value = int(lexer.value)
-    lexer.advance()
-    return value
-
-
-_INTEGER = re.compile(r"-?\d+")
-
-
-def _parse_bool(lexer: Lexer) -> AttributeValue:
-    lexer.advance()
-    if lexer.value not in ("true", "false"):
-        raise lexer.error(f"expects true or false, but sees {lexer.seen()}")
-    value = lexer.value == "true"
-    lexer.advance()
-    return value
-
-
-def _parse_float(lexer: Lexer) -> AttributeValue:
-    lexer.advance()
-    if lexer.kind != "number" and lexer.value not in ("inf", "nan"):
-        raise lexer.error(f"expects a number, but sees {lexer.seen()}")
-    value = float(lexer.value)
-    lexer.advance()
-    return value
-
-
-def _word(*choices: str, fold_case: bool = False) -> Parse:
-    """Return a parser of one bare word out of `choices`; no choices means any word."""
-
-    def parse(lexer: Lexer) -> AttributeValue:
-        lexer.advance()
-        if lexer.kind not in ("ident", "labels"):
-            raise lexer.error(f"expects a word, but sees {lexer.seen()}")
-        value = lexer.value.lower() if fold_case else lexer.value
-        if choices and value not in choices:
-            raise lexer.error(f"unexpected value {lexer.seen()}", hint=f"allowed values: {', '.join(choices)}")
-        lexer.advance()
-        return value
-
-    return parse
-
-
-def _parse_ints(lexer: Lexer) -> AttributeValue:
-    lexer.advance()
-    values = integer_list(lexer)
-    lexer.advance()
-    return values
-
-
-def integer_list(lexer: Lexer) -> tuple[int, ...]:
-    """Return the integers of the token `{1,2}` that the lexer stands on."""
-    if lexer.kind != "ints":
-        raise lexer.error(f"expects a list of integers like {{0,1}}, but sees {lexer.seen()}")
-    parts = lexer.value[1:-1].split(",")
-    try:
-        values = tuple(map(int, parts)) if len(parts) > 1 or parts[0].strip() else ()
-    except ValueError:
-        raise lexer.error(f"expects a list of integers like {{0,1}}, but sees {lexer.seen()}") from None
-    if any(abs(value) >= 2**63 for value in values):
-        raise lexer.error("an integer of the list does not fit into 64 bits")
-    return values
-
-
-def format_ints(value: AttributeValue) -> str:
-    """Return `{1,2}`; raw text stays as it is."""
-    if isinstance(value, RawText):
-        return value
-    assert isinstance(value, tuple)
-    return "{" + ",".join(map(str, value)) + "}"
-
-
-def _parse_int_lists(lexer: Lexer) -> AttributeValue:
-    """Read `{{0,1},{2,3}}` or `{}`."""
-    lexer.advance()
-    if lexer.kind == "ints" and not lexer.value[1:-1].strip():
-        lexer.advance()
-        return ()
-    lexer.expect("{", "at the start of a list of lists")
-    lists: list[tuple[int, ...]] = []
-    while lexer.kind == "ints":
-        lists.append(integer_list(lexer))
-        lexer.advance()
-        if not lexer.take(","):
-            break
-    lexer.expect("}", "at the end of a list of lists")
-    return tuple(lists)
-
-
-def _format_int_lists(value: AttributeValue) -> str:
-    if isinstance(value, RawText):
-        return value
-    assert isinstance(value, tuple)
-    return "{" + ",".join(format_ints(group) for group in value if isinstance(group, tuple)) + "}"
-
-
-def _parse_ints_or_lists(lexer: Lexer) -> AttributeValue:
-    # `slice_sizes` is a list for gather and a list of lists for collective-permute.
-    following = lexer.text[lexer.pos : lexer.pos + 8].split()
-    return _parse_int_lists(lexer) if "".join(following).startswith("{{") else _parse_ints(lexer)
-
-
-def _format_ints_or_lists(value: AttributeValue) -> str:
-    assert isinstance(value, tuple)
-    return _format_int_lists(value) if value and isinstance(value[0], tuple) else format_ints(value)
-
-
-_MESH = re.compile(r"\s*@?\w*mesh\[[^\]]*\](?:\s*,\s*device_ids=\([^)]*\))?\s*(?=\{)")
-
-
-def _parse_groups(lexer: Lexer) -> AttributeValue:
-    """Read replica groups: lists become tuples, the iota and mesh forms stay raw."""
-    rest = lexer.text[lexer.pos : lexer.pos + 1]
-    mesh = _MESH.match(lexer.text, lexer.pos)
-    if mesh:
-        begin, end = lexer.pos, lexer.skip_bracketed(mesh.end())
-        lexer.jump(end)
-        return RawText(lexer.text[begin:end].strip())
-    return _parse_raw(lexer) if rest == "[" else _parse_int_lists(lexer)
-
-
-_SLICE_RANGE = re.compile(r"\s*\[\s*(-?\d{1,19})\s*:\s*(-?\d{1,19})\s*(?::\s*(-?\d{1,19})\s*)?\]\s*,?")
-
-
-def _parse_slice(lexer: Lexer) -> AttributeValue:
-    """Read `{[0:4], [1:9:2]}` to (start, limit, stride) per dimension."""
-    lexer.advance()
-    if lexer.kind == "ints" and not lexer.value[1:-1].strip():
-        lexer.advance()
-        return ()
-    if lexer.value != "{":
-        raise lexer.error(f"expects '{{' at the start of slice ranges, but sees {lexer.seen()}")
-    ranges: list[tuple[int, ...]] = []
-    pos = lexer.pos
-    while found := _SLICE_RANGE.match(lexer.text, pos):
-        ranges.append((int(found[1]), int(found[2]), int(found[3] or 1)))
-        pos = found.end()
-    lexer.jump(pos)
-    if lexer.value != "}":
-        raise lexer.error(f"expects a slice range like [0:4:1], but sees {lexer.seen()}")
-    lexer.advance()
-    return tuple(ranges)
-
-
-def _format_slice(value: AttributeValue) -> str:
-    assert isinstance(value, tuple)
-    ranges = [item for item in value if isinstance(item, tuple)]
-    strided = any(stride != 1 for _, _, stride in ranges)
-    shown = (f"[{start}:{limit}:{stride}]" if strided else f"[{start}:{limit}]" for start, limit, stride in ranges)
-    return "{" + ", ".join(shown) + "}"
-
-
-def _parse_padding(lexer: Lexer) -> AttributeValue:
-    """Read `1_2x0_0_1` to (low, high, interior) per dimension; a scalar's padding is empty."""
-    lexer.advance()
-    if lexer.kind == "string" and len(lexer.value) == 2:
-        lexer.advance()
-        return ()
-    if lexer.kind != "pad":
-        raise lexer.error(f"expects padding like 0_1x2_3_1, but sees {lexer.seen()}")
-    rows = [tuple(map(int, part.split("_"))) for part in lexer.value.split("x")]
-    lexer.advance()
-    return tuple(row if len(row) == 3 else (*row, 0) for row in rows)
-
-
-def _format_padding(value: AttributeValue) -> str:
-    assert isinstance(value, tuple)
-    rows = [item for item in value if isinstance(item, tuple)]
-    interior = any(row[2] for row in rows)
-    return "x".join("_".join(map(str, row if interior else row[:2])) for row in rows)
-
-
-_WINDOW_FIELD = re.compile(r"\s*([a-z_]+)=([0-9_x\-]+)")
-
-
-def _parse_window(lexer: Lexer) -> AttributeValue:
-    """Read `{size=3x3 stride=2x2 pad=1_1x0_1 lhs_dilate=1x2 rhs_dilate=2x2 rhs_reversal=1x0}`."""
-    start = lexer.pos
-    raw = lexer.raw_value()
-    fields: dict[str, list[str]] = {}
-    pos = 1
-    while found := _WINDOW_FIELD.match(raw, pos):
-        if found[1] in fields:
-            raise lexer.error(f"attribute {found[1]} already exists", start)
-        fields[found[1]] = found[2].split("x")
-        pos = found.end()
-    if raw[:1] != "{" or raw[pos:].strip() != "}":
-        raise lexer.error(f"cannot read the window {raw[:80]}", start, hint="a window is written like {size=3x3 pad=1_1x0_1}")
-    unknown = [name for name in fields if name not in _WINDOW_FIELDS]
-    if unknown:
-        raise lexer.error(f'unexpected attribute "{unknown[0]}"', start, hint=f"allowed: {', '.join(_WINDOW_FIELDS)}")
-    try:
-        return _window(fields)
-    except ValueError as error:
-        raise lexer.error(f"cannot read the window {raw[:80]}: {error}", start) from None
-
-
-_WINDOW_FIELDS = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate", "rhs_reversal")
-
-
-def _window(fields: dict[str, list[str]]) -> Window:
-    rank = len(fields.get("size", []))
-    for name, parts in fields.items():
-        if len(parts) != rank:
-            raise ValueError(f"{name} has {len(parts)} entries, but size has {rank}")
-
-    def column(name: str, default: int) -> list[int]:
-        return [int(part) for part in fields.get(name, [str(default)] * rank)]
-
-    pads = [tuple(map(int, part.split("_"))) for part in fields.get("pad", ["0_0"] * rank)]
-    if any(len(pad) != 2 for pad in pads):
-        raise ValueError("each pad is low_high")
-    rows = zip(
-        column("size", 1),
-        column("stride", 1),
-        pads,
-        column("lhs_dilate", 1),
-        column("rhs_dilate", 1),
-        column("rhs_reversal", 0),
-        strict=True,
-    )
-    return Window(tuple(WindowDim(s, t, p[0], p[1], b, w, bool(r)) for s, t, p, b, w, r in rows))
-
-
-def _format_window(value: AttributeValue) -> str:
-    assert isinstance(value, Window)
-
-    def field(name: str, entries: list[str], default: str) -> str:
-        return f" {name}={'x'.join(entries)}" if any(entry != default for entry in entries) else ""
-
-    dims = value.dims
-    text = "size=" + "x".join(str(d.size) for d in dims)
-    text += field("stride", [str(d.stride) for d in dims], "1")
-    text += field("pad", [f"{d.pad_low}_{d.pad_high}" for d in dims], "0_0")
-    text += field("lhs_dilate", [str(d.base_dilation) for d in dims], "1")
-    text += field("rhs_dilate", [str(d.window_dilation) for d in dims], "1")
-    text += field("rhs_reversal", [str(int(d.reversal)) for d in dims], "0")
-    return "{" + text + "}"
-
-
-def _parse_shape_value(lexer: Lexer) -> AttributeValue:
-    lexer.advance()
-    return parse_shape(lexer)
-
-
-def _parse_shaped_literal(lexer: Lexer) -> AttributeValue:
-    """Keep `literal=s32[2]{0} {1, 2}` raw: a shape, then a value."""
-    begin = lexer.pos
-    lexer.advance()
-    parse_shape(lexer)
-    lexer.pos = lexer.start
-    lexer.raw_value()
-    return RawText(lexer.text[begin : lexer.start].strip().rstrip(",").rstrip())
-
-
-def parse_entry_layout(lexer: Lexer) -> EntryLayout:
-    """Read `{(f32[2]{0}, s32[])->f32[2]{0}}`; the lexer stands on the attribute's name."""
-    lexer.advance()
-    lexer.expect("{", "at the start of entry_computation_layout")
-    parameters = parse_shape(lexer)
-    if not parameters.is_tuple:
-        raise lexer.error("expects the parameter shapes in parentheses")
-    lexer.expect("->", "before the result shape")
-    result = parse_shape(lexer)
-    lexer.expect("}", "at the end of entry_computation_layout")
-    return EntryLayout(parameters.tuple_shapes, result)
-
-
-def format_entry_layout(value: EntryLayout) -> str:
-    """Return the form that `parse_entry_layout` reads."""
-    return "{" + f"{Shape.make_tuple(value.parameters)}->{value.result}" + "}"
-
-
-def _format_bool(value: AttributeValue) -> str:
-    return "true" if value else "false"
-
-
-def _format_float(value: AttributeValue) -> str:
-    # XLA prints a float attribute with six digits, whatever was written.
-    return f"{value:g}"
-
-
-_RAW = AttributeKind(_parse_raw, str)
-_INT = AttributeKind(_parse_int, str)
-_BOOL = AttributeKind(_parse_bool, _format_bool)
-_FLAG = AttributeKind(_parse_bool, _format_bool, omitted=False)
-_INTS = AttributeKind(_parse_ints, format_ints)
-_SOME_INTS = AttributeKind(_parse_ints, format_ints, omitted=())
-_FLOAT = AttributeKind(_parse_float, _format_float)
-_ANY_WORD = AttributeKind(_word(), str)
+_RAW = AttributeKind(parse_raw, str)
+_INT = AttributeKind(parse_int, str)
+_BOOL = AttributeKind(parse_bool, format_bool)
+_FLAG = AttributeKind(parse_bool, format_bool, omitted=False)
+_INTS = AttributeKind(parse_ints, format_ints)
+_SOME_INTS = AttributeKind(parse_ints, format_ints, omitted=())
+_FLOAT = AttributeKind(parse_float, format_float)
+_ANY_WORD = AttributeKind(word(), str)
 
 
 def _words(*choices: str, fold_case: bool = False) -> AttributeKind:
-    return AttributeKind(_word(*choices, fold_case=fold_case), str)
+    return AttributeKind(word(*choices, fold_case=fold_case), str)
 
 
 def _each(kind: AttributeKind, names: str) -> dict[str, AttributeKind]:
@@ -384,7 +82,7 @@ def _each(kind: AttributeKind, names: str) -> dict[str, AttributeKind]:
 
 
 ATTRIBUTES: dict[str, AttributeKind] = {
-    **_each(_RAW, "sharding frontend_attributes parameter_replication statistics origin metadata backend_config"),
+    **_each(_RAW, "sharding parameter_replication statistics origin metadata backend_config"),
     **_each(_RAW, "result_accuracy operand_precision sparsity_config output_to_operand_aliasing domain infeed_config"),
     **_each(_RAW, "outfeed_config custom_call_target operand_layout_constraints async_execution_thread"),
     **_each(_INTS, "dimensions dynamic_slice_sizes offset_dims collapsed_slice_dims start_index_map fft_length"),
@@ -394,10 +92,11 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     **_each(_SOME_INTS, "input_batching_dims scatter_indices_batching_dims"),
     **_each(_INT, "iota_dimension inferred_dimension k num_carries index_vector_dim feature_index exponent_bits"),
     **_each(_INT, "mantissa_bits delta index channel_id cross_program_prefetch_index"),
-    **_each(AttributeKind(_parse_int, str, omitted=1), "feature_group_count batch_group_count"),
+    **_each(AttributeKind(parse_int, str, omitted=1), "feature_group_count batch_group_count"),
     **_each(_FLAG, "is_stable is_reverse is_associative indices_are_sorted unique_indices left_side lower unit_diagonal"),
     **_each(_FLAG, "is_composite custom_call_has_side_effect is_host_transfer constrain_layout use_global_device_ids"),
     **_each(_BOOL, "largest has_dynamic_root"),
+    "frontend_attributes": AttributeKind(parse_frontend_attributes, str),
     "epsilon": _FLOAT,
     "direction": _words("EQ", "NE", "GE", "GT", "LE", "LT"),
     "type": _words("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED"),
@@ -406,16 +105,16 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     "transpose_a": _words("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"),
     "distribution": _words("rng_uniform", "rng_normal", fold_case=True),
     "convolution_kind": _words("fprop", "wgrad", "dgrad", "unset"),
-    "algorithm": AttributeKind(_word(fold_case=True), str),
+    "algorithm": AttributeKind(word(fold_case=True), str),
     **_each(_ANY_WORD, "dim_labels padding_type schedule api_version mode"),
-    "slice": AttributeKind(_parse_slice, _format_slice),
-    "slice_sizes": AttributeKind(_parse_ints_or_lists, _format_ints_or_lists),
-    "padding": AttributeKind(_parse_padding, _format_padding),
-    "window": AttributeKind(_parse_window, _format_window, omitted=Window()),
-    "replica_groups": AttributeKind(_parse_groups, _format_int_lists),
-    "source_target_pairs": AttributeKind(_parse_int_lists, _format_int_lists),
-    "outfeed_shape": AttributeKind(_parse_shape_value, str),
-    "literal": AttributeKind(_parse_shaped_literal, str),
+    "slice": AttributeKind(parse_slice, format_slice),
+    "slice_sizes": AttributeKind(parse_ints_or_lists, format_ints_or_lists),
+    "padding": AttributeKind(parse_padding, format_padding),
+    "window": AttributeKind(parse_window, format_window, omitted=Window()),
+    "replica_groups": AttributeKind(parse_groups, format_int_lists),
+    "source_target_pairs": AttributeKind(parse_int_lists, format_int_lists),
+    "outfeed_shape": AttributeKind(parse_shape_value, str),
+    "literal": AttributeKind(parse_shaped_literal, str),
 }
 
 # Attributes that name computations; `branch_computations` and `called_computations` name a list of them.

@@ -232,6 +232,35 @@ class HloComputation:
         return f"HloComputation({self.name})"
 
 
+class NameUniquer:
+    """Hands out names that were not handed out before, by the rule of XLA's `NameUniquer`.
+
+    A name is a root and a number, `.N` at its end (0 if there is none). A taken number gives way to the smallest one
+    that is free at or after the last that was found so; 0 prints only where the asked name had a number.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[str, set[int]] = {}
+        self._next: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return `name`, or its root with another number, and take it."""
+        root, _, suffix = name.rpartition(".")
+        # More digits do not fit into 64 bits, so XLA reads them as a part of the name.
+        has_number = bool(root) and suffix.isdecimal() and len(suffix) < 19
+        if not has_number:
+            root = name
+        number = int(suffix) if has_number else 0
+        taken = self._taken.setdefault(root, set())
+        if number in taken:
+            number = self._next.get(root, 0)
+            while number in taken:
+                number += 1
+            self._next[root] = number + 1
+        taken.add(number)
+        return f"{root}.{number}" if number or has_number else root
+
+
 @dataclass
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
@@ -249,9 +278,8 @@ class HloModule:
     version: int = 0
     has_header: bool = True
     has_entry: bool = True
-    _instruction_names: set[str] = field(default_factory=set[str], repr=False)
-    _computation_names: set[str] = field(default_factory=set[str], repr=False)
-    _next_suffix: dict[str, int] = field(default_factory=dict[str, int], repr=False)
+    _instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
+    _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
 
     @property
     def entry(self) -> HloComputation:
@@ -266,7 +294,7 @@ class HloModule:
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
-        computation.name = self._unique(computation.name, self._computation_names)
+        computation.name = self._computation_names.unique(computation.name)
         computation.module = self
         for instruction in computation.instructions:
             instruction.name = self.unique_instruction_name(instruction.name)
@@ -321,21 +349,4 @@ class HloModule:
 
     def unique_instruction_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""
-        return self._unique(name, self._instruction_names)
-
-    def _unique(self, name: str, taken: set[str]) -> str:
-        """XLA's name uniquer: strip a trailing `.N`, then use it if free, else the smallest unused number of that root."""
-        if name not in taken:
-            taken.add(name)
-            return name
-        root, dot, suffix = name.rpartition(".")
-        if not (dot and suffix.isdigit()):
-            root = name
-        key = f"{id(taken) == id(self._computation_names)}:{root}"
-        number = self._next_suffix.get(key, 1)
-        while f"{root}.{number}" in taken:
-            number += 1
-        self._next_suffix[key] = number + 1
-        unique = f"{root}.{number}"
-        taken.add(unique)
-        return unique
+        return self._instruction_names.unique(name)

@@ -29,7 +29,7 @@ class Opcode:
     attributes: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
     can_infer_shape: bool = False
-    defaults: dict[str, bool | int | str] = field(default_factory=dict[str, "bool | int | str"])
+    defaults: dict[str, bool | tuple[int, ...]] = field(default_factory=dict[str, "bool | tuple[int, ...]"])
 
     @property
     def allowed(self) -> list[str]:
@@ -118,7 +118,7 @@ get-dimension-size | 1 | dimensions!
 set-dimension-size | 2 | dimensions!
 all-reduce all-reduce-start | - | {_GROUPS} to_apply!
 reduce-scatter | - | {_GROUPS} dimensions! to_apply!
-all-gather all-gather-start | - | {_GROUPS} dimensions!
+all-gather all-gather-start | - | channel_id replica_groups constrain_layout dimensions! use_global_device_ids mode
 all-to-all | - | {_GROUPS} dimensions
 ragged-all-to-all | 6 | channel_id replica_groups
 collective-broadcast | - | channel_id replica_groups has_dynamic_root
@@ -131,9 +131,11 @@ async-done | 1 | async_execution_thread calls
 """
 
 # Attributes that XLA prints whether written or not; elsewhere a value that equals its default is left out.
-_ALWAYS_PRINTED: dict[str, dict[str, bool | int | str]] = {
+_ALWAYS_PRINTED: dict[str, dict[str, bool | tuple[int, ...]]] = {
     "topk": {"largest": True, "is_stable": True},
     "collective-broadcast": {"has_dynamic_root": False},
+    "scan": {"is_associative": False},
+    "broadcast": {"dimensions": ()},
 }
 
 

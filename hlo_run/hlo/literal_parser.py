@@ -1,0 +1,298 @@
+"""Literals of HLO text, read into numpy arrays in logical order.
+
+Arrays without complex numbers or NaN payloads are read in bulk. Whatever the bulk reader does not take goes to the
+element by element reader, which also knows the place of every error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.literal import NAN_MANTISSA_BITS, Array, Literal
+from hlo_run.hlo.shape import Shape
+
+# Of an elided constant; beyond it the filled array would fill the machine before any device refuses it.
+MAX_ELIDED_BYTES = 2**32
+
+_ROW = re.compile(r"\{([^{}]*)\}")
+_NOT_BRACES = re.compile(r"[^{}]+")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_BULK = re.compile(r"[^()./]*(?:/\*[^*]*\*/[^()./]*|\.(?!\.)[^()./]*)*+")
+_NUMBERS = re.compile(r"[\d\s.+\-einfatrusl]*")
+_NAN_PAYLOAD = re.compile(r"\(0x([0-9a-fA-F]{1,16})\)")
+
+
+class ElidedFill:
+    """Gives `{...}` constants their bytes: a counter of 32-bit words, and one of bytes for what is left, as XLA's parser.
+
+    The left-over bytes go where XLA puts them, into the second quarter of the data. XLA's counters are of the process;
+    ours begin at zero in every module, so that a module always means the same.
+    """
+
+    def __init__(self) -> None:
+        self._word = 0
+        self._byte = 0
+
+    def fill(self, shape: Shape) -> Array:
+        """Return the next array; the pattern runs in logical order whatever the layout."""
+        dtype = shape.dtype
+        size = shape.element_count * dtype.numpy.itemsize
+        words, rest = divmod(size, 4)
+        data = np.zeros(size, dtype=np.uint8)
+        data[: words * 4] = (np.arange(self._word, self._word + words, dtype=np.uint64) & 0xFFFFFFFF).astype("<u4").view(np.uint8)
+        data[words : words + rest] = (np.arange(self._byte, self._byte + rest) & 0xFF).astype(np.uint8)
+        self._word += words
+        self._byte += rest
+        if dtype.kind == "pred":
+            data &= 1
+        elif dtype.bits < 8:
+            data &= (1 << dtype.bits) - 1
+            data = _sign_extend(data, dtype)
+        return data.view(dtype.numpy).reshape(shape.dims)
+
+
+def _sign_extend(data: NDArray[np.uint8], dtype: DType) -> NDArray[np.uint8]:
+    # ml_dtypes keeps signed small integers sign-extended in their byte.
+    if not dtype.is_signed:
+        return data
+    shift = 8 - dtype.bits
+    return ((data << shift).view(np.int8) >> shift).view(np.uint8)
+
+
+def parse_literal(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Literal:
+    """Read the literal of `shape` that begins at the current token and leave the lexer after it."""
+    if shape.is_tuple:
+        return _parse_tuple(lexer, shape, elided)
+    if not shape.is_array:
+        raise lexer.error(f"a literal cannot have the shape {shape}")
+    if shape.rank == 0:
+        return np.array(_parse_scalar(lexer, shape), dtype=shape.dtype.numpy)
+    if lexer.value == "{" and lexer.text.startswith("...", _skip_blanks(lexer.text, lexer.pos)):
+        return _parse_elided(lexer, shape, elided)
+    bulk = _parse_bulk(lexer, shape)
+    return _parse_nested(lexer, shape) if bulk is None else bulk
+
+
+def _skip_blanks(text: str, pos: int) -> int:
+    while pos < len(text) and text[pos] in " \t\r\n":
+        pos += 1
+    return pos
+
+
+def _parse_elided(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
+    if shape.element_count * shape.dtype.numpy.itemsize > MAX_ELIDED_BYTES:
+        raise Unsupported(
+            f"the elided constant of shape {shape.to_string(layout=False)} is too large to fill",
+            lexer.where(),
+            hint="print the module with large constants, or make it a parameter",
+        )
+    lexer.advance()
+    lexer.advance()
+    lexer.expect("}", "after '...'")
+    return elided.fill(shape)
+
+
+def _parse_tuple(lexer: Lexer, shape: Shape, elided: ElidedFill) -> tuple[Literal, ...]:
+    lexer.expect("(", "at the start of a tuple literal")
+    elements: list[Literal] = []
+    for number, element in enumerate(shape.tuple_shapes):
+        if number:
+            lexer.expect(",", "between the elements of a tuple literal")
+        elements.append(parse_literal(lexer, element, elided))
+    lexer.expect(")", "at the end of a tuple literal")
+    return tuple(elements)
+
+
+def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
+    """Return the array if its text is plain numbers in exactly the right rows; None leaves the lexer where it was."""
+    found = _BULK.match(lexer.text, lexer.start)
+    if found is None or shape.dtype.is_complex:
+        return None
+    end = found.end()
+    if lexer.text[end : end + 1] != ")":
+        # Only a constant's text ends at the first parenthesis; in a tuple the next element may follow a comma.
+        return None
+    body = _COMMENT.sub("", found[0]) if "/" in found[0] else found[0]
+    rows = [row.replace(",", " ") for row in _ROW.findall(body)]
+    outer = math.prod(shape.dims[:-1])
+    if outer > len(body) or _NOT_BRACES.sub("", body) != _skeleton(shape.dims):
+        return None
+    items = [row.split() for row in rows]
+    if any(len(row) != shape.dims[-1] for row in items):
+        return None
+    values = _bulk_values([item for row in items for item in row], shape.dtype)
+    if values is None:
+        return None
+    lexer.jump(end)
+    return values.reshape(shape.dims)
+
+
+def _skeleton(dims: tuple[int, ...]) -> str:
+    text = "{}"
+    for size in reversed(dims[:-1]):
+        text = "{" + text * size + "}"
+    return text
+
+
+def _bulk_values(items: list[str], dtype: DType) -> Array | None:
+    """Return the flat array, or None if any item is not plainly in range."""
+    if not _NUMBERS.fullmatch(" ".join(items)):
+        return None
+    try:
+        if dtype.kind == "pred":
+            return np.array([_PRED_WORDS[item] for item in items], dtype=np.bool_)
+        if dtype.is_integer:
+            low, high = integer_range(dtype)
+            integers = [int(item) for item in items]
+            in_range = not integers or (low <= min(integers) and max(integers) <= high)
+            return np.array(integers, dtype=_WIDE[dtype.kind]).astype(dtype.numpy) if in_range else None
+        numbers = [_number(item) for item in items]
+    except (ValueError, KeyError):
+        return None
+    if any(number != number for number in numbers):
+        return None
+    return _to_float(np.array(numbers, dtype=np.float64), dtype)
+
+
+def _number(text: str) -> float:
+    # A number without point and exponent is an integer to XLA, and integers have one zero.
+    return 0.0 if text == "-0" else float(text)
+
+
+_PRED_WORDS = {"true": True, "false": False, "1": True, "0": False}
+_WIDE: dict[str, Any] = {"signed": np.int64, "unsigned": np.uint64}
+
+
+def _to_float(values: Array, dtype: DType) -> Array | None:
+    """Round doubles to `dtype`; None if a finite one is no longer finite."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        rounded = values.astype(dtype.numpy)
+        back = rounded.astype(np.float64)
+    return None if bool(np.any(np.isfinite(values) & ~np.isfinite(back))) else rounded
+
+
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Return the closed range of an integer type."""
+    if dtype.is_signed:
+        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    return 0, (1 << dtype.bits) - 1
+
+
+def _parse_nested(lexer: Lexer, shape: Shape) -> Array:
+    values: list[Any] = []
+    _parse_row(lexer, shape, (), values)
+    return np.array(values, dtype=shape.dtype.numpy).reshape(shape.dims)
+
+
+def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[Any]) -> None:
+    """Read the braces of one dimension; `index` are the outer dimensions' indices, whose count is bounded by the rank."""
+    if lexer.kind == "ints":
+        # The token holds a whole row; here each element is wanted.
+        lexer.pos = lexer.start + 1
+    elif lexer.value != "{":
+        raise lexer.error(f"expects nested array in rank {shape.rank}, but sees {len(index)}")
+    place, start = len(index), lexer.start
+    lexer.advance()
+    count, innermost = 0, place == shape.rank - 1
+    while lexer.value != "}":
+        if lexer.take(","):
+            continue
+        if innermost and lexer.value != "{" and lexer.kind != "ints":
+            values.append(_parse_scalar(lexer, shape))
+        elif innermost:
+            raise lexer.error(f"expects nested array in rank {shape.rank}, but sees larger")
+        else:
+            _parse_row(lexer, shape, (*index, count), values)
+        count += 1
+    if count != shape.dims[place]:
+        position = "".join(f"[{number}]" for number in index)
+        raise lexer.error(f"expects {shape.dims[place]} elements in the {position}th element, but sees {count}", start)
+    lexer.advance()
+
+
+def _parse_scalar(lexer: Lexer, shape: Shape) -> Any:
+    dtype = shape.dtype
+    if dtype.is_complex:
+        return _parse_complex(lexer, dtype)
+    if dtype.is_float:
+        return _parse_float(lexer, dtype)
+    start, text = lexer.start, lexer.value
+    if dtype.kind == "pred" and text in ("true", "false"):
+        lexer.advance()
+        return text == "true"
+    if lexer.kind != "number" or not text.lstrip("-").isdigit():
+        raise lexer.error(f"expects an integer for primitive type {dtype.name.upper()}, but sees {lexer.seen()}")
+    lexer.advance()
+    value = int(text) if len(text) <= 20 else 10**20
+    if dtype.kind == "pred":
+        return value != 0
+    low, high = integer_range(dtype)
+    if dtype.bits == 64 and -(1 << 63) <= value < 1 << 64:
+        # XLA reads both 64-bit types through one 64-bit word.
+        value = (value - low) % (1 << 64) + low
+    if not low <= value <= high:
+        raise lexer.error(_out_of_range(text, dtype, low, high), start)
+    return value
+
+
+def _out_of_range(text: str, dtype: DType, low: Any, high: Any) -> str:
+    return f"value {text} is out of range for literal's primitive type {dtype.name.upper()}, namely [{low}, {high}]."
+
+
+def _parse_float(lexer: Lexer, dtype: DType) -> Any:
+    start, text = lexer.start, lexer.value
+    if text in ("nan", "-nan"):
+        return _parse_nan(lexer, dtype)
+    if lexer.kind != "number" and text != "inf":
+        raise lexer.error(f"expects a number for primitive type {dtype.name.upper()}, but sees {lexer.seen()}")
+    lexer.advance()
+    value = _to_float(np.array(_number(text)), dtype)
+    if value is None:
+        info: Any = ml_dtypes.finfo(dtype.numpy)
+        largest = float(info.max)
+        raise lexer.error(_out_of_range(text, dtype, f"{-largest:g}", f"{largest:g}"), start)
+    return value[()]
+
+
+def _parse_nan(lexer: Lexer, dtype: DType) -> Any:
+    """Read `nan`, `-nan(0x7)`: the payload counts in double for the default one, else in the type's own mantissa."""
+    negative = lexer.value.startswith("-")
+    payload = _NAN_PAYLOAD.match(lexer.text, lexer.pos)
+    with np.errstate(invalid="ignore"):
+        value = np.array(-math.nan if negative else math.nan, dtype=np.float64).astype(dtype.numpy)
+    if payload is None:
+        lexer.advance()
+        return value[()]
+    mantissa_bits = NAN_MANTISSA_BITS.get(dtype.name)
+    bits = int(payload[1], 16)
+    if mantissa_bits is None or not 0 < bits < 1 << mantissa_bits:
+        raise lexer.error(f"the NaN payload 0x{payload[1]} does not fit into {dtype.name.upper()}", lexer.pos)
+    lexer.jump(payload.end())
+    exponent = ((1 << (dtype.bits - 1 - mantissa_bits)) - 1) << mantissa_bits
+    word = int(negative) << (dtype.bits - 1) | exponent | bits
+    return np.array([word], dtype=f"u{dtype.bits // 8}").view(dtype.numpy)[0]
+
+
+def _parse_complex(lexer: Lexer, dtype: DType) -> complex:
+    part = _COMPLEX_PART[dtype.name]
+    lexer.expect("(", "at the start of a complex number")
+    real = _parse_float(lexer, part)
+    lexer.expect(",", "between the parts of a complex number")
+    imaginary = _parse_float(lexer, part)
+    lexer.expect(")", "at the end of a complex number")
+    return complex(real, imaginary)
+
+
+_COMPLEX_PART = {
+    "c64": DType("f32", "float", 32, np.dtype(np.float32)),
+    "c128": DType("f64", "float", 64, np.dtype(np.float64)),
+}

@@ -1,0 +1,47 @@
+"""Bare fusion computations made runnable: an entry with one fusion, as XLA's loader of emitter tests makes it."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.attributes import AttributeValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shape import Shape
+
+
+def wrap_bare_module(module: HloModule) -> HloModule:
+    """Return `module`, after giving it an `ENTRY generated_main` if its text had neither header nor ENTRY.
+
+    The new entry takes the parameters of the last computation and calls it in one kLoop fusion; nested result tuples are
+    flattened, since no kernel returns them. A last computation that holds a fusion already is an entry and stays one.
+    """
+    body = module.entry
+    if module.has_header or module.has_entry or any(i.opcode == "fusion" for i in body.instructions):
+        return module
+    entry = HloComputation("generated_main", body.where)
+    parameters: list[HloInstruction] = []
+    for parameter in body.parameters:
+        attributes: dict[str, AttributeValue] = {"parameter_number": parameter.attrs["parameter_number"]}
+        clone = HloInstruction(parameter.name, "parameter", parameter.shape, attrs=attributes, where=parameter.where)
+        parameters.append(entry.add(clone))
+    fusion = HloInstruction(
+        "fusion.generated", "fusion", body.root.shape, parameters, {"kind": "kLoop"}, {"calls": (body,)}, body.where
+    )
+    entry.add(fusion, is_root=True)
+    if any(shape.is_tuple for shape in fusion.shape.tuple_shapes):
+        leaves = _leaves(entry, fusion, "gte")
+        flat = Shape.make_tuple(tuple(leaf.shape for leaf in leaves))
+        entry.add(HloInstruction("tuple.generated", "tuple", flat, leaves, where=body.where), is_root=True)
+    module.add_computation(entry, is_entry=True)
+    module.has_entry = True
+    return module
+
+
+def _leaves(entry: HloComputation, source: HloInstruction, name: str) -> list[HloInstruction]:
+    """Add get-tuple-elements down to every leaf of `source` and return the leaves in order."""
+    if not source.shape.is_tuple:
+        return [source]
+    leaves: list[HloInstruction] = []
+    for index, shape in enumerate(source.shape.tuple_shapes):
+        attributes: dict[str, AttributeValue] = {"index": index}
+        element = HloInstruction(f"{name}.{index}", "get-tuple-element", shape, [source], attributes, where=source.where)
+        leaves += _leaves(entry, entry.add(element), f"{name}.{index}")
+    return leaves
