@@ -1,0 +1,136 @@
+"""Which instructions of a computation may be emitted together as one function?
+
+Code for a user asks for an operand's element at one index. An instruction whose users ask at the same index is emitted
+with them; one that is asked at two indices, or from two functions, becomes a function of its own, so that the code does
+not double with every such instruction:
+
+    log = log(p);  t = transpose(log);  ROOT add = add(log, t)    =>    {t, add} and {p, log}
+
+Mirrors XLA's `PartitionedComputation`, but that a function is called as its computation if it holds the root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.indexing.compose import compose
+from hlo_run.indexing.expr import dim
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.ops.index import operand_map
+
+# XLA's bound: beyond it LLVM's optimiser suffers more than calls cost.
+MAX_SUBGRAPH_INSTRUCTIONS = 2000
+
+_MOVES_ELEMENTS_ONLY = frozenset("bitcast constant iota parameter reshape reverse transpose broadcast slice copy".split())
+
+
+@dataclass(eq=False)
+class Subgraph:
+    """One function: `root` computes what it returns (a tuple's elements, if it is a tuple), users before operands."""
+
+    name: str
+    root: HloInstruction
+    instructions: list[HloInstruction] = field(default_factory=list[HloInstruction])
+
+    @property
+    def is_no_compute(self) -> bool:
+        """True if it only moves elements; such a function is always inlined."""
+        return all(instruction.opcode in _MOVES_ELEMENTS_ONLY for instruction in self.instructions)
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedComputation:
+    """The subgraphs of a computation in order of creation (users before producers), and where each instruction went."""
+
+    computation: HloComputation
+    subgraphs: tuple[Subgraph, ...]
+    subgraph_of: dict[HloInstruction, Subgraph]
+
+    def __str__(self) -> str:
+        lines = [f"{s.name}: {', '.join(i.name for i in reversed(s.instructions))}" for s in self.subgraphs]
+        return "\n".join(lines)
+
+
+@dataclass
+class _Uses:
+    """Who asks for an instruction: subgraphs, and the maps from their root's index to its index (None: unknown)."""
+
+    subgraphs: list[Subgraph] = field(default_factory=list[Subgraph])
+    indexings: list[IndexingMap] = field(default_factory=list[IndexingMap])
+
+    def add(self, subgraph: Subgraph, indexing: IndexingMap | None) -> None:
+        if subgraph not in self.subgraphs:
+            self.subgraphs.append(subgraph)
+        if indexing is not None and not indexing.is_known_empty and indexing not in self.indexings:
+            self.indexings.append(indexing)
+
+
+def partition(computation: HloComputation, forced_roots: Iterable[HloInstruction] = ()) -> PartitionedComputation:
+    """Return the subgraphs; each of `forced_roots` begins one (heroes of an epilogue, and their operands)."""
+    forced = frozenset(forced_roots)
+    uses = {instruction: _Uses() for instruction in computation.instructions}
+    subgraphs: list[Subgraph] = []
+    subgraph_of: dict[HloInstruction, Subgraph] = {}
+    for instruction in reversed(computation.post_order()):
+        use = uses[instruction]
+        starts = instruction in forced or len(use.subgraphs) != 1 or len(use.indexings) > 1
+        if starts or len(use.subgraphs[0].instructions) >= MAX_SUBGRAPH_INSTRUCTIONS:
+            starts = True
+            subgraphs.append(Subgraph(_subgraph_name(instruction), instruction))
+        subgraph = subgraphs[-1] if starts else use.subgraphs[0]
+        subgraph.instructions.append(instruction)
+        subgraph_of[instruction] = subgraph
+        own = None if starts else next(iter(use.indexings), None)
+        _use_operands(instruction, subgraph, own, starts, uses)
+    return PartitionedComputation(computation, tuple(subgraphs), subgraph_of)
+
+
+def _use_operands(
+    instruction: HloInstruction,
+    subgraph: Subgraph,
+    own: IndexingMap | None,
+    starts: bool,
+    uses: dict[HloInstruction, _Uses],
+) -> None:
+    for number, operand in enumerate(instruction.operands):
+        step = _operand_map(instruction, number)
+        if starts:
+            indexing = step
+        elif own is None or step is None:
+            indexing = None
+        else:
+            indexing = own if _is_identity(step) else compose(own, step).simplify()
+        uses[operand].add(subgraph, indexing)
+
+
+def _operand_map(instruction: HloInstruction, number: int) -> IndexingMap | None:
+    """The operand's map without symbols that no result needs; tuples hand on their index."""
+    operand = instruction.operands[number]
+    if instruction.opcode in ("tuple", "scatter"):
+        return IndexingMap.identity(operand.shape.dims)
+    found = operand_map(instruction, number)
+    return found if found is None or not found.symbols else found.remove_unused_symbols()[0]
+
+
+def _is_identity(indexing_map: IndexingMap) -> bool:
+    results = indexing_map.results
+    return (
+        len(results) == len(indexing_map.dims)
+        and not indexing_map.constraints
+        and all(result is dim(number) for number, result in enumerate(results))
+    )
+
+
+def function_name(text: str) -> str:
+    """Return `text` as a symbol: characters other than letters, digits, `_` and `$` become `_`, one goes before a digit."""
+    name = re.sub(r"[^A-Za-z0-9_$]", "_", text)
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+def _subgraph_name(root: HloInstruction) -> str:
+    assert root.parent is not None, "a partitioned instruction is in a computation"
+    computation = root.parent
+    return function_name(computation.name if root is computation.root else f"{computation.name}_{root.name}")

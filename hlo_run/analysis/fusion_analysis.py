@@ -1,0 +1,70 @@
+"""What is known about a fusion before code is made for it: roots, heroes, widths, and which emitter suits it and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.analysis.decision import Decision
+from hlo_run.analysis.emitter_kind import choose_emitter_kind
+from hlo_run.analysis.fusion_roots_and_heroes import find_hero, fusion_roots
+from hlo_run.analysis.transpose_description import TransposeDescription
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.shape import Shape
+from hlo_run.target import TargetSpec
+
+# No array on that side: no width limits anything.
+NO_WIDTH_BITS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FusionAnalysis:
+    """The answers for one fusion.
+
+    `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `decisions` holds the verdict on
+    each emitter kind in the order in which they were asked, up to the one taken. Widths are of array parameters and roots.
+    """
+
+    fusion: HloInstruction
+    target: TargetSpec
+    roots: tuple[HloInstruction, ...]
+    heroes: tuple[HloInstruction, ...]
+    kind: str
+    transpose: TransposeDescription | None
+    decisions: tuple[tuple[str, Decision], ...]
+    smallest_input_bits: int
+    smallest_output_bits: int
+
+    def decision(self, kind: str) -> Decision | None:
+        """Return the verdict on `kind`, None if it was never asked."""
+        return dict(self.decisions).get(kind)
+
+    def __str__(self) -> str:
+        lines = [f"fusion {self.fusion.name}: {self.kind} emitter"]
+        for root, hero in zip(self.roots, self.heroes, strict=True):
+            lines.append(f"  root {root.name} = {root.shape}, hero {'itself' if hero is root else hero.name}")
+        if self.transpose is not None:
+            lines.append(f"  transpose {self.transpose.instruction.name}: {self.transpose}")
+        lines += [f"  {kind}? {decision}" for kind, decision in self.decisions]
+        return "\n".join(lines)
+
+
+def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
+    """Return what is known about `fusion` (opcode fusion, shapes filled in). Mirrors XLA's `HloFusionAnalysis`."""
+    roots = fusion_roots(fusion)
+    heroes = tuple(find_hero(root) for root in roots)
+    kind, transpose, decisions = choose_emitter_kind(roots, heroes)
+    return FusionAnalysis(
+        fusion=fusion,
+        target=target,
+        roots=roots,
+        heroes=roots if kind == "loop" else heroes,
+        kind=kind,
+        transpose=transpose,
+        decisions=decisions,
+        smallest_input_bits=_smallest_bits([p.shape for p in fusion.fused_computation.parameters]),
+        smallest_output_bits=_smallest_bits([root.shape for root in roots]),
+    )
+
+
+def _smallest_bits(shapes: list[Shape]) -> int:
+    return min((shape.dtype.bits for shape in shapes if shape.is_array), default=NO_WIDTH_BITS)

@@ -1,0 +1,48 @@
+"""How many blocks and threads a loop-like kernel is launched with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hlo_run.target import TargetSpec
+
+Dim3 = tuple[int, int, int]
+_WARPS_PER_BLOCK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDimensions:
+    """Counts along x, y, z: `grid` of blocks, `block` of threads in a block."""
+
+    grid: Dim3
+    block: Dim3
+
+    @property
+    def blocks(self) -> int:
+        return math.prod(self.grid)
+
+    @property
+    def threads_per_block(self) -> int:
+        return math.prod(self.block)
+
+    def __str__(self) -> str:
+        return f"grid {_dim3(self.grid)} block {_dim3(self.block)}"
+
+
+def _dim3(sizes: Dim3) -> str:
+    return "x".join(map(str, sizes))
+
+
+def calculate_launch(elements: int, unroll_factor: int, target: TargetSpec) -> LaunchDimensions:
+    """Return the launch of a kernel in which each thread takes `unroll_factor` neighbours of `elements` elements.
+
+    Few elements are not rounded up to a warp: 5 elements make 5 threads. Mirrors XLA's `CalculateLaunchDimensions`.
+    """
+    if elements <= 1:
+        return LaunchDimensions((1, 1, 1), (1, 1, 1))
+    work_items = -(-elements // unroll_factor)
+    threads = min(target.threads_per_warp * _WARPS_PER_BLOCK, work_items)
+    blocks = -(-work_items // threads)
+    rows = -(-blocks // target.block_dim_limit[0])
+    return LaunchDimensions((-(-blocks // rows), rows, 1), (threads, 1, 1))

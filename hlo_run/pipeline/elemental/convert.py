@@ -1,0 +1,71 @@
+"""Scalar conversions between element types."""
+
+from __future__ import annotations
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import Float32Type, IntegerType
+from xdsl.ir import Attribute, SSAValue
+
+from hlo_run.hlo.dtype import DType
+from hlo_run.pipeline.elemental.builder import IrBuilder
+
+_I8 = IntegerType(8)
+_F32 = Float32Type()
+
+
+def widen(b: IrBuilder, condition: SSAValue) -> SSAValue:
+    """Return an i1 as PRED."""
+    return b.cast(arith.ExtUIOp, condition, _I8)
+
+
+def convert(b: IrBuilder, value: SSAValue, source: DType, target: DType, target_type: Attribute) -> SSAValue:
+    """Return `value` of type `source` as `target`, whose IR type is `target_type`.
+
+    Floats saturate when they become integers, NaN becomes 0; integers wrap.
+    """
+    if source is target:
+        return value
+    if target.kind == "pred":
+        zero = b.constant(value.type, 0)
+        return widen(b, b.cmpf("une", value, zero) if source.is_float else b.cmpi("ne", value, zero))
+    if source.is_float:
+        if target.is_float:
+            return _float_to_float(b, value, source.bits, target.bits, target_type)
+        return _float_to_integer(b, value, target, target_type)
+    if target.is_float:
+        # PRED counts as signed here, which is the same for 0 and 1.
+        return b.cast(arith.UIToFPOp if source.is_unsigned else arith.SIToFPOp, value, target_type)
+    return resize(b, value, source.bits, target.bits, target_type, signed=source.is_signed)
+
+
+def resize(b: IrBuilder, value: SSAValue, source_bits: int, bits: int, type_: Attribute, signed: bool) -> SSAValue:
+    """Return an integer value in `bits` bits (`type_`): cut, or extended by its own signedness."""
+    if bits == source_bits:
+        return value
+    if bits < source_bits:
+        return b.cast(arith.TruncIOp, value, type_)
+    return b.cast(arith.ExtSIOp if signed else arith.ExtUIOp, value, type_)
+
+
+def _float_to_float(b: IrBuilder, value: SSAValue, source_bits: int, target_bits: int, type_: Attribute) -> SSAValue:
+    if source_bits == target_bits:
+        # f16 and bf16: neither holds the other.
+        return b.cast(arith.TruncFOp, b.cast(arith.ExtFOp, value, _F32), type_)
+    return b.cast(arith.ExtFOp if target_bits > source_bits else arith.TruncFOp, value, type_)
+
+
+def _float_to_integer(b: IrBuilder, value: SSAValue, target: DType, type_: Attribute) -> SSAValue:
+    low = -(1 << (target.bits - 1)) if target.is_signed else 0
+    high = (1 << (target.bits - 1 if target.is_signed else target.bits)) - 1
+    result = b.cast(arith.FPToSIOp if target.is_signed else arith.FPToUIOp, value, type_)
+    # The bounds are rounded to the float type: where `high` rounds up, no smaller float exceeds it.
+    below = b.cmpf("ole", value, b.constant(value.type, low))
+    result = b.select(below, b.constant(type_, low), result)
+    above = b.cmpf("oge", value, b.constant(value.type, high))
+    result = b.select(above, b.constant(type_, high), result)
+    return b.select(b.cmpf("uno", value, value), b.constant(type_, 0), result)
+
+
+def bitcast_convert(b: IrBuilder, value: SSAValue, target_type: Attribute) -> SSAValue:
+    """Return the bits of `value` as another type of the same width."""
+    return value if value.type == target_type else b.cast(arith.BitcastOp, value, target_type)

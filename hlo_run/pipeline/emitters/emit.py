@@ -1,0 +1,32 @@
+"""From a fusion to a kernel in the `xla_gpu` dialect: analyse it, choose the emitter, emit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo_run.analysis.fusion_analysis import analyze
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, KernelEmitter
+from hlo_run.pipeline.emitters.loop import LoopEmitter
+from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.target import TargetSpec
+
+__all__ = ["EMITTERS", "EmittedKernel", "EntryArgument", "emit_kernel"]
+
+# Tried in order; the last one takes every fusion.
+EMITTERS: tuple[type[KernelEmitter], ...] = (TransposeEmitter, LoopEmitter)
+
+
+def emit_kernel(
+    fusion: HloInstruction, kernel_name: str, target: TargetSpec, arguments: Sequence[EntryArgument]
+) -> EmittedKernel:
+    """Return the kernel of `fusion`, with `kernel_name` as its entry function; `arguments` are operands, then results.
+
+    Raises Unsupported, with the place in the text, for an instruction or element type that no emitter takes.
+    """
+    analysis = analyze(fusion, target)
+    for emitter_type in EMITTERS:
+        emitter = emitter_type()
+        if emitter.accepts(analysis):
+            return emitter.emit(analysis, kernel_name, arguments)
+    raise AssertionError("the loop emitter takes every fusion")

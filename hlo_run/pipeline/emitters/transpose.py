@@ -1,0 +1,197 @@
+"""The emitter for transposes that exchange elements through a tile of shared memory.
+
+    %shmem = xla_gpu.allocate_shared : tensor<32x1x33xf32>
+    %xla_loop = xla_gpu.loop (..)[%i, %j] -> (%input_dim0, .., %shmem_dim0, ..) in #map iter_args(%iter = %shmem) .. {
+      (the hero's operand at the input index goes to the tile)
+    }
+    %synced_tensor = xla_gpu.sync_threads %xla_loop
+    %xla_loop_0 = xla_gpu.loop (..)[%i, %j] -> (%dim0, ..) in #map1 iter_args(%iter = %output) .. {
+      (the tile's element goes through the epilogue to the output)
+    }
+
+Both loops touch global memory in the order in which it lies. Roots without a transpose ("side outputs") are written in
+the first loop. Mirrors XLA's `TransposeFusion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects import tensor
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from hlo_run.analysis.computation_partitioner import partition
+from hlo_run.analysis.decision import Decision, no
+from hlo_run.analysis.fusion_analysis import FusionAnalysis
+from hlo_run.analysis.index_width import index_width_bits
+from hlo_run.analysis.thread_map import drop_unused_ids
+from hlo_run.analysis.transpose_description import describe_transpose
+from hlo_run.analysis.transpose_tiling import TransposeTiling, tile_transpose
+from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.indexing.compose import compose
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.pipeline.elemental.emission import Values
+from hlo_run.pipeline.elemental.function import KernelModule, pure_call
+from hlo_run.pipeline.elemental.types import element_type
+from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map
+from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, numbered
+
+# XLA's limit for the loops of every emitter but the loop emitter.
+_MAX_UNROLL = 4
+
+
+class TransposeEmitter:
+    """The emitter; see the module's docstring."""
+
+    kind: ClassVar[str] = "transpose"
+
+    def accepts(self, analysis: FusionAnalysis) -> Decision:
+        """Fusions that the analysis found a transpose for."""
+        return analysis.decision(self.kind) or no("no hero is a transpose")
+
+    def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
+        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        assert analysis.transpose is not None, "a transpose kind has a description"
+        roots = tuple(zip(analysis.roots, analysis.heroes, strict=True))
+        transposed = {root: hero for root, hero in roots if hero.opcode == "transpose" and describe_transpose(hero)}
+        heroes = tuple(dict.fromkeys(transposed.values()))
+        side_outputs = tuple(root for root in analysis.roots if root not in transposed)
+        element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
+        tiling = tile_transpose(analysis.transpose, element_bytes, analysis.target)
+        sources = tuple(hero.operands[0] for hero in heroes)
+        fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *side_outputs))
+        module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
+        entry = EntryFunction(analysis, module, tiling.launch)
+        kernel = _TransposeKernel(analysis.roots, transposed, heroes, tiling, module, entry)
+        function = entry.finish(kernel_name, arguments, kernel.emit())
+        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind)
+
+
+@dataclass(frozen=True)
+class _TransposeKernel:
+    """One kernel while it is emitted. `transposed` has the hero of every root that has one."""
+
+    roots: tuple[HloInstruction, ...]
+    transposed: dict[HloInstruction, HloInstruction]
+    heroes: tuple[HloInstruction, ...]
+    tiling: TransposeTiling
+    module: KernelModule
+    entry: EntryFunction
+
+    def emit(self) -> Values:
+        """Emit both loops; returns the outputs in the order of the roots."""
+        input_map, output_map = self._input_map(), drop_unused_ids(self.tiling.output_map(self.heroes[0].shape))
+        root_maps = {root: self._root_map(root) for root in self.transposed}
+        self.entry.declare_ids(input_map, output_map)
+        outputs = dict(enumerate(self.entry.outputs))
+        tiles = self._fill_tiles(input_map, outputs)
+        synced = tuple(self.entry.builder.add(SyncThreadsOp(tiles)))
+        self._write_outputs(output_map, root_maps, synced, outputs)
+        return tuple(outputs.values())
+
+    def _input_map(self) -> IndexingMap:
+        """Return the map of the first loop: index into the first hero's operand, then into the tile."""
+        read = self.tiling.input_map(self.heroes[0].operands[0].shape)
+        write = self.tiling.shared_write_map()
+        joined = IndexingMap(read.dims, read.ranges, (), (*read.results, *write.results), read.constraints)
+        return drop_unused_ids(joined.simplify())
+
+    def _operand_map(self, instruction: HloInstruction) -> IndexingMap:
+        return drop_unused_ids(self.tiling.input_map(instruction.shape))
+
+    def _root_map(self, root: HloInstruction) -> IndexingMap:
+        hero = self.transposed[root]
+        return drop_unused_ids(compose(self.tiling.output_map(hero.shape), hero_to_root_map(hero, root)).simplify())
+
+    def _fill_tiles(self, input_map: IndexingMap, outputs: dict[int, SSAValue]) -> Values:
+        """Emit the first loop; side outputs change in `outputs`, the tiles are returned."""
+        entry, b = self.entry, self.entry.builder
+        sides = [number for number, root in enumerate(self.roots) if root not in self.transposed]
+        tiles = tuple(b.add(AllocateSharedOp(self._tile_type(hero)))[0] for hero in self.heroes)
+        first = self.heroes[0].operands[0].shape
+        names = [*numbered("input_dim", first), *(f"shmem_dim{number}" for number in range(len(self.tiling.shared_dims)))]
+        loop = entry.loop(input_map, (*tiles, *(outputs[number] for number in sides)), names)
+        with b.inside(loop.body.block):
+            place, symbols = tuple(loop.map_results), tuple(loop.induction_variables)
+            sources = [hero.operands[0] for hero in self.heroes]
+            wanted = [*sources, *(self.roots[number] for number in sides)]
+            # All values before any write: an output may share memory with an input.
+            targets: list[tuple[SSAValue, Values]] = []
+            for instruction in wanted:
+                index = place[: first.rank] if instruction.shape.dims == first.dims else self._index_of(instruction, symbols)
+                targets.append((self._element(instruction, index), index))
+            written: Values = ()
+            for number, ((value, index), target) in enumerate(zip(targets, loop.iteration_values, strict=True)):
+                index = place[first.rank :] if number < len(tiles) else index
+                written = (*written, entry.insert(value, target, index))
+            b.block.add_op(YieldOp(*written))
+        results = tuple(loop.res)
+        outputs.update(zip(sides, results[len(tiles) :], strict=True))
+        return results[: len(tiles)]
+
+    def _tile_type(self, hero: HloInstruction) -> TensorType:
+        return TensorType(element_type(hero.shape.element_type, hero.where), self.tiling.shared_dims)
+
+    def _index_of(self, instruction: HloInstruction, symbols: Values) -> Values:
+        indexing_map = self._operand_map(instruction)
+        return self.entry.builder.apply(indexing_map, (*self.entry.ids(indexing_map), *symbols))
+
+    def _element(self, instruction: HloInstruction, index: Values) -> SSAValue:
+        """Return an element of a parameter, or of the root of a function."""
+        b = self.entry.builder
+        b.locate(instruction)
+        if instruction.opcode == "parameter":
+            number: int = instruction.attrs["parameter_number"]
+            type_ = element_type(instruction.shape.element_type, instruction.where)
+            return b.create(tensor.ExtractOp, (self.entry.parameters[number], *index), type_)
+        signature = self.module.signature(self.module.fused, self.module.fused.subgraph_of[instruction])
+        return pure_call(b, signature, (*self.entry.parameters, *index))[0]
+
+    def _write_outputs(
+        self,
+        output_map: IndexingMap,
+        root_maps: dict[HloInstruction, IndexingMap],
+        tiles: Values,
+        outputs: dict[int, SSAValue],
+    ) -> None:
+        """Emit the second loop; the outputs of transposed roots change in `outputs`."""
+        entry, b = self.entry, self.entry.builder
+        numbers = [number for number, root in enumerate(self.roots) if root in self.transposed]
+        loop = entry.loop(output_map, tuple(outputs[n] for n in numbers), numbered("dim", self.heroes[0].shape))
+        with b.inside(loop.body.block):
+            symbols = tuple(loop.induction_variables)
+            read = drop_unused_ids(self.tiling.shared_read_map())
+            place = b.apply(read, (*entry.ids(read), *symbols))
+            heroes = {
+                hero: b.create(tensor.ExtractOp, (tile, *place), self._tile_type(hero).element_type)
+                for hero, tile in zip(self.heroes, tiles, strict=True)
+            }
+            values = self._epilogue(root_maps, heroes, output_map, symbols)
+            written: Values = ()
+            for number, target in zip(numbers, loop.iteration_values, strict=True):
+                root = self.roots[number]
+                index = b.apply(root_maps[root], (*entry.ids(root_maps[root]), *symbols))
+                written = (*written, entry.insert(values[root], target, index))
+            b.block.add_op(YieldOp(*written))
+        outputs.update(zip(numbers, loop.res, strict=True))
+
+    def _epilogue(
+        self,
+        root_maps: dict[HloInstruction, IndexingMap],
+        heroes: dict[HloInstruction, SSAValue],
+        output_map: IndexingMap,
+        symbols: Values,
+    ) -> dict[HloInstruction, SSAValue]:
+        """Return the value of each transposed root; one that is its own hero has it already."""
+        computed = {root: root_map for root, root_map in root_maps.items() if root not in heroes}
+        if not computed:
+            return heroes
+        signature, names = emit_epilogue(self.module, computed, self.heroes, output_map)
+        ids = self.entry.ids_by_name
+        arguments = (*self.entry.parameters, *(ids[name] for name in names), *symbols, *heroes.values())
+        values = pure_call(self.entry.builder, signature, arguments)
+        return {**heroes, **dict(zip(computed, values, strict=True))}
