@@ -1,0 +1,145 @@
+"""What the uses of an entry parameter demand of its fake values: indices in bounds, sort keys, reduction identities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+# Through these a gather's or scatter's indices are followed back to a parameter.
+_INDEX_MOVERS = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
+# A parameter's value goes through these unchanged enough for the constraint to hold.
+_VALUE_KEEPERS = frozenset(("convert", "reduce-precision"))
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What one parameter must hold; nothing by default.
+
+    `index_limit` is the largest index allowed (the smallest is 0), `sorted_` asks for ascending order, `no_duplicates`
+    for keys that all differ, `identity` for a constant 0 or 1.
+    """
+
+    index_limit: int | None = None
+    sorted_: bool = False
+    no_duplicates: bool = False
+    identity: int | None = None
+
+
+def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Constraints:
+    """Return the constraints from all uses of an entry parameter, also within fusions, as XLA's `MakeFakeArguments`.
+
+    `path` picks a leaf of a tuple parameter. Raises Unsupported if the uses ask for things that do not go together.
+    """
+    demands = [demand for leaf in _leaf_values(parameter, path) for demand in _demands(leaf, leaf)]
+    limits = [demand.index_limit for demand in demands if demand.index_limit is not None]
+    identities = [demand.identity for demand in demands if demand.identity is not None]
+    no_duplicates = any(demand.no_duplicates for demand in demands)
+    if sum((bool(limits), bool(identities), no_duplicates)) > 1 or len(set(identities)) > 1:
+        raise Unsupported(
+            f"conflicting operand generation constraints on parameter '{parameter.name}'",
+            parameter.where,
+            hint="give the arguments yourself, with --input_literals_file",
+        )
+    return Constraints(
+        index_limit=min(limits) if limits else None,
+        sorted_=any(demand.sorted_ for demand in demands),
+        no_duplicates=no_duplicates,
+        identity=identities[0] if identities else None,
+    )
+
+
+def _leaf_values(value: HloInstruction, path: tuple[int, ...]) -> Iterator[HloInstruction]:
+    """Yield the instructions that are a tuple's leaf, in the tuple's own computation."""
+    if not path:
+        yield value
+        return
+    for user in value.users:
+        if user.opcode == "get-tuple-element" and user.attrs["index"] == path[0]:
+            yield from _leaf_values(user, path[1:])
+
+
+def _demands(value: HloInstruction, source: HloInstruction) -> Iterator[Constraints]:
+    """Yield what each use of `value` asks for; `source` is the parameter of this computation that it comes from."""
+    for user in value.users:
+        for number, operand in enumerate(user.operands):
+            if operand is value:
+                yield from _use_demands(user, number, source)
+    if value is source and value.parent is not None:
+        yield from _moved_index_demands(value, value.parent)
+
+
+def _use_demands(user: HloInstruction, number: int, source: HloInstruction) -> Iterator[Constraints]:
+    match user.opcode:
+        case "fusion" | "call":
+            inner = user.called_computations[0].parameters[number]
+            yield from _demands(inner, inner)
+        case opcode if opcode in _VALUE_KEEPERS:
+            yield from _demands(user, source)
+        case "dynamic-slice" if number >= 1:
+            yield _start_index(user, number - 1, user.shape.dims)
+        case "dynamic-update-slice" if number >= 2:
+            yield _start_index(user, number - 2, user.operands[1].shape.dims)
+        case "gather" | "scatter" if number == _indices_number(user):
+            yield _gather_index(user)
+        case "reduce" | "reduce-window" if number >= len(user.operands) // 2:
+            yield _identity(user.called["to_apply"][0])
+        case "select-and-scatter" if number == 2:
+            yield _identity(user.called["scatter"][0])
+        case "sort" if number == 0 and _tells_equal_keys_apart(user):
+            yield Constraints(no_duplicates=user.operands[0].shape.dtype.is_integer)
+        case _:
+            return
+
+
+def _tells_equal_keys_apart(sort: HloInstruction) -> bool:
+    """True if the result shows in which order equal keys came: the order XLA leaves open must not matter."""
+    return len(list(sort.operands)) >= 2 or sort.attrs.get("is_stable", False) is True
+
+
+def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Constraints:
+    """The start of one dimension, or of all if the starts are one array."""
+    room = [size - window for size, window in zip(user.operands[0].shape.dims, sizes, strict=True)]
+    starts_are_scalars = user.operands[-1].shape.rank == 0
+    return Constraints(index_limit=room[dim] if starts_are_scalars else min(room))
+
+
+def _indices_number(user: HloInstruction) -> int:
+    return 1 if user.opcode == "gather" else len(user.operands) // 2
+
+
+def _gather_index(user: HloInstruction) -> Constraints:
+    name = "start_index_map" if user.opcode == "gather" else "scatter_dims_to_operand_dims"
+    sizes, indexed = user.operands[0].shape.dims, tuple[int, ...](user.attrs[name])
+    limit = min((sizes[d] - 1 for d in indexed), default=0)
+    return Constraints(index_limit=max(limit, 0), sorted_=user.attrs.get("indices_are_sorted", False) is True)
+
+
+def _moved_index_demands(parameter: HloInstruction, computation: HloComputation) -> Iterator[Constraints]:
+    """Yield what gathers and scatters ask whose indices are the parameter's elements, only moved about."""
+    for user in computation.instructions:
+        if user.opcode not in ("gather", "scatter"):
+            continue
+        indices = user.operands[_indices_number(user)]
+        if indices is parameter:
+            continue  # a plain use
+        while _moves_indices(indices):
+            indices = indices.operands[0]
+        if indices is parameter:
+            yield _gather_index(user)
+
+
+def _moves_indices(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "custom-call":
+        return "AssumeGatherIndicesInBound" in str(instruction.attrs.get("custom_call_target", ""))
+    return instruction.opcode in _INDEX_MOVERS
+
+
+def _identity(reducer: HloComputation) -> Constraints:
+    """The init of a sum is 0 and of a product 1; other reducers take what comes, as XLA's do."""
+    root = reducer.root
+    if len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
+        return Constraints()
+    return Constraints(identity={"add": 0, "multiply": 1}.get(root.opcode))

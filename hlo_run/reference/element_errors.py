@@ -1,0 +1,120 @@
+"""How far one float is from another: XLA's rules for absolute and relative errors, NaNs and infinities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.hlo.dtype import DTYPES, DType
+from hlo_run.reference.bits import element_bits, from_element_bits
+from hlo_run.reference.convert import convert
+from hlo_run.reference.values import Array, narrow, widen
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSpec:
+    """The bounds of a comparison; an element is wrong only if it exceeds both `abs` and `rel`.
+
+    `relaxed_nans`: the actual value may be no NaN where one is expected. `fewer_infs_ok`: an actual infinity counts as
+    the largest finite number. `low_precision` (a float type's name, n): values that are at most n numbers of that
+    type apart agree whatever the bounds say.
+    """
+
+    abs: float = 0.0
+    rel: float = 0.0
+    all_nans_are_equivalent: bool = True
+    relaxed_nans: bool = False
+    fewer_infs_ok: bool = False
+    low_precision: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElementErrors:
+    """Per element: both errors in double, whether it is wrong, and whether a NaN is why."""
+
+    abs_error: Array
+    rel_error: Array
+    mismatch: Array
+    nan_mismatch: Array
+
+
+def element_errors(expected: Array, actual: Array, dtype: DType, spec: ErrorSpec) -> ElementErrors:
+    """Return the errors of a line of floats; of a complex number the worse part's."""
+    if dtype.is_complex:
+        part = DTYPES["f32" if dtype.bits == 64 else "f64"]
+        sides = [side.view(part.numpy).reshape(-1, 2) for side in (expected, actual)]
+        parts = [element_errors(sides[0][:, k].copy(), sides[1][:, k].copy(), part, spec) for k in (0, 1)]
+        return ElementErrors(
+            np.maximum(parts[0].abs_error, parts[1].abs_error),
+            np.maximum(parts[0].rel_error, parts[1].rel_error),
+            parts[0].mismatch | parts[1].mismatch,
+            parts[0].nan_mismatch | parts[1].nan_mismatch,
+        )
+    line = ElementErrors(*(np.zeros(expected.shape, kind) for kind in (np.float64, np.float64, np.bool_, np.bool_)))
+    places = np.flatnonzero(~_same_bits(expected, actual))
+    if places.size:
+        some = _unequal_errors(widen(expected[places], dtype), widen(actual[places], dtype), dtype, spec)
+        line.abs_error[places], line.rel_error[places] = some.abs_error, some.rel_error
+        line.mismatch[places], line.nan_mismatch[places] = some.mismatch, some.nan_mismatch
+    return line
+
+
+def _same_bits(expected: Array, actual: Array) -> Array:
+    bits = np.dtype(f"u{expected.dtype.itemsize}")
+    return expected.view(bits) == actual.view(bits)
+
+
+def _unequal_errors(want: Array, got: Array, dtype: DType, spec: ErrorSpec) -> ElementErrors:
+    """Return the errors of elements whose bits differ, given in the computing type."""
+    want_nan, got_nan = np.isnan(want), np.isnan(got)
+    if spec.relaxed_nans:
+        nan_mismatch = ~want_nan & got_nan
+    elif spec.all_nans_are_equivalent:
+        nan_mismatch = want_nan != got_nan
+    else:
+        nan_mismatch = want_nan | got_nan
+    if spec.fewer_infs_ok:
+        got = np.where(np.isinf(got) & np.isfinite(want), np.copysign(largest_finite(dtype), got), got)
+    # The difference is rounded to the element type, as XLA computes it there.
+    difference = np.abs(widen(narrow(got - want, dtype), dtype)).astype(np.float64)
+    relative = np.where(want != 0, difference / np.abs(want.astype(np.float64)), np.where(difference == 0, 0.0, np.inf))
+    infinite = np.isinf(want) | np.isinf(got) | nan_mismatch
+    equal = ~nan_mismatch & (want_nan | got_nan)
+    abs_error = np.where(equal, 0.0, np.where(infinite, np.inf, difference))
+    rel_error = np.where(equal, 0.0, np.where(infinite, np.inf, relative))
+    mismatch = (abs_error > spec.abs) & (rel_error > spec.rel)
+    if spec.low_precision:
+        name, count = spec.low_precision
+        mismatch &= float_distance(want, got, DTYPES[name]) > count
+    return ElementErrors(abs_error, rel_error, mismatch, nan_mismatch)
+
+
+def largest_finite(dtype: DType) -> Array:
+    """Return the largest finite number of a float type, in its computing type."""
+    if dtype.bits >= 32:
+        return np.asarray(np.finfo(dtype.numpy).max)
+    numbers = widen(from_element_bits(np.arange(1 << dtype.bits), dtype), dtype)
+    return np.max(numbers[np.isfinite(numbers)])
+
+
+def float_distance(x: Array, y: Array, dtype: DType) -> Array:
+    """Return how many steps of `dtype`'s numbers lie between x and y, rounded to it; ±0 are one number."""
+    first, second = (_ordinal(convert(side, _computing_dtype(side), dtype), dtype) for side in (x, y))
+    return np.abs(first - second)
+
+
+def float_distance_between(x: object, y: object, name: str) -> int:
+    """Return the distance of two numbers of any float type in numbers of the type called `name`."""
+    first, second = (np.asarray(side).astype(np.float64).reshape(1) for side in (x, y))
+    return int(float_distance(first, second, DTYPES[name])[0])
+
+
+def _computing_dtype(array: Array) -> DType:
+    return DTYPES["f64" if array.dtype == np.float64 else "f32"]
+
+
+def _ordinal(x: Array, dtype: DType) -> Array:
+    bits = element_bits(x, dtype).astype(np.int64)
+    size = bits & ((1 << (dtype.bits - 1)) - 1)
+    return np.where(bits >> (dtype.bits - 1) != 0, -size, size)

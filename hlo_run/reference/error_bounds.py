@@ -1,0 +1,47 @@
+"""Error bounds that would let a comparison pass: the frontier of pairs (abs, rel), rounded up to one digit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hlo_run.reference.values import Array
+
+# 0 and all numbers of one significant digit, ascending; the place behind the last one stands for infinity.
+_BOUNDS: Array = np.unique([0.0, *(float(f"{digit}e{power}") for power in range(-330, 308) for digit in range(1, 10))])
+
+
+@dataclass(slots=True)
+class BoundFinder:
+    """Collects errors; an element passes if its absolute error or its relative error is within its bound."""
+
+    # By the place of the absolute error in _BOUNDS, the largest place of a relative error; -1 where there is none.
+    _worst_rel: Array = field(default_factory=lambda: np.full(len(_BOUNDS) + 1, -1, np.int64))
+
+    def add(self, abs_errors: Array, rel_errors: Array) -> None:
+        """Take more elements into account."""
+        erring = abs_errors > 0
+        abs_places = np.searchsorted(_BOUNDS, abs_errors[erring], side="left")
+        rel_places = np.searchsorted(_BOUNDS, rel_errors[erring], side="left")
+        np.maximum.at(self._worst_rel, abs_places, rel_places)
+
+    def options(self) -> list[tuple[float, float]]:
+        """Return the pairs (abs, rel) that would pass and that no other pair betters, the smallest abs first."""
+        # needed[p]: the place of the rel bound that covers every element whose absolute error is beyond place p.
+        needed = np.append(np.maximum.accumulate(self._worst_rel[::-1])[::-1][1:], -1)
+        found: list[tuple[float, float]] = []
+        previous = len(_BOUNDS)
+        for place in np.flatnonzero(np.diff(needed, prepend=len(_BOUNDS) + 1)):
+            rel_place = max(int(needed[place]), 0)
+            if place < len(_BOUNDS) and rel_place < previous:
+                found.append((_finite(int(place)), _finite(rel_place)))
+                previous = rel_place
+        return found
+
+
+def _finite(place: int) -> float:
+    value = float(_BOUNDS[place])
+    assert math.isfinite(value)
+    return value

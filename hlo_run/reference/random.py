@@ -1,0 +1,123 @@
+"""Random numbers that are the same on every machine: Philox's raw bits, turned into values by exact arithmetic alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+
+from hlo_run.hlo.dtype import DType
+from hlo_run.reference.bits import FLOAT_FORMATS, from_element_bits
+from hlo_run.reference.values import CHUNK_ELEMENTS, Array, narrow
+
+# The range of ordinary floats, half open.
+LOW, HIGH = -0.1, 0.2
+# Of the six values ±0, ±1, ±inf each, in the large range.
+SPECIAL_PROBABILITY = 1e-6
+
+
+class RandomEngine:
+    """One stream of random bits; every draw goes on where the last one ended.
+
+    numpy promises the raw bits of a bit generator for a key, but not what `Generator` makes of them; so only
+    `random_raw` is used, and the conversions below add, multiply, compare and round: no C library function, whose
+    last bit may differ, takes part.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._bits = np.random.Philox(key=seed % (1 << 64))
+
+    def words(self, count: int) -> Array:
+        """Return `count` random u64."""
+        return np.asarray(self._bits.random_raw(count), dtype=np.uint64).reshape(count)
+
+    def integers(self, low: int, high: int, count: int) -> Array:
+        """Return u64 or s64 numbers uniform in the closed interval [low, high], which has at most 2^64 members."""
+        words = self.words(count)
+        span = high - low + 1
+        offsets = words if span >= 1 << 64 else words % np.uint64(span)
+        # Two's complement: adding the low end modulo 2^64 is right for signed intervals too.
+        values = offsets + np.uint64(low % (1 << 64))
+        return values.view(np.int64) if low < 0 else values
+
+    def unit(self, count: int) -> Array:
+        """Return f64 numbers uniform in [0, 1), multiples of 2^-53."""
+        return (self.words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def permutation(self, count: int) -> Array:
+        """Return the numbers below `count` in random order."""
+        return np.argsort(self.words(count), kind="stable")
+
+    def floats(self, dtype: DType, count: int) -> Array:
+        """Return floats uniform in [-0.1, 0.2), drawn in f32 (f64 for f64) and rounded to the type."""
+        return _in_chunks(partial(self._some_floats, dtype), dtype, count)
+
+    def large_floats(self, dtype: DType, count: int) -> Array:
+        """Return floats ±2^u, u uniform over the type's exponents; rarely ±0, ±1 or ±inf."""
+        return _in_chunks(partial(self._some_large_floats, dtype), dtype, count)
+
+    def _some_floats(self, dtype: DType, count: int) -> Array:
+        drawn = np.dtype(np.float64 if dtype.bits == 64 else np.float32)
+        digits = 53 if dtype.bits == 64 else 24
+        unit = (self.words(count) >> np.uint64(64 - digits)).astype(drawn) * drawn.type(2.0**-digits)
+        values = unit * drawn.type(HIGH - LOW) + drawn.type(LOW)
+        # The rounding of the last line may reach the open end.
+        values = np.minimum(values, np.nextafter(drawn.type(HIGH), drawn.type(LOW)))
+        return narrow(_with_sign_of(dtype, values), dtype)
+
+    def _some_large_floats(self, dtype: DType, count: int) -> Array:
+        exponent_bits, _ = FLOAT_FORMATS[dtype.name]
+        top = float(1 << (exponent_bits - 1)) - 1
+        words = self.words(count)
+        exponent = self.unit(count) * (2 * top - 1) + (1 - top)
+        whole = np.floor(exponent)
+        values = np.ldexp(_two_to_the(exponent - whole), whole.astype(np.int32))
+        values = np.where(words >> np.uint64(63) != 0, -values, values)
+        choice = (words & np.uint64(2**62 - 1)).astype(np.float64) * (2.0**-62 / SPECIAL_PROBABILITY)
+        specials = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf])
+        values = np.where(choice < len(specials), specials[np.minimum(choice, len(specials) - 1).astype(np.int64)], values)
+        return narrow(_with_sign_of(dtype, values), dtype)
+
+    def patterns(self, dtype: DType, count: int) -> Array:
+        """Return random bit patterns of a float type that holds no infinity and no NaN."""
+        return from_element_bits(self.words(count) & np.uint64((1 << dtype.bits) - 1), dtype)
+
+
+def _with_sign_of(dtype: DType, values: Array) -> Array:
+    """A scale (f8e8m0fnu) has no sign: negative numbers would all be NaN."""
+    return np.abs(values) if dtype.name == "f8e8m0fnu" else values
+
+
+def _in_chunks(make: Callable[[int], Array], dtype: DType, count: int) -> Array:
+    """Return `count` values made some at a time: their raw bits take four times the memory of bf16 values."""
+    out = np.empty(count, dtype.numpy)
+    for start in range(0, count, CHUNK_ELEMENTS):
+        stop = min(start + CHUNK_ELEMENTS, count)
+        out[start:stop] = make(stop - start)
+    return out
+
+
+def _two_to_the(fraction: Array) -> Array:
+    """Return 2^fraction for fractions in [0, 1), cut to 30 bits: the product of three factors, one per ten bits.
+
+    Square roots and products round the same everywhere, exp2 does not.
+    """
+    digits = (fraction * 2.0**30).astype(np.int64)
+    tables = _factors()
+    return tables[0][digits >> 20] * tables[1][(digits >> 10) & 1023] * tables[2][digits & 1023]
+
+
+@cache
+def _factors() -> tuple[Array, Array, Array]:
+    """Return 2^(k / 2^10), 2^(k / 2^20) and 2^(k / 2^30) for k below 2^10, from square roots of two."""
+    root = 2.0
+    found: list[Array] = []
+    for _ in range(3):
+        table = np.ones(1024)
+        for bit in reversed(range(10)):
+            root = math.sqrt(root)
+            table = np.where((np.arange(1024) >> bit) & 1 != 0, table * root, table)
+        found.append(table)
+    return found[0], found[1], found[2]
