@@ -213,6 +213,8 @@ def parse_padding(lexer: Lexer) -> AttributeValue:
         return ()
     if lexer.kind != "pad":
         raise lexer.error(f"expects padding like 0_1x2_3_1, but sees {lexer.seen()}")
+    if any(len(part) > 20 for row in lexer.value.split("x") for part in row.split("_")):
+        raise lexer.error("a padding does not fit into 64 bits")
     rows = [tuple(map(int, part.split("_"))) for part in lexer.value.split("x")]
     lexer.advance()
     return tuple(row if len(row) == 3 else (*row, 0) for row in rows)

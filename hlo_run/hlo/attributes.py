@@ -81,6 +81,11 @@ def _each(kind: AttributeKind, names: str) -> dict[str, AttributeKind]:
     return dict.fromkeys(names.split(), kind)
 
 
+# Of dot and convolution, then of rng-bit-generator.
+_ALGORITHMS = """unset dot_any_f8_any_f8_f32 dot_any_f8_any_f8_f32_fast_accum dot_f16_f16_f16 dot_f16_f16_f32
+    dot_bf16_bf16_bf16 dot_bf16_bf16_f32 dot_bf16_bf16_f32_x3 dot_bf16_bf16_f32_x6 dot_bf16_bf16_f32_x9 dot_tf32_tf32_f32
+    dot_tf32_tf32_f32_x3 dot_f32_f32_f32 dot_f64_f64_f64 rng_default rng_three_fry rng_philox""".split()
+
 ATTRIBUTES: dict[str, AttributeKind] = {
     **_each(_RAW, "sharding parameter_replication statistics origin metadata backend_config"),
     **_each(_RAW, "result_accuracy operand_precision sparsity_config output_to_operand_aliasing domain infeed_config"),
@@ -105,7 +110,7 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     "transpose_a": _words("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"),
     "distribution": _words("rng_uniform", "rng_normal", fold_case=True),
     "convolution_kind": _words("fprop", "wgrad", "dgrad", "unset"),
-    "algorithm": AttributeKind(word(fold_case=True), str),
+    "algorithm": _words(*_ALGORITHMS, fold_case=True),
     **_each(_ANY_WORD, "dim_labels padding_type schedule api_version mode"),
     "slice": AttributeKind(parse_slice, format_slice),
     "slice_sizes": AttributeKind(parse_ints_or_lists, format_ints_or_lists),

@@ -152,6 +152,8 @@ class ComputationParser:
         found = self._computations.get(lexer.value)
         if found is None:
             hint = _did_you_mean(lexer.value, self._computations) or "a computation is defined before it is named"
+            if lexer.value == self._current.name:
+                hint = f"'{lexer.value}' cannot call itself"
             raise lexer.error(f"computation does not exist: {lexer.value}", hint=hint)
         lexer.advance()
         return found
@@ -171,8 +173,9 @@ class ComputationParser:
         if is_root and self._current.has_root:
             other = self._current.root
             raise lexer.error("one computation should have only one ROOT", root_start, hint=f"the other is {other.name}")
-        if name in DTYPES:
-            raise lexer.error(f"illegal instruction name: {name}; suggest renaming to: {name}_")
+        legal = _legal_name(name)
+        if legal != name:
+            raise lexer.error(f"illegal instruction name: {name}; suggest renaming to: {legal}")
         lexer.advance()
         lexer.expect("=", f"after the instruction name '{name}'")
         instruction = self._right_hand_side(name, start, is_root)
@@ -198,8 +201,8 @@ class ComputationParser:
         operands = self._arguments(opcode, shape, attributes)
         if not nested:
             predecessors = self._attributes(opcode, attributes, called)
-        for missing in opcode.required:
-            if missing not in attributes and missing not in called:
+        for missing in opcode.attributes:
+            if missing in opcode.required and missing not in attributes and missing not in called:
                 raise lexer.error(f"attribute {missing} is expected but not seen", start, hint=f"'{opcode.name}' needs it")
         for attribute, default in opcode.defaults.items():
             attributes.setdefault(attribute, default)
@@ -212,6 +215,8 @@ class ComputationParser:
         opcode = OPCODES.get(lexer.value) if lexer.kind == "ident" else None
         if opcode is None:
             if lexer.kind == "ident" and lexer.text[lexer.pos : lexer.pos + 1] == "[":
+                if lexer.value in DTYPES:
+                    raise lexer.error("cannot read the shape that begins here", hint="a shape is written like f32[2,3]{1,0}")
                 hint = _did_you_mean(lexer.value, DTYPES) or f"element types: {', '.join(DTYPES)}"
                 raise lexer.error(f"unknown element type '{lexer.value}'", hint=hint)
             sugar = _ASYNC_SUGAR.fullmatch(lexer.value)
@@ -231,9 +236,10 @@ class ComputationParser:
         lexer = self.lexer
         lexer.advance()
         if opcode.name == "parameter":
+            start = lexer.start
             number = parse_integer(lexer)
             if number < 0:
-                raise lexer.error(f"parameter number {number} is negative")
+                raise lexer.error(f"parameter number {number} is negative", start)
             attributes["parameter_number"] = number
         elif opcode.name == "constant":
             attributes["literal"] = parse_literal(lexer, shape, self._elided)
@@ -383,6 +389,13 @@ def _next_word(lexer: Lexer) -> int:
     while lexer.text[pos : pos + 1].isspace():
         pos += 1
     return pos
+
+
+def _legal_name(name: str) -> str:
+    """Return what XLA makes of a name; other characters than a name's never get here."""
+    if name in DTYPES or name in ("token", "opaque"):
+        return f"{name}_"
+    return f"a{name[1:]}" if name.startswith("__") and not name.startswith("__xla_") else name
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:

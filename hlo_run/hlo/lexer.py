@@ -74,7 +74,8 @@ class Lexer:
         assert kind is not None
         self.kind = kind
         self.value = found[kind]
-        self.start = found.start(kind)
+        # The place of a name is that of its `%`.
+        self.start = found.start(kind) - (kind == "percent")
         self.pos = found.end()
 
     def take(self, value: str) -> bool:
@@ -160,6 +161,10 @@ class Lexer:
 
     def error(self, message: str, start: int | None = None, hint: str = "") -> ParseError:
         """Return an error at the current token, or at the position `start`."""
+        if self.kind == "bad" and self.text.startswith("/*", self.start):
+            message, hint = "the comment is never closed", "the text may be cut off"
+        elif self.kind == "eof" and start is None and not hint:
+            hint = "the text may be cut off"
         return ParseError(message, self.where(start), hint)
 
 

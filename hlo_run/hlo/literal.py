@@ -85,9 +85,13 @@ def item_formatter(dtype: DType) -> Callable[[Any], str]:
         return lambda value: f"({part(value.real)}, {part(value.imag)})"
     if dtype.name in ("f32", "f64"):
         return _shortest(dtype)
-    info: Any = ml_dtypes.finfo(dtype.numpy)
-    digits = math.ceil(1 + (info.nmant + 1) * math.log10(2))
+    digits = math.ceil(1 + (float_info(dtype).nmant + 1) * math.log10(2))
     return lambda value: _nan(value, dtype) if value != value else f"{float(value):.{digits}g}" if value else _zero(float(value))
+
+
+def float_info(dtype: DType) -> Any:
+    """Return ml_dtypes' `finfo` of a float type; its fields are untyped."""
+    return ml_dtypes.finfo(dtype.numpy)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _zero(number: float) -> str:

@@ -10,14 +10,13 @@ import math
 import re
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.lexer import Lexer
-from hlo_run.hlo.literal import NAN_MANTISSA_BITS, Array, Literal
+from hlo_run.hlo.literal import NAN_MANTISSA_BITS, Array, Literal, float_info
 from hlo_run.hlo.shape import Shape
 
 # Of an elided constant; beyond it the filled array would fill the machine before any device refuses it.
@@ -158,14 +157,16 @@ def _bulk_values(items: list[str], dtype: DType) -> Array | None:
         numbers = [_number(item) for item in items]
     except (ValueError, KeyError):
         return None
-    if any(number != number for number in numbers):
-        return None
     return _to_float(np.array(numbers, dtype=np.float64), dtype)
 
 
 def _number(text: str) -> float:
-    # A number without point and exponent is an integer to XLA, and integers have one zero.
-    return 0.0 if text == "-0" else float(text)
+    """Return the double that `text` spells; NaN for one beyond the range of doubles, which no caller accepts."""
+    if text == "-0":
+        # A number without point and exponent is an integer to XLA, and integers have one zero.
+        return 0.0
+    value = float(text)
+    return math.nan if math.isinf(value) and "inf" not in text else value
 
 
 _PRED_WORDS = {"true": True, "false": False, "1": True, "0": False}
@@ -173,11 +174,12 @@ _WIDE: dict[str, Any] = {"signed": np.int64, "unsigned": np.uint64}
 
 
 def _to_float(values: Array, dtype: DType) -> Array | None:
-    """Round doubles to `dtype`; None if a finite one is no longer finite."""
+    """Round doubles to `dtype`; None if a finite one is no longer finite, or if one is a NaN, which has another reader."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         rounded = values.astype(dtype.numpy)
         back = rounded.astype(np.float64)
-    return None if bool(np.any(np.isfinite(values) & ~np.isfinite(back))) else rounded
+    lost = np.isnan(values) | (np.isfinite(values) & ~np.isfinite(back))
+    return None if bool(np.any(lost)) else rounded
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
@@ -257,8 +259,7 @@ def _parse_float(lexer: Lexer, dtype: DType) -> Any:
     lexer.advance()
     value = _to_float(np.array(_number(text)), dtype)
     if value is None:
-        info: Any = ml_dtypes.finfo(dtype.numpy)
-        largest = float(info.max)
+        largest = float(float_info(dtype).max)
         raise lexer.error(_out_of_range(text, dtype, f"{-largest:g}", f"{largest:g}"), start)
     return value[()]
 

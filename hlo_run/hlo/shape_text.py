@@ -63,7 +63,7 @@ def array_shape(text: str) -> Shape:
     if element_type not in DTYPES:
         return _opaque_shape(element_type, dims_text)
     dims, dynamic = _dimensions(dims_text)
-    _check_size(text, element_type, dims)
+    check_size(element_type, dims)
     layout = Layout(tuple(reversed(range(len(dims)))))
     if order_text is not None:
         layout = _layout(order_text, extra or "", len(dims))
@@ -95,7 +95,9 @@ def _dimensions(text: str) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     return tuple(sizes), tuple(part.startswith("<=") for part in parts)
 
 
-def _check_size(text: str, element_type: str, dims: tuple[int, ...]) -> None:
+def check_size(element_type: str, dims: tuple[int, ...]) -> None:
+    """Raise ParseError for an array whose bytes no 64-bit number counts, Unsupported for one beyond every machine."""
+    text = f"{element_type}[{','.join(map(str, dims))}]"
     # A dimension of size 0 makes the product harmless, but not the other sizes.
     elements = math.prod(max(size, 1) for size in dims)
     if elements * DTYPES[element_type].bits // 8 >= _INT64_BYTES:
@@ -108,7 +110,10 @@ def _check_size(text: str, element_type: str, dims: tuple[int, ...]) -> None:
 
 
 def _layout(order_text: str, extra: str, rank: int) -> Layout:
-    order = tuple(int(part) for part in order_text.split(",") if part.strip())
+    parts = [part.strip() for part in order_text.split(",") if part.strip()]
+    if any(not part.isdecimal() or len(part) > 3 for part in parts):
+        raise ParseError(f"cannot read the minor to major order {{{order_text}}}")
+    order = tuple(map(int, parts))
     if len(order) != rank:
         raise ParseError(f"Dimensions size is {rank}, but minor to major size is {len(order)}.")
     if sorted(order) != list(range(rank)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.errors import HloRunError, ParseError
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.shape_text import check_size
 from hlo_run.ops import control, elementwise, linalg, reduce, shaping
 from hlo_run.ops.rule import Rule, brief, is_open
 
@@ -29,9 +30,20 @@ def _settle(instruction: HloInstruction) -> None:
     if is_open(written):
         if is_open(expected):
             raise _error(instruction, f"cannot infer shape for opcode: {instruction.opcode}")
+        _check_sizes(instruction, expected)
         instruction.shape = expected
     elif expected is not written and not expected.compatible(written):
         raise _error(instruction, f"shape mismatch: expected {brief(expected)}, found {brief(written)}")
+
+
+def _check_sizes(instruction: HloInstruction, shape: Shape) -> None:
+    # The parser refuses absurd sizes that are written; these are not.
+    for _, leaf in shape.leaves():
+        if leaf.is_array:
+            try:
+                check_size(leaf.element_type, leaf.dims)
+            except HloRunError as error:
+                raise type(error)(error.message, instruction.where, error.hint) from None
 
 
 def infer_shape(instruction: HloInstruction) -> Shape:

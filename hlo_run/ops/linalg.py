@@ -80,6 +80,8 @@ def _convolution(instruction: HloInstruction) -> Shape:
     batch_groups = instruction.attrs.get("batch_group_count", 1)
     batch, feature, spatial = labels.input
     kernel_in, kernel_out, kernel_spatial = labels.kernel
+    if "?" in instruction.attrs["dim_labels"]:
+        raise refuse("dim_labels with '?' are not supported")
     if source.rank != kernel.rank or source.rank != len(spatial) + 2:
         raise refuse(f"dim_labels do not go with the shapes {brief(source)} and {brief(kernel)}")
     window = instruction.attrs.get("window", Window())

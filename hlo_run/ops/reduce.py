@@ -40,7 +40,7 @@ def _reducer_types(instruction: HloInstruction, values: Sequence[Shape]) -> list
     scalars = [Shape.array(value.element_type, ()) for value in values]
     check_parameters(reducer, [*scalars, *scalars], "reducer")
     results = _results(reducer)
-    if len(results) != len(values) or any(result.rank for result in results):
+    if len(results) != len(values) or any(result.rank or not result.is_array for result in results):
         raise refuse(f"reducer '{reducer.name}' must return {len(values)} scalars, but returns {brief(reducer.root.shape)}")
     return [result.element_type for result in results]
 
@@ -106,6 +106,8 @@ def _map(instruction: HloInstruction) -> Shape:
     same_dims(shapes)
     mapped = _called(instruction, "to_apply")
     check_parameters(mapped, [Shape.array(shape.element_type, ()) for shape in shapes], "mapped computation")
+    if not mapped.root.shape.is_array or mapped.root.shape.rank:
+        raise refuse(f"mapped computation '{mapped.name}' must return a scalar, but returns {brief(mapped.root.shape)}")
     return shapes[0].with_element_type(mapped.root.shape.element_type)
 
 
