@@ -76,8 +76,8 @@ def _run(tool: Path, architecture: str, ptx: str) -> str:
 
 def _reports(output: str) -> list[PtxasReport]:
     entries = list(_ENTRY.finditer(output))
-    ends = [entry.start() for entry in entries[1:]] + [len(output)]
-    return [_report(entry[1], entry[2], output[entry.end() : end]) for entry, end in zip(entries, ends, strict=True)]
+    starts = [*(entry.start() for entry in entries), len(output)]
+    return [_report(entry[1], entry[2], output[entry.end() : end]) for entry, end in zip(entries, starts[1:], strict=True)]
 
 
 def _report(kernel: str, sm_name: str, text: str) -> PtxasReport:

@@ -1,0 +1,323 @@
+"""Make pointers of tensors: a tensor value is the state of one buffer, so its reads and writes become loads and stores.
+
+    func.func @k(%in: tensor<8xf32> {xla.invariant},      func.func @k(%in: !llvm.ptr {xla.invariant}, %out: !llvm.ptr) {
+                 %out: tensor<8xf32>) -> tensor<8xf32> {    %j = arith.index_castui %i : index to i32
+      %x = tensor.extract %in[%i]                           %p = llvm.getelementptr inbounds %in[%j] : .., f32
+      %r = tensor.insert %x into %out[%i]            =>     %x = llvm.load %p invariant
+      return %r                                             %q = llvm.getelementptr inbounds %out[%j] : .., f32
+    }                                                       llvm.store %x, %q
+                                                            return
+                                                          }
+
+Shared tiles become globals in address space 3, array constants constant globals, sync_threads a barrier, transfers vector
+loads and stores. Tensors vanish from the results of functions, loops and ifs. Needs flat tensors (rank 0 or 1) and plain
+calls. A vector access claims the alignment of one element; LLVM finds the higher one from the arguments' `llvm.align`
+and the index arithmetic. Loads from arguments marked `xla.invariant` become `invariant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects import arith, func, llvm, scf, tensor, vector
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
+    FunctionType,
+    IntAttr,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    i8,
+)
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.hints import isa
+
+from hlo_run.dialects.arith_extra import IndexCastUIOp
+from hlo_run.dialects.gpu import BarrierOp
+from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, GEPOp, LoadOp
+from hlo_run.dialects.loops import hand_on_origin, yield_of
+from hlo_run.dialects.module_info import index_bits
+from hlo_run.dialects.types import constant_int, is_tensor, is_vector, tensor_type
+from hlo_run.dialects.xla_gpu import AllocateSharedOp, AtomicRMWOp, SyncThreadsOp
+from hlo_run.errors import Unsupported
+
+_POINTER = llvm.LLVMPointerType()
+_SHARED_SPACE = 3
+_SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
+
+
+@dataclass(frozen=True)
+class LowerTensors(ModulePass):
+    name = "lower-tensors"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        globals_ = _Globals(op)
+        index_type = IntegerType(index_bits(op))
+        for function in [each for each in op.body.block.ops if isinstance(each, func.FuncOp)]:
+            _FunctionLowering(globals_, index_type).run(function)
+
+
+@dataclass
+class _Globals:
+    """Makes the module's globals; names count up per kind and skip those in use."""
+
+    module: ModuleOp
+    names: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        symbols = (op.properties.get("sym_name") for op in self.module.body.block.ops)
+        self.names |= {symbol.data for symbol in symbols if isinstance(symbol, StringAttr)}
+
+    def shared(self, type_: llvm.LLVMArrayType) -> str:
+        name = self._new_name("shared_")
+        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE))
+        return name
+
+    def constant(self, type_: llvm.LLVMArrayType, value: Attribute) -> str:
+        name = self._new_name("global_cst_")
+        self._add(llvm.GlobalOp(type_, name, "private", constant=True, value=value))
+        return name
+
+    def _new_name(self, prefix: str) -> str:
+        number = 0
+        while f"{prefix}{number}" in self.names:
+            number += 1
+        self.names.add(f"{prefix}{number}")
+        return f"{prefix}{number}"
+
+    def _add(self, op: llvm.GlobalOp) -> None:
+        """Put it behind the globals there are, in front of the functions."""
+        body = self.module.body.block
+        first = next((other for other in body.ops if not isinstance(other, llvm.GlobalOp)), None)
+        Rewriter.insert_op(op, InsertPoint.before(first) if first else InsertPoint.at_end(body))
+
+
+def memory_type(element: Attribute) -> Attribute:
+    """Return the LLVM type of an element in memory; raises Unsupported for those that have none yet."""
+    if isa(element, IntegerType) and element.width.data in (8, 16, 32, 64):
+        return element
+    if isa(element, AnyFloat) and element.bitwidth in (8, 16, 32, 64):
+        return i8 if element.bitwidth == 8 else element
+    raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits before")
+
+
+def _bytes_of(element: Attribute) -> int:
+    assert isinstance(element, FixedBitwidthType), "checked by memory_type"
+    return max(1, element.bitwidth // 8)
+
+
+def _array_type(type_: TensorType[Attribute]) -> llvm.LLVMArrayType:
+    return llvm.LLVMArrayType(type_.element_count(), memory_type(type_.get_element_type()))
+
+
+@dataclass
+class _FunctionLowering:
+    """Walks one function in program order; a tensor value's uses become its pointer's as soon as it is met."""
+
+    globals: _Globals
+    index_type: IntegerType
+    alignments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    invariant: set[SSAValue] = field(default_factory=set[SSAValue])
+
+    def run(self, function: func.FuncOp) -> None:
+        if function.body.blocks:
+            self._arguments(function)
+            for block in function.body.blocks:
+                self._block(block)
+        inputs = [_POINTER if is_tensor(type_) else type_ for type_ in function.function_type.inputs]
+        outputs = [type_ for type_ in function.function_type.outputs if not is_tensor(type_)]
+        function.function_type = FunctionType.from_lists(inputs, outputs)
+
+    def _arguments(self, function: func.FuncOp) -> None:
+        attributes = function.arg_attrs.data if function.arg_attrs is not None else ()
+        for number, arg in enumerate(function.body.blocks[0].args):
+            if not is_tensor(arg.type):
+                continue
+            memory_type(arg.type.get_element_type())
+            pointer = Rewriter.replace_value_with_new_type(arg, _POINTER)
+            if not attributes:
+                continue
+            if "xla.invariant" in attributes[number].data:
+                self.invariant.add(pointer)
+            alignment = attributes[number].data.get("llvm.align")
+            if isinstance(alignment, IntegerAttr):
+                self.alignments[pointer] = alignment.value.data
+
+    def _block(self, block: Block) -> None:
+        for op in [*block.ops]:
+            self._operation(op)
+
+    def _operation(self, op: Operation) -> None:
+        for result in op.results:
+            if is_tensor(result.type):
+                result.name_hint = None  # a state's name is not the buffer's
+        match op:
+            case tensor.ExtractOp():
+                self._load(op, op.tensor, op.indices, op.result.type, alignment=None)
+            case tensor.InsertOp():
+                self._store(op, op.scalar, op.dest, op.indices, alignment=None)
+            case vector.TransferReadOp():
+                assert is_vector(op.result.type), "a transfer moves a vector"
+                alignment = self._vector_alignment(op.source, op.indices, op.result.type.get_element_type())
+                self._load(op, op.source, op.indices, op.result.type, alignment)
+            case vector.TransferWriteOp():
+                assert is_vector(op.vector.type), "a transfer moves a vector"
+                alignment = self._vector_alignment(op.source, op.indices, op.vector.type.get_element_type())
+                self._store(op, op.vector, op.source, op.indices, alignment)
+            case AllocateSharedOp():
+                self._shared_tile(op)
+            case SyncThreadsOp():
+                Rewriter.replace_op(op, hand_on_origin(op, BarrierOp()), [*op.tensors])
+            case arith.ConstantOp() if is_tensor(op.result.type):
+                self._array_constant(op, op.result.type)
+            case scf.ForOp():
+                self._loop(op)
+            case scf.IfOp() | scf.IndexSwitchOp():
+                self._branches(op)
+            case arith.SelectOp() if is_tensor(op.result.type):
+                selected = arith.SelectOp(op.cond, op.lhs, op.rhs)
+                Rewriter.replace_op(op, [] if op.lhs is op.rhs else selected, [op.lhs] if op.lhs is op.rhs else None)
+            case func.ReturnOp():
+                op.operands = [operand for operand in op.operands if operand.type != _POINTER]
+            case AtomicRMWOp():
+                raise Unsupported("atomic updates in a kernel", hint="scatter with unique_indices=true needs none")
+            case _:
+                assert not any(is_tensor(result.type) for result in op.results), f"{op.name} gives a tensor"
+
+    # Accesses.
+
+    def _load(
+        self, op: Operation, source: SSAValue, indices: Sequence[SSAValue], type_: Attribute, alignment: int | None
+    ) -> None:
+        element = type_.get_element_type() if is_vector(type_) else type_
+        stored = memory_type(element)
+        address = self._address(op, source, indices, stored)
+        loaded_type = type_ if stored == element else _with_element(type_, stored)
+        load = LoadOp(address, loaded_type, alignment, invariant=source in self.invariant)
+        load.res.name_hint = op.results[0].name_hint
+        hand_on_origin(op, load)
+        if stored == element:
+            Rewriter.replace_op(op, load)
+        else:
+            Rewriter.replace_op(op, [load, hand_on_origin(op, arith.BitcastOp(load.res, type_))])
+
+    def _store(self, op: Operation, value: SSAValue, dest: SSAValue, indices: Sequence[SSAValue], alignment: int | None) -> None:
+        element = value.type.get_element_type() if is_vector(value.type) else value.type
+        stored = memory_type(element)
+        address = self._address(op, dest, indices, stored)
+        if stored != element:
+            cast = arith.BitcastOp(value, _with_element(value.type, stored))
+            Rewriter.insert_op(hand_on_origin(op, cast), InsertPoint.before(op))
+            value = cast.result
+        Rewriter.replace_op(op, hand_on_origin(op, llvm.StoreOp(value, address, alignment)), [dest] if op.results else [])
+
+    def _address(self, op: Operation, base: SSAValue, indices: Sequence[SSAValue], element: Attribute) -> SSAValue:
+        if not indices:
+            return base
+        assert len(indices) == 1, "flatten-tensors has run"
+        number = constant_int(indices[0])
+        index: Operation
+        if number is None:
+            index = IndexCastUIOp(indices[0], self.index_type)
+        else:
+            index = arith.ConstantOp(IntegerAttr(number, self.index_type))
+        gep = GEPOp(base, [index.results[0]], element)
+        for new in (index, gep):
+            Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
+        return gep.res
+
+    def _vector_alignment(self, base: SSAValue, indices: Sequence[SSAValue], element: Attribute) -> int:
+        known = self.alignments.get(base)
+        at_start = all(constant_int(index) == 0 for index in indices)
+        return known if known is not None and at_start else _bytes_of(element)
+
+    # Buffers of the kernel's own.
+
+    def _shared_tile(self, op: AllocateSharedOp) -> None:
+        name = self.globals.shared(_array_type(tensor_type(op.res)))
+        address = llvm.AddressOfOp(name, _SHARED_POINTER)
+        cast = AddrSpaceCastOp(address, _POINTER)
+        cast.result.name_hint = op.res.name_hint
+        Rewriter.replace_op(op, [hand_on_origin(op, address), hand_on_origin(op, cast)])
+
+    def _array_constant(self, op: arith.ConstantOp, type_: TensorType[Attribute]) -> None:
+        value = op.value
+        assert isinstance(value, DenseIntOrFPElementsAttr), "a tensor constant is dense"
+        name = self.globals.constant(_array_type(type_), value)
+        Rewriter.replace_op(op, hand_on_origin(op, llvm.AddressOfOp(name, _POINTER)))
+
+    # Control flow.
+
+    def _loop(self, op: scf.ForOp) -> None:
+        """Inside the loop a buffer is what it was before; a step that yields another buffer cannot be expressed."""
+        body = op.body.block
+        buffers = [place for place, arg in enumerate(body.args[1:]) if is_tensor(arg.type)]
+        for place in buffers:
+            _become(body.args[place + 1], op.iter_args[place])
+        self._block(body)
+        if not buffers:
+            return
+        ended, inits = yield_of(body), [*op.iter_args]
+        assert all(ended.operands[place] is inits[place] for place in buffers), "a loop keeps its buffers"
+        kept = [place for place in range(len(inits)) if place not in buffers]
+        ended.operands = [ended.operands[place] for place in kept]
+        for place in reversed(buffers):
+            body.erase_arg(body.args[place + 1])
+        new = scf.ForOp(op.lb, op.ub, op.step, [inits[place] for place in kept], op.detach_region(op.body))
+        _replace_without(op, new, buffers, inits)
+
+    def _branches(self, op: scf.IfOp | scf.IndexSwitchOp) -> None:
+        """A buffer that is the same in all branches vanishes from the results; otherwise a pointer takes its place."""
+        blocks = [block for region in op.regions for block in region.blocks]
+        for block in blocks:
+            self._block(block)
+        buffers = {place for place, result in enumerate(op.results) if is_tensor(result.type)}
+        if not buffers:
+            return
+        ends = [yield_of(block) for block in blocks]
+        firsts = [*ends[0].operands]
+        same = {place for place in buffers if all(end.operands[place] is firsts[place] for end in ends)}
+        for place in buffers - same:
+            Rewriter.replace_value_with_new_type(op.results[place], _POINTER)
+        if not same:
+            return
+        for end in ends:
+            end.operands = [operand for place, operand in enumerate(end.operands) if place not in same]
+        types = [result.type for place, result in enumerate(op.results) if place not in same]
+        regions = [op.detach_region(region) for region in [*op.regions]]
+        new = type(op).create(
+            operands=op.operands, result_types=types, properties=op.properties, regions=regions, attributes=op.attributes
+        )
+        _replace_without(op, new, same, firsts)
+
+
+def _become(state: SSAValue, pointer: SSAValue) -> None:
+    state.name_hint = None  # a state's name is not the buffer's
+    state.replace_all_uses_with(pointer)
+
+
+def _with_element(type_: Attribute, element: Attribute) -> Attribute:
+    return type(type_)(element, type_.get_shape()) if is_vector(type_) else element
+
+
+def _replace_without(op: Operation, new: Operation, gone: Collection[int], pointers: Sequence[SSAValue]) -> None:
+    """Put `new` in the place of `op`; results at the places `gone` become their pointers."""
+    new.attributes |= op.attributes
+    remaining = iter(new.results)
+    results: list[SSAValue | None] = []
+    for place, old in enumerate(op.results):
+        if place in gone:
+            results.append(pointers[place])
+            continue
+        result = next(remaining)
+        result.name_hint = old.name_hint
+        results.append(result)
+    Rewriter.replace_op(op, new, results)

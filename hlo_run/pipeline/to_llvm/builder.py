@@ -1,0 +1,133 @@
+"""Rebuilding a function in the LLVM dialect: what each value became, types, constants, declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from xdsl.dialects import llvm
+from xdsl.dialects.builtin import AnyFloat, FunctionType, IndexType, IntegerAttr, IntegerType, VectorType, i8
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.utils.hints import isa
+
+from hlo_run.dialects.printer import HLO_OP
+from hlo_run.dialects.types import is_vector
+from hlo_run.errors import Unsupported
+
+# Lowers one op: reads the LLVM values of its operands, gives LLVM values for its results.
+Handler: TypeAlias = Callable[["Builder", Any], None]
+NO_PROPERTIES: Mapping[str, Attribute] = {}
+
+
+@dataclass
+class ModuleState:
+    """What all functions of a module share: the integer that index becomes, converted types, library declarations."""
+
+    index_type: IntegerType
+    types: dict[Attribute, Attribute] = field(default_factory=dict[Attribute, Attribute])
+    declared: dict[str, llvm.LLVMFunctionType] = field(default_factory=dict[str, llvm.LLVMFunctionType])
+
+    def convert(self, type_: Attribute) -> Attribute:
+        """Return the LLVM type of values of `type_`; raises Unsupported if there is none."""
+        found = self.types.get(type_)
+        if found is None:
+            found = self.types[type_] = self._convert(type_)
+        return found
+
+    def _convert(self, type_: Attribute) -> Attribute:
+        if isinstance(type_, IndexType):
+            return self.index_type
+        if isa(type_, AnyFloat):
+            # LLVM has no 8-bit floats: they travel as their bits.
+            return i8 if type_.bitwidth == 8 else type_
+        if isa(type_, IntegerType | llvm.LLVMPointerType):
+            return type_
+        if is_vector(type_) and type_.get_num_dims() == 1:
+            return VectorType(self.convert(type_.get_element_type()), type_.get_shape())
+        raise Unsupported(f"values of type {type_} in a kernel")
+
+    def result_type(self, types: Sequence[Attribute]) -> Attribute:
+        """Return what a function with these results returns in LLVM: nothing, the value, or a struct of the values."""
+        converted = [self.convert(type_) for type_ in types]
+        if not converted:
+            return llvm.LLVMVoidType()
+        return converted[0] if len(converted) == 1 else llvm.LLVMStructType.from_type_list(converted)
+
+    def function_type(self, type_: FunctionType) -> llvm.LLVMFunctionType:
+        return llvm.LLVMFunctionType([self.convert(each) for each in type_.inputs], self.result_type(type_.outputs.data))
+
+
+@dataclass
+class Builder:
+    """Appends LLVM ops to `block`; `values` and `blocks` tell what the function's values and blocks became."""
+
+    module: ModuleState
+    block: Block
+    values: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    blocks: dict[Block, Block] = field(default_factory=dict[Block, Block])
+    constants: dict[tuple[Attribute, Attribute], Operation] = field(default_factory=dict[tuple[Attribute, Attribute], Operation])
+    origin: Attribute | None = None
+
+    def begin(self, op: Operation) -> None:
+        """Say which op is lowered from now on: what is appended comes from its HLO instruction."""
+        self.origin = op.attributes.get(HLO_OP)
+
+    def value(self, old: SSAValue) -> SSAValue:
+        """Return what `old` became."""
+        return self.values[old]
+
+    def operands(self, op: Operation) -> list[SSAValue]:
+        """Return what the operands of `op` became."""
+        values = self.values
+        return [values[operand] for operand in op.operands]
+
+    def convert(self, type_: Attribute) -> Attribute:
+        return self.module.convert(type_)
+
+    def add(
+        self,
+        kind: type[Operation],
+        operands: Sequence[SSAValue],
+        type_: Attribute,
+        properties: Mapping[str, Attribute] = NO_PROPERTIES,
+    ) -> SSAValue:
+        """Append an op with one result and return that; past the op's constructor, which costs three times as much."""
+        op = kind.create(operands=operands, result_types=(type_,), properties=properties)
+        self.append(op)
+        return op.results[0]
+
+    def append(self, op: Operation) -> None:
+        """Append an op that is built already; it comes from the HLO instruction of the op being lowered."""
+        if self.origin is not None:
+            op.attributes[HLO_OP] = self.origin
+        self.block.add_op(op)
+
+    def constant(self, value: Attribute, type_: Attribute) -> SSAValue:
+        """Return a constant; equal ones are one op at the top of the function."""
+        key = (value, type_)
+        op = self.constants.get(key)
+        if op is None:
+            op = llvm.ConstantOp.create(result_types=(type_,), properties={"value": value})
+            self.constants[key] = op
+        return op.results[0]
+
+    def integer(self, number: int, type_: IntegerType) -> SSAValue:
+        return self.constant(IntegerAttr(number, type_), type_)
+
+    def call(self, name: str, arguments: Sequence[SSAValue], type_: Attribute) -> SSAValue:
+        """Call a library function, which is declared with these types."""
+        signature = llvm.LLVMFunctionType([argument.type for argument in arguments], type_)
+        declared = self.module.declared.setdefault(name, signature)
+        assert declared == signature, f"{name} is called with different types"
+        op = llvm.CallOp(name, *arguments, return_type=type_)
+        self.append(op)
+        return op.results[0]
+
+    def place_constants(self, entry: Block) -> None:
+        """Put the constants at the top of the entry block, once the function is built."""
+        ops = [*self.constants.values()]
+        if entry.first_op is None:
+            entry.add_ops(ops)
+        else:
+            entry.insert_ops_before(ops, entry.first_op)
