@@ -21,6 +21,9 @@ class Kind(Enum):
     SYMBOL = 8
     CONSTANT = 9
 
+    # Enum hashes the member's name in Python; tables by kind are read on every substitution.
+    __hash__ = object.__hash__
+
 
 # Reading a member off an Enum class costs a call; the constructors below run by the million.
 ADD: Final = Kind.ADD

@@ -181,7 +181,7 @@ class IndexingMap:
         if self.is_known_empty:
             return self
         dims, symbols = _intervals(self.dims), _intervals(self.symbols)
-        domain, results = _simplify_parts(dims, symbols, self.constraints, self.results, preserve_points)
+        domain, results = simplify_parts(dims, symbols, self.constraints, self.results, preserve_points)
         return self if domain is None else self.with_domain(domain, results)
 
     def substitute(self, dims: Sequence[Expr] = (), symbols: Sequence[Expr] = ()) -> IndexingMap:
@@ -294,7 +294,7 @@ class IndexingMap:
 
 
 @lru_cache(maxsize=8192)
-def _simplify_parts(
+def simplify_parts(
     dims: tuple[Interval, ...],
     symbols: tuple[Interval, ...],
     constraints: tuple[Constraint, ...],

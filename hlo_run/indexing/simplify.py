@@ -65,6 +65,8 @@ class Simplifier:
         done = self._done.get(expr)
         if done is not None:
             return done
+        if expr.kind is CONSTANT:
+            return expr
         current = expr
         for _ in range(_MAX_ROUNDS):
             following = self._step(current)
@@ -90,12 +92,15 @@ class Simplifier:
             return expr
         if kind is ADD:
             return self._sum(expr)
+        if kind is MUL and expr.right.kind is CONSTANT and expr.left.is_variable:
+            return expr
         left, right = self(expr.left), self(expr.right)
         if kind is MUL:
             return self._product(left, right)
         if kind is MIN or kind is MAX:
             return self._min_max(kind, left, right)
-        right = self._as_constant(right)
+        if right.kind is not CONSTANT:
+            right = self._as_constant(right)
         if right.kind is not CONSTANT:
             return _opaque_division(kind, left, right)
         if kind is MOD:
@@ -131,15 +136,10 @@ class Simplifier:
         merged = True
         while merged:
             merged = False
-            for base, factor in sorted(terms.items(), key=_term_key):
-                if not factor or base.right.kind is not CONSTANT or base.right.value <= 1:
-                    continue
-                if base.kind is MOD:
-                    change = self._merge_mod(terms, base, factor)
-                elif base.kind is FLOORDIV:
-                    change = self._split_negative_quotient(terms, base, factor)
-                else:
-                    continue
+            divisions = [term for term in terms.items() if term[1] and _divides_by_constant(term[0])]
+            for base, factor in sorted(divisions, key=_term_key):
+                merge = self._merge_mod if base.kind is MOD else self._split_negative_quotient
+                change = merge(terms, base, factor)
                 if change is not None:
                     rest += change
                     merged = True
@@ -253,13 +253,17 @@ class Simplifier:
         if whole or not 0 <= rest < m:
             return modulo(from_linear(kept, rest % m), constant(m))
         scaled, plain, g = _split_by_gcd(terms)
-        q = gcd(g, m)
-        if scaled and q != 1:
+        # XLA leaves (x * 4) mod 6 alone, though the common factor 2 could leave: g itself must divide m.
+        if scaled and g != 1 and m % g == 0:
             lower, upper = self.range(from_linear(plain, rest))
-            if lower >= 0 and upper < q:
-                inner = modulo(from_linear([(base, factor // q) for base, factor in scaled], 0), constant(m // q))
-                return inner * q + from_linear(plain, rest)
+            if lower >= 0 and upper < g:
+                inner = modulo(from_linear([(base, factor // g) for base, factor in scaled], 0), constant(m // g))
+                return inner * g + from_linear(plain, rest)
         return modulo(x, constant(m))
+
+
+def _divides_by_constant(expr: Expr) -> bool:
+    return (expr.kind is MOD or expr.kind is FLOORDIV) and expr.right.kind is CONSTANT and expr.right.value > 1
 
 
 def _term_key(term: Term) -> tuple[object, ...]:

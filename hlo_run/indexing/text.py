@@ -46,6 +46,7 @@ class _Parser:
                 break
         self._next = 0
         self._variables: dict[str, Expr] = {}
+        self._declared: set[str] = set()
 
     @property
     def _token(self) -> str:
@@ -81,36 +82,34 @@ class _Parser:
         self._expect("->")
         self._expect("(")
         results = self._list(")", self._sum)
-        groups = [self._intervals_of(names, prefix) for names, prefix in self._with_domain(dims, ranges, rts)]
+        if dims or ranges or rts or self._token == ",":
+            self._expect_domain()
+        groups = [self._intervals_of(names, prefix) for names, prefix in ((dims, "d"), (ranges, "s"), (rts, "rt"))]
         constraints: list[Constraint] = []
         while self._tokens[self._next][0] != "end":
             constraints.append((self._sum(), self._interval()))
-            if not self._accept(",") and self._tokens[self._next][0] != "end":
-                raise self._error(f"expected ',' between the intervals of an indexing map, found '{self._token}'")
+            self._separator()
         bare = IndexingMap(groups[0], groups[1], groups[2], tuple(results))
         return bare.with_constraints(constraints) if constraints else bare
 
-    def _with_domain(self, dims: list[str], ranges: list[str], rts: list[str]) -> list[tuple[list[str], str]]:
-        if dims or ranges or rts:
-            self._expect(",")
-        elif not self._accept(","):
-            return [(dims, "d"), (ranges, "s"), (rts, "rt")]
+    def _expect_domain(self) -> None:
+        self._expect(",")
         self._expect("domain")
         self._expect(":")
-        return [(dims, "d"), (ranges, "s"), (rts, "rt")]
 
     def _declarations(self, opening: str, make: Callable[[int], Expr]) -> list[str]:
         self._expect(opening)
         names = self._list(_CLOSING[opening], self._new_name)
         for number, name in enumerate(names):
-            if name in self._variables:
-                raise self._error(f"variable '{name}' is declared twice in an indexing map")
             self._variables[name] = make(number)
         return names
 
     def _new_name(self) -> str:
         if self._tokens[self._next][0] != "name" or self._token in _KEYWORDS:
             raise self._error(f"expected the name of a variable in an indexing map, found '{self._token or 'its end'}'")
+        if self._token in self._declared:
+            raise self._error(f"variable '{self._token}' is declared twice in an indexing map")
+        self._declared.add(self._token)
         return self._take()
 
     def _list(self, closing: str, item: Callable[[], _T]) -> list[_T]:
@@ -129,8 +128,13 @@ class _Parser:
                 raise self._error(f"expected the interval of variable '{name}', found '{self._token or 'its end'}'")
             self._next += 1
             variables.append(Variable(self._interval(), "" if name == f"{prefix}{number}" else name))
-            self._accept(",")
+            self._separator()
         return tuple(variables)
+
+    def _separator(self) -> None:
+        """Take the comma after an interval; the last one may go without it, and may have it."""
+        if not self._accept(",") and self._tokens[self._next][0] != "end":
+            raise self._error(f"expected ',' between the intervals of an indexing map, found '{self._token}'")
 
     def _interval(self) -> Interval:
         self._expect("in")

@@ -37,7 +37,7 @@ def thread_map(
     linear, stride = _linear_index(threads, blocks, tile_sizes)
     chunks = -(-count // stride)
     names = symbol_names or ("",) * len(tile_sizes)
-    ranges = [Variable(Interval(0, chunks - 1), "chunk")]
+    ranges = [Variable(Interval(0, chunks - 1))]
     ranges += [Variable(Interval(0, size - 1), name) for size, name in zip(tile_sizes, names, strict=True)]
     results: list[Expr] = [ZERO] * len(dims)
     divisor = 1
