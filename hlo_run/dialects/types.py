@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, TensorType, VectorType
+from xdsl.dialects.builtin import ArrayAttr, ComplexType, IntegerAttr, IntegerType, TensorType, VectorType
 from xdsl.ir import Attribute, SSAValue
 
 
@@ -15,6 +15,10 @@ def is_tensor(type_: Attribute) -> TypeGuard[TensorType[Attribute]]:
 
 def is_integer(type_: Attribute) -> TypeGuard[IntegerType]:
     return isinstance(type_, IntegerType)
+
+
+def is_complex(type_: Attribute) -> TypeGuard[ComplexType]:
+    return isinstance(type_, ComplexType)
 
 
 def is_array(attribute: Attribute | None) -> TypeGuard[ArrayAttr[Attribute]]:
