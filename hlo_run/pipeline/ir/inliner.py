@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Region
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr
+from xdsl.ir import Operation, Region
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -77,9 +77,9 @@ def _direct_calls(region: Region) -> Iterator[PureCallOp]:
 
 
 def _may_inline(call: PureCallOp, callee: func.FuncOp, calls: _Calls) -> bool:
-    if "noinline" in call.attributes or len(callee.body.blocks) != 1:
+    if _is_set(call, "noinline") or len(callee.body.blocks) != 1:
         return False
-    if "no_compute" in callee.attributes:
+    if _is_set(callee, "no_compute"):
         return True
     region = call.parent_region()
     assert region is not None, "a call stands in a region"
@@ -93,6 +93,12 @@ def _may_inline(call: PureCallOp, callee: func.FuncOp, calls: _Calls) -> bool:
         return True
     others = set(names) - {callee.sym_name.data}
     return any(name in others for name in calls.called_by(callee))
+
+
+def _is_set(op: Operation, name: str) -> bool:
+    """Tell whether a unit attribute is there, or a bool attribute is there and true."""
+    attribute = op.attributes.get(name)
+    return isinstance(attribute, UnitAttr) or (isinstance(attribute, IntegerAttr) and attribute.value.data != 0)
 
 
 def _op_count(region: Region) -> int:
