@@ -54,10 +54,11 @@ class ConvertIndexType(ModulePass):
 
 @dataclass
 class _Converter:
-    """`narrow` holds index values as integers, `converted` the index ops that have a copy in integers."""
+    """`narrow` holds index values as integers, `widened` the casts that gave them, `converted` ops with an integer copy."""
 
     type: IntegerType
     narrow: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    widened: list[Operation] = field(default_factory=list[Operation])
     converted: list[tuple[Operation, Operation]] = field(default_factory=list[tuple[Operation, Operation]])
 
     def convert(self, op: Operation) -> None:
@@ -74,6 +75,7 @@ class _Converter:
     def drop_cast(self, op: arith.IndexCastOp | IndexCastUIOp) -> None:
         if op.input.type == self.type:
             self.narrow[op.result] = op.input
+            self.widened.append(op)
         elif op.result.type == self.type and op.input in self.narrow:
             Rewriter.replace_op(op, [], [self.narrow[op.input]])
 
@@ -98,3 +100,6 @@ class _Converter:
                 Rewriter.insert_op(cast, InsertPoint.after(new))
                 op.results[0].replace_all_uses_with(cast.result)
             Rewriter.erase_op(op)
+        for op in self.widened:
+            if not op.results[0].uses:
+                Rewriter.erase_op(op)

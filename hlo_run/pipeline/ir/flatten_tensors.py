@@ -21,8 +21,10 @@ import numpy as np
 from xdsl.context import Context
 from xdsl.dialects import arith, func, tensor, vector
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     AffineMapAttr,
     BytesAttr,
+    DenseArrayBase,
     DenseIntOrFPElementsAttr,
     FunctionType,
     IndexType,
@@ -31,6 +33,8 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     TensorType,
     VectorType,
+    i32,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
@@ -49,6 +53,7 @@ from hlo_run.indexing.substitute import Substitution
 from hlo_run.indexing.variable import Variable
 
 _Position: TypeAlias = SSAValue | int
+_DYNAMIC = DenseArrayBase.from_list(i64, [DYNAMIC_INDEX])  # a position that is an operand
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,12 @@ def _flatten_access(op: Operation, offsets: _Offsets) -> None:
             _flatten_transfer(op, offsets)
         case vector.ExtractOp() if _rank(op.vector.type) > 1:
             _check_scalar(op, op.result.type)
-            index = offsets.of(op, op.vector.type, op.get_mixed_position())
-            Rewriter.replace_op(op, hand_on_origin(op, vector.ExtractOp(op.vector, [index], op.result.type)))
+            op.operands = [op.vector, offsets.of(op, op.vector.type, op.get_mixed_position())]
+            op.static_position = _DYNAMIC
         case vector.InsertOp() if _rank(op.dest.type) > 1:
             _check_scalar(op, op.source.type)
-            index = offsets.of(op, op.dest.type, op.get_mixed_position())
-            Rewriter.replace_op(op, hand_on_origin(op, vector.InsertOp(op.source, op.dest, [index])))
+            op.operands = [op.source, op.dest, offsets.of(op, op.dest.type, op.get_mixed_position())]
+            op.static_position = _DYNAMIC
         case _:
             pass
 
@@ -117,14 +122,10 @@ def _flatten_transfer(op: vector.TransferReadOp | vector.TransferWriteOp, offset
     if _rank(moved) != 1 or not op.permutation_map.data.is_minor_identity() or minor_to_major(type_)[0] != _rank(type_) - 1:
         raise InternalError(f"flatten-tensors cannot flatten '{op.name}' that does not move neighbours in memory")
     index = offsets.of(op, type_, op.indices)
-    flat = AffineMapAttr(AffineMap.identity(1))
-    new: Operation
-    if isinstance(op, vector.TransferReadOp):
-        new = vector.TransferReadOp(op.source, [index], op.padding, moved, op.in_bounds, flat)
-    else:
-        new = vector.TransferWriteOp(op.vector, op.source, [index], op.in_bounds, permutation_map=flat, result_type=type_)
-    new.attributes |= op.attributes
-    Rewriter.replace_op(op, new)
+    is_read = isinstance(op, vector.TransferReadOp)
+    op.operands = [op.source, index, op.padding] if is_read else [op.vector, op.source, index]
+    op.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [1, 1, 1, 0])
+    op.permutation_map = AffineMapAttr(AffineMap.identity(1))
 
 
 @dataclass
@@ -145,9 +146,10 @@ def _linear_index(op: Operation, type_: Attribute, indices: Sequence[_Position])
     sizes = type_.get_shape()
     layout = minor_to_major(type_) if is_tensor(type_) else tuple(reversed(range(len(sizes))))
     folder = _IndexFolder()
+    exprs = [folder.expr(index, Variable(Interval.of_size(size))) for index, size in zip(indices, sizes, strict=True)]
     total, stride = ZERO, 1
     for each in layout:
-        total += folder.expr(indices[each], Variable(Interval.of_size(sizes[each]))) * stride
+        total += exprs[each] * stride
         stride *= sizes[each]
     full = IndexingMap(tuple(folder.variables), (), (), (total,)).simplify()
     used, kept = full.remove_unused_vars()

@@ -9,7 +9,7 @@
 For loops 0, 1, .. up to a constant, inner ones first; not around calls, other loops or the inverse trigonometric and
 hyperbolic functions, which become long code. Up to `max_unroll_factor` steps: wholly. More: by the largest divisor of
 the number of steps that keeps the body under 400 operations, a function of math counting as 20. Positions stay index
-values, `%c1`, as they were induction variables.
+values, `%c1`, as they were induction variables; constants go to the start of the function.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, math, scf
-from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerAttr, ModuleOp
+from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
+from hlo_run.dialects.index_constants import IndexConstants
 from hlo_run.dialects.loops import counted_trips, yield_of
 from hlo_run.dialects.types import is_vector
 
@@ -59,25 +60,55 @@ class OptimizeLoops(ModulePass):
     max_unroll_factor: int = 4
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for loop in [loop for loop in op.walk(region_first=True) if isinstance(loop, scf.ForOp)]:
-            trips = counted_trips(loop)
-            factor = self._factor(loop, trips) if trips is not None else 1
-            if factor == trips:
-                _unroll_wholly(loop, factor)
-            elif factor > 1:
-                _unroll_in_part(loop, factor)
+        for function in op.body.block.ops:
+            if isinstance(function, func.FuncOp) and (entry := function.body.blocks.first) is not None:
+                self._unroll_loops(function, IndexConstants(entry))
 
-    def _factor(self, loop: scf.ForOp, trips: int) -> int:
+    def _unroll_loops(self, function: func.FuncOp, constants: IndexConstants) -> None:
+        overheads: dict[Operation, int] = {}
+        for loop in [loop for loop in function.walk(region_first=True) if isinstance(loop, scf.ForOp)]:
+            trips = counted_trips(loop)
+            if trips is None:
+                continue
+            factor = self._factor(loop, trips, overheads.get(loop, 0))
+            if factor == trips:
+                around = _loop_around(loop)
+                if around is not None:
+                    overheads[around] = overheads.get(around, 0) + _overhead(trips, overheads.get(loop, 0))
+                _unroll_wholly(loop, factor, constants)
+            elif factor > 1:
+                _unroll_in_part(loop, factor, constants)
+
+    def _factor(self, loop: scf.ForOp, trips: int, overhead: int) -> int:
         """Return how many steps shall become one; 1 to leave the loop as it is."""
         size = _body_size(loop)
         if size is None or trips < 1:
             return 1
         if trips <= self.max_unroll_factor:
             return trips
-        factor = min(trips, _MAX_BODY_SIZE // size)
-        while factor > 1 and trips % factor:
-            factor -= 1
-        return max(factor, 1)
+        factor = _largest_divisor(trips, _MAX_BODY_SIZE // (size + overhead))
+        # XLA looks at a loop that it left alone once more, and then the overhead has gone.
+        return factor if factor > 1 else _largest_divisor(trips, _MAX_BODY_SIZE // size)
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next((divisor for divisor in range(min(number, limit), 1, -1) if number % divisor == 0), 1)
+
+
+def _loop_around(loop: scf.ForOp) -> scf.ForOp | None:
+    around = loop.parent_op()
+    while around is not None and not isinstance(around, scf.ForOp):
+        around = around.parent_op()
+    return around
+
+
+def _overhead(trips: int, inner: int) -> int:
+    """Return what an unrolled loop adds to the size of the loop around it, besides its copies.
+
+    XLA counts the index arithmetic that its unrolling leaves (constant, product and sum for each copy but the first,
+    and a new step), though most of it is dead; the factors are XLA's only if ours are counted so.
+    """
+    return inner * trips + 3 * (trips - 1) + 1
 
 
 def _body_size(loop: scf.ForOp) -> int | None:
@@ -93,17 +124,19 @@ def _body_size(loop: scf.ForOp) -> int | None:
 def _size(op: Operation) -> int:
     if not op.results:
         return 1
+    if isinstance(op, arith.ConstantOp):
+        return 0
     type_ = op.results[0].type
     element = type_.get_element_type() if is_vector(type_) else type_
     is_long = op.name.startswith("math.") and not isinstance(op, _SHORT_MATH) and isa(element, AnyFloat)
     return (_MATH_SIZE if is_long else 1) * (type_.element_count() if is_vector(type_) else 1)
 
 
-def _unroll_wholly(loop: scf.ForOp, trips: int) -> None:
+def _unroll_wholly(loop: scf.ForOp, trips: int, constants: IndexConstants) -> None:
     values: list[SSAValue] = list(loop.iter_args)
     copies: list[Operation] = []
     for number in range(trips):
-        values = _copy_step(loop, copies, [_constant(number, loop), *values])
+        values = _copy_step(loop, copies, [constants.get(number), *values])
     Rewriter.insert_op(copies, InsertPoint.before(loop))
     for result, value in zip(loop.results, values, strict=True):
         result.name_hint = None  # it names a loop, not the value of its last step
@@ -111,19 +144,19 @@ def _unroll_wholly(loop: scf.ForOp, trips: int) -> None:
     Rewriter.erase_op(loop)
 
 
-def _unroll_in_part(loop: scf.ForOp, factor: int) -> None:
+def _unroll_in_part(loop: scf.ForOp, factor: int, constants: IndexConstants) -> None:
     """Put `factor` steps into one, and let the loop go `factor` at a time."""
     body = loop.body.block
     end = yield_of(body)
     values: list[SSAValue] = list(end.operands)
     copies: list[Operation] = []
     for number in range(1, factor):
-        shifted = arith.AddiOp(body.args[0], _constant(number, loop))
+        shifted = arith.AddiOp(body.args[0], constants.get(number))
         copies.append(shifted)
         values = _copy_step(loop, copies, [shifted.result, *values])
     Rewriter.insert_op(copies, InsertPoint.before(end))
     end.operands = values
-    loop.operands[2] = _constant(factor, loop)
+    loop.operands[2] = constants.get(factor)
 
 
 def _copy_step(loop: scf.ForOp, copies: list[Operation], arguments: list[SSAValue]) -> list[SSAValue]:
@@ -133,14 +166,3 @@ def _copy_step(loop: scf.ForOp, copies: list[Operation], arguments: list[SSAValu
     mapping: dict[SSAValue, SSAValue] = dict(zip(body.args, arguments, strict=True))
     copies += [op.clone(mapping) for op in body.ops if op is not end]
     return [mapping.get(value, value) for value in end.operands]
-
-
-def _constant(number: int, loop: scf.ForOp) -> SSAValue:
-    """Return the index constant, made in front of the loop."""
-    if number == 0:
-        return loop.lb
-    if number == 1:
-        return loop.step
-    constant = arith.ConstantOp(IntegerAttr(number, IndexType()))
-    Rewriter.insert_op(constant, InsertPoint.before(loop))
-    return constant.result

@@ -16,16 +16,17 @@ of maps in one block, or in blocks inside it, are computed once. Constants go to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func
-from xdsl.dialects.builtin import IndexType, IntegerAttr, ModuleOp
+from xdsl.dialects.builtin import IndexType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from hlo_run.dialects.index_constants import IndexConstants
 from hlo_run.dialects.loops import hand_on_origin
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp
 from hlo_run.indexing.expr import ADD, CEILDIV, CONSTANT, DIM, FLOORDIV, MIN, MOD, MUL, SYMBOL, Expr, Kind, floor_div
@@ -52,11 +53,10 @@ class SimplifyAffine(ModulePass):
                 _FunctionLowering(entry).lower_block(entry, {})
 
 
-@dataclass
 class _FunctionLowering:
-    entry: Block
-    constants: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
-    depths: dict[Block, int] = field(default_factory=dict[Block, int])
+    def __init__(self, entry: Block) -> None:
+        self.constants = IndexConstants(entry)
+        self._depths: dict[Block, int] = {}
 
     def lower_block(self, block: Block, known: _Known) -> None:
         for op in block.ops:
@@ -66,25 +66,17 @@ class _FunctionLowering:
             if isinstance(op, ApplyIndexingOp):
                 _MapLowering(self, op, known).run()
 
-    def constant(self, value: int) -> SSAValue:
-        found = self.constants.get(value)
-        if found is None:
-            op = arith.ConstantOp(IntegerAttr(value, _INDEX))
-            Rewriter.insert_op(op, InsertPoint.at_start(self.entry))
-            found = self.constants[value] = op.result
-        return found
-
     def depth(self, value: SSAValue) -> int:
         """Return the number of blocks around the definition of `value`."""
         owner = value.owner
         block = owner if isinstance(owner, Block) else owner.parent
         assert block is not None, "a value in use has a place"
-        found = self.depths.get(block)
+        found = self._depths.get(block)
         if found is None:
             found, place = 0, block.parent_block()
             while place is not None:
                 found, place = found + 1, place.parent_block()
-            self.depths[block] = found
+            self._depths[block] = found
         return found
 
 
@@ -113,7 +105,7 @@ class _MapLowering:
     def _build(self, expr: Expr) -> SSAValue:
         kind = expr.kind
         if kind is CONSTANT:
-            return self._function.constant(expr.value)
+            return self._function.constants.get(expr.value)
         if kind is DIM:
             return self._values[expr.value]
         if kind is SYMBOL:
@@ -154,13 +146,13 @@ class _MapLowering:
         is_mod = expr.kind is MOD
         if self._range(expr.left)[0] >= 0:
             return self._emit(arith.RemUIOp if is_mod else arith.DivUIOp, left, right)
-        zero = self._function.constant(0)
+        zero = self._function.constants.get(0)
         if is_mod:
             remainder = self._emit(arith.RemSIOp, left, right)
             raised = self._emit(arith.AddiOp, remainder, right, _WRAPS)
             return self._select(self._is_less(remainder, zero), raised, remainder)
         # For x < 0: floor(x / d) = -1 - (-1 - x) / d, with a division of numbers that are not negative.
-        minus_one = self._function.constant(-1)
+        minus_one = self._function.constants.get(-1)
         is_negative = self._is_less(left, zero)
         mirrored = self._select(is_negative, self._emit(arith.SubiOp, minus_one, left, _WRAPS), left)
         quotient = self._emit(arith.DivSIOp, mirrored, right)

@@ -51,6 +51,7 @@ def _unswitch(loop: scf.ForOp) -> list[scf.ForOp]:
     Rewriter.insert_op(outer, InsertPoint.before(loop))
     for result, new in zip(loop.results, outer.results, strict=True):
         result.replace_all_uses_with(new)
+        new.name_hint = None  # the name stays with the loop
     loop.detach()
     _keep_only(choice.true_region, choice)
     outer.true_region.block.add_ops([loop, scf.YieldOp(*loop.results)])
@@ -87,4 +88,6 @@ def _keep_only(region: Region, choice: scf.IfOp) -> None:
     results = tuple(chosen.operands)
     Rewriter.erase_op(chosen)
     Rewriter.inline_block(region.block, InsertPoint.before(choice))
+    for result in choice.results:
+        result.name_hint = None  # it names the choice, not what was chosen
     Rewriter.replace_op(choice, [], results)
