@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import gcd
 from typing import TypeAlias
 
-from hlo_run.indexing.expr import ADD, CONSTANT, MAX, MIN, MOD, MUL, Expr, add, constant, multiply
+from hlo_run.indexing.expr import ADD, CONSTANT, MUL, Expr, add, constant, multiply
 
 Term: TypeAlias = tuple[Expr, int]
 Linear: TypeAlias = tuple[tuple[Term, ...], int]
@@ -58,15 +57,3 @@ def from_linear(terms: Iterable[Term], rest: int) -> Expr:
 
 def _sort_key(expr: Expr) -> tuple[object, ...]:
     return expr.sort_key
-
-
-def known_divisor(expr: Expr) -> int:
-    """Return the largest number known to divide every value of `expr`; 0 for the constant 0."""
-    kind = expr.kind
-    if kind is CONSTANT:
-        return abs(expr.value)
-    if kind is MUL:
-        return known_divisor(expr.left) * known_divisor(expr.right)
-    if kind is ADD or kind is MOD or kind is MIN or kind is MAX:
-        return gcd(known_divisor(expr.left), known_divisor(expr.right))
-    return 1

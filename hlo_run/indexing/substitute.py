@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hlo_run.indexing.expr import DIM, MAKE, SYMBOL, Expr, symbol
+from hlo_run.indexing.expr import DIM, MAKE, SYMBOL, Expr
 
 
 class Substitution:
@@ -44,8 +44,3 @@ def replace_expressions(expr: Expr, replacements: Mapping[Expr, Expr]) -> Expr:
         return expr
     left, right = replace_expressions(expr.left, replacements), replace_expressions(expr.right, replacements)
     return expr if left is expr.left and right is expr.right else MAKE[expr.kind](left, right)
-
-
-def shift_symbols(expr: Expr, count: int, offset: int) -> Expr:
-    """Return `expr` with symbols 0..count-1 renumbered to offset..offset+count-1."""
-    return Substitution((), tuple(symbol(offset + i) for i in range(count)))(expr)

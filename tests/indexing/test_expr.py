@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from hlo_run.indexing import Expr, Kind, ceil_div, constant, dim, maximum, minimum, simplify_expr, symbol
-from hlo_run.indexing.linear import known_divisor
 from hlo_run.indexing.substitute import Substitution, replace_expressions
 
 d0, d1, s0 = dim(0), dim(1), symbol(0)
@@ -59,7 +58,6 @@ def test_questions() -> None:
     assert (expr.kind, expr.right.value, expr.left.right.value) == (Kind.MOD, 4, 3)
     assert (expr.uses_dim(0), expr.uses_dim(1), expr.uses_symbol(0)) == (True, False, False)
     assert (d0.is_variable, s0.is_variable, expr.is_variable, expr.is_binary, d0.is_binary) == (True, True, False, True, False)
-    assert [known_divisor(e) for e in (d0, d0 * 12 + d1 * 8, (d0 * 6) % 4, constant(0))] == [1, 4, 2, 0]
 
 
 def test_substitution() -> None:

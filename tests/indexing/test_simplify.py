@@ -12,6 +12,8 @@ from indexing_strategies import DIM_COUNT, bounds, checked, expressions, indexin
 
 from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, parse_indexing_map, simplify_expr
 from hlo_run.indexing.bijection import domain_points
+from hlo_run.indexing.domain import bounds_of
+from hlo_run.indexing.simplify import Simplifier
 
 
 def _values(expr: Expr, intervals: Sequence[Interval]) -> list[int]:
@@ -27,6 +29,14 @@ def test_expressions_agree_everywhere(expr: Expr, intervals: list[Interval], pre
     simple = simplify_expr(expr, intervals[:DIM_COUNT], intervals[DIM_COUNT:], preserve_points)
     assert _values(simple, intervals) == _values(expr, intervals)
     assert simplify_expr(simple, intervals[:DIM_COUNT], intervals[DIM_COUNT:], preserve_points) is simple
+
+
+@checked
+@given(st.lists(expressions, min_size=2, max_size=6), bounds)
+def test_results_do_not_depend_on_what_was_asked_before(exprs: list[Expr], intervals: list[Interval]) -> None:
+    dims, symbols = bounds_of(intervals[:DIM_COUNT]), bounds_of(intervals[DIM_COUNT:])
+    forwards, backwards = Simplifier(dims, symbols), Simplifier(dims, symbols)
+    assert [forwards(expr) for expr in exprs] == [backwards(expr) for expr in reversed(exprs)][::-1]
 
 
 @checked
