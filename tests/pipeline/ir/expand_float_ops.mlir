@@ -1,0 +1,48 @@
+// RUN: --only=expand-float-ops --twice
+// tanh of f32: clamped, small arguments are their own value, NaN passes the unordered comparisons.
+func.func @f(%x: f32) -> f32 {
+  %y = math.tanh %x : f32
+  return %y : f32
+}
+// CHECK: arith.cmpf ult, %x, %cst : f32
+// CHECK: arith.cmpf ugt
+// CHECK: [[C:%y_[0-9]+]] = arith.select
+// CHECK: [[M:%y_[0-9]+]] = math.absf %x : f32
+// CHECK: [[S:%y_[0-9]+]] = arith.mulf [[C]], [[C]] : f32
+// CHECK-COUNT-6: math.fma
+// CHECK: [[P:%y_[0-9]+]] = arith.mulf [[C]]
+// CHECK-COUNT-3: math.fma
+// CHECK: [[Q:%y_[0-9]+]] = arith.divf [[P]]
+// CHECK: [[SMALL:%y_[0-9]+]] = arith.cmpf olt, [[M]]
+// CHECK: [[R:%y_[0-9]+]] = arith.select [[SMALL]], [[C]], [[Q]] : f32
+// CHECK: return [[R]]
+// -----
+// RUN: --only=expand-float-ops --twice
+func.func @f(%x: f32) -> f32 {
+  %y = math.erf %x : f32
+  return %y : f32
+}
+// CHECK: math.copysign {{%cst[_0-9]*}}, %x : f32
+// CHECK: arith.maximumf %x
+// CHECK-COUNT-10: math.fma
+// CHECK: arith.divf
+// CHECK: arith.cmpf oge
+// CHECK-NOT: math.erf
+// -----
+// RUN: --only=expand-float-ops
+// Other types stay for libdevice, but the sign of a bf16 goes by bits.
+func.func @f(%a: bf16, %b: f16, %c: f64, %d: f32) -> (bf16, f16, f64, f32) {
+  %w = math.tanh %a : bf16
+  %x = math.tanh %b : f16
+  %y = math.erf %c : f64
+  %z = math.absf %d : f32
+  %v = math.absf %w : bf16
+  return %v, %x, %y, %z : bf16, f16, f64, f32
+}
+// CHECK: %w = math.tanh %a : bf16
+// CHECK: math.tanh %b : f16
+// CHECK: math.erf %c : f64
+// CHECK: math.absf %d : f32
+// CHECK: [[B:%[a-z0-9_]+]] = arith.bitcast %w : bf16 to i16
+// CHECK: [[A:%[a-z0-9_]+]] = arith.andi [[B]], %c32767_i16 : i16
+// CHECK: arith.bitcast [[A]] : i16 to bf16
