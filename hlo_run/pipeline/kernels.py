@@ -25,7 +25,7 @@ LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"
 PTX = "ptx"
 
-_SHARED = re.compile(r"^\.shared \.align \d+ \.b(\d+) \w+(?:\[(\d+)\])?;", re.MULTILINE)
+_SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(\d+) \w+(?:\[(\d+)\])?;", re.MULTILINE)
 
 
 def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
