@@ -275,15 +275,15 @@ class ComputationParser:
         if found is None:
             hint = _did_you_mean(lexer.value, self._names) or "an instruction is defined before it is used"
             raise lexer.error(f"instruction does not exist: {lexer.value}", hint=hint)
+        lexer.advance()
+        if lexer.value == "#":
+            found = self._tuple_element(found, start)
         if declared is not None and found.shape is not UNKNOWN_SHAPE and not declared.compatible(found.shape):
             raise lexer.error(
                 f"The declared operand shape {declared.to_string(layout=False)} is not compatible with the shape of the "
                 f"operand instruction {found.shape.to_string(layout=False)}.",
                 start,
             )
-        lexer.advance()
-        if lexer.value == "#":
-            return self._tuple_element(found, start)
         return found
 
     def _nested(self, declared: Shape | None, start: int) -> HloInstruction:

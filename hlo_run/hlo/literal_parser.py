@@ -117,7 +117,7 @@ def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
     if found is None or shape.dtype.is_complex:
         return None
     end = found.end()
-    if lexer.text[end : end + 1] != ")":
+    if lexer.text[end : end + 1] != ")" or not found[0].rstrip().endswith("}"):
         # Only a constant's text ends at the first parenthesis; in a tuple the next element may follow a comma.
         return None
     body = _COMMENT.sub("", found[0]) if "/" in found[0] else found[0]

@@ -63,10 +63,14 @@ _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED",
 def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
     """Return the whole module; an empty line follows the header and every computation."""
     parts = [_header(module)]
-    if options.metadata and "stack_frames" in module.attrs:
+    if options.metadata and "stack_frames" in module.attrs and _uses_stack_frames(module):
         parts.append(f"{module.attrs['stack_frames']}\n\n")
     parts += [computation_to_string(computation, options) + "\n" for computation in computation_order(module)]
     return "\n".join(parts) + "\n"
+
+
+def _uses_stack_frames(module: HloModule) -> bool:
+    return any("stack_frame_id=" in str(i.attrs.get("metadata", "")) for c in module.computations for i in c.instructions)
 
 
 def _header(module: HloModule) -> str:

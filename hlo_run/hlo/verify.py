@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes import EntryLayout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -136,5 +138,17 @@ def _verify_entry_layout(module: HloModule) -> None:
             )
 
 
+def written_name(instruction: HloInstruction) -> str:
+    """Return the name that stands in the text; the instruction's own may have got another number to be unique."""
+    where = instruction.where
+    found = _NAME.match(where.source_line, where.column - 1) if where else None
+    root = _NUMBER.sub("", instruction.name)
+    return found[1] if found and _NUMBER.sub("", found[1]) == root else instruction.name
+
+
+_NAME = re.compile(r"%?([A-Za-z_][\w.\-]*)")
+_NUMBER = re.compile(r"\.\d+$")
+
+
 def _error(instruction: HloInstruction, message: str) -> ParseError:
-    return ParseError(f"'{instruction.name}' ({instruction.opcode}): {message}", instruction.where)
+    return ParseError(f"'{written_name(instruction)}' ({instruction.opcode}): {message}", instruction.where)

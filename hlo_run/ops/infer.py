@@ -6,6 +6,7 @@ from hlo_run.errors import HloRunError, ParseError
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import check_size
+from hlo_run.hlo.verify import written_name
 from hlo_run.ops import control, elementwise, linalg, reduce, shaping
 from hlo_run.ops.rule import Rule, brief, is_open
 
@@ -61,6 +62,6 @@ def infer_shape(instruction: HloInstruction) -> Shape:
 
 
 def _error(instruction: HloInstruction, message: str, hint: str = "") -> ParseError:
-    text = f"'{instruction.name}' ({instruction.opcode}): {message}"
-    operands = tuple(f"operand '{o.name}' has shape {brief(o.shape)}" for o in instruction.operands[:4])
+    text = f"'{written_name(instruction)}' ({instruction.opcode}): {message}"
+    operands = tuple(f"operand '{written_name(o)}' has shape {brief(o.shape)}" for o in instruction.operands[:4])
     return ParseError(text, instruction.where, hint, operands)

@@ -42,6 +42,9 @@ def _reducer_types(instruction: HloInstruction, values: Sequence[Shape]) -> list
     results = _results(reducer)
     if len(results) != len(values) or any(result.rank or not result.is_array for result in results):
         raise refuse(f"reducer '{reducer.name}' must return {len(values)} scalars, but returns {brief(reducer.root.shape)}")
+    for parameter, result in zip(reducer.parameters, results, strict=False):
+        if parameter.shape.element_type != result.element_type:
+            raise refuse(f"reducer '{reducer.name}': expected {brief(parameter.shape)}, found {brief(result)}")
     return [result.element_type for result in results]
 
 
