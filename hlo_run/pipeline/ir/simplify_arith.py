@@ -26,8 +26,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from hlo_run.dialects import gpu
 from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.dialects.folding import fold
+from hlo_run.dialects.functions import functions
 from hlo_run.dialects.loops import hand_on_origin
-from hlo_run.dialects.rewriting import replace_op
+from hlo_run.dialects.rewriting import erase_dead_ops, replace_op
 from hlo_run.dialects.scf_folding import simplify_for, simplify_if
 from hlo_run.dialects.types import constant_int, is_integer
 from hlo_run.dialects.value_ranges import range_attribute, range_of, set_range
@@ -52,6 +53,8 @@ class SimplifyArith(ModulePass):
                 simplify_if(inner)
             elif isinstance(inner, scf.ForOp):
                 simplify_for(inner)
+        for function in functions(op):
+            erase_dead_ops(function.body)
 
 
 def _simplify(op: Operation) -> None:
