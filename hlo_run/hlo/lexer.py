@@ -70,12 +70,13 @@ class Lexer:
         """Step to the next token."""
         found = self._match(self.text, self.pos)
         assert found is not None, "the last alternative takes any character"
-        kind = found.lastgroup
+        kind, index = found.lastgroup, found.lastindex
         assert kind is not None
+        assert index is not None
         self.kind = kind
-        self.value = found[kind]
+        self.value = found[index]
         # The place of a name is that of its `%`.
-        self.start = found.start(kind) - (kind == "percent")
+        self.start = found.start(index) - (kind == "percent")
         self.pos = found.end()
 
     def take(self, value: str) -> bool:

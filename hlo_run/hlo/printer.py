@@ -44,7 +44,7 @@ SHORT_PARSABLE = PrintOptions(
 # What XLA's dumps use unless flags say otherwise.
 DUMP = PrintOptions(compact_get_tuple_element=True)
 
-_HEADER_BEFORE_LAYOUT = ("is_scheduled", "input_output_alias", "buffer_donor", "alias_passthrough_params")
+_HEADER_BEFORE_LAYOUT = ("input_output_alias", "buffer_donor", "alias_passthrough_params")
 _HEADER_AFTER_LAYOUT = (
     "allow_spmd_sharding_propagation_to_parameters",
     "allow_spmd_sharding_propagation_to_output",
@@ -77,7 +77,7 @@ def _header(module: HloModule) -> str:
     parts = [f"HloModule {module.name}"]
     if module.schedule is not None:
         parts.append("is_scheduled=true")
-    parts += [f"{name}={_header_value(module, name)}" for name in _HEADER_BEFORE_LAYOUT[1:] if _has(module, name)]
+    parts += [f"{name}={_header_value(module, name)}" for name in _HEADER_BEFORE_LAYOUT if _has(module, name)]
     parts.append(f"entry_computation_layout={format_entry_layout(_entry_layout(module))}")
     parts += [f"{name}={_header_value(module, name)}" for name in _HEADER_AFTER_LAYOUT if _has(module, name)]
     return ", ".join(parts) + "\n"
