@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, bf16, f32, i16
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -61,16 +61,10 @@ class ExpandFloatOps(ModulePass):
     name = "expand-float-ops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for each in [*op.walk()]:
-            match each:
-                case math.TanhOp() if each.result.type == f32:
-                    _replace(each, each.operand, _tanh)
-                case math.ErfOp() if each.result.type == f32:
-                    _replace(each, each.operand, _erf)
-                case math.AbsFOp() if each.result.type == bf16:
-                    _replace(each, each.operand, _absolute_bf16)
-                case _:
-                    pass
+        for each in [each for each in op.walk() if type(each) in _EXPANSIONS]:
+            type_, expand = _EXPANSIONS[type(each)]
+            if each.results[0].type == type_:
+                _replace(each, each.operands[0], expand)
 
 
 @dataclass
@@ -139,3 +133,10 @@ def _absolute_bf16(formula: _Formula, x: SSAValue) -> SSAValue:
     bits = formula.add(arith.BitcastOp(x, i16))
     mask = formula.add(arith.ConstantOp(IntegerAttr(_BF16_MAGNITUDE, i16)))
     return formula.add(arith.BitcastOp(formula.add(arith.AndIOp(bits, mask)), bf16))
+
+
+_EXPANSIONS: dict[type[Operation], tuple[Attribute, Callable[[_Formula, SSAValue], SSAValue]]] = {
+    math.TanhOp: (f32, _tanh),
+    math.ErfOp: (f32, _erf),
+    math.AbsFOp: (bf16, _absolute_bf16),
+}

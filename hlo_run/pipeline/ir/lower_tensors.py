@@ -17,8 +17,10 @@ and the index arithmetic. Loads from arguments marked `xla.invariant` become `in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects import arith, func, llvm, scf, tensor, vector
@@ -100,6 +102,7 @@ class _Globals:
         Rewriter.insert_op(op, InsertPoint.before(first) if first else InsertPoint.at_end(body))
 
 
+@lru_cache(maxsize=64)
 def memory_type(element: Attribute) -> Attribute:
     """Return the LLVM type of an element in memory; raises Unsupported for those that have none yet."""
     if isa(element, IntegerType) and element.width.data in (8, 16, 32, 64):
@@ -156,41 +159,43 @@ class _FunctionLowering:
             self._operation(op)
 
     def _operation(self, op: Operation) -> None:
-        for result in op.results:
-            if is_tensor(result.type):
-                result.name_hint = None  # a state's name is not the buffer's
-        match op:
-            case tensor.ExtractOp():
-                self._load(op, op.tensor, op.indices, op.result.type, alignment=None)
-            case tensor.InsertOp():
-                self._store(op, op.scalar, op.dest, op.indices, alignment=None)
-            case vector.TransferReadOp():
-                assert is_vector(op.result.type), "a transfer moves a vector"
-                alignment = self._vector_alignment(op.source, op.indices, op.result.type.get_element_type())
-                self._load(op, op.source, op.indices, op.result.type, alignment)
-            case vector.TransferWriteOp():
-                assert is_vector(op.vector.type), "a transfer moves a vector"
-                alignment = self._vector_alignment(op.source, op.indices, op.vector.type.get_element_type())
-                self._store(op, op.vector, op.source, op.indices, alignment)
-            case AllocateSharedOp():
-                self._shared_tile(op)
-            case SyncThreadsOp():
-                Rewriter.replace_op(op, hand_on_origin(op, BarrierOp()), [*op.tensors])
-            case arith.ConstantOp() if is_tensor(op.result.type):
-                self._array_constant(op, op.result.type)
-            case scf.ForOp():
-                self._loop(op)
-            case scf.IfOp() | scf.IndexSwitchOp():
-                self._branches(op)
-            case arith.SelectOp() if is_tensor(op.result.type):
-                selected = arith.SelectOp(op.cond, op.lhs, op.rhs)
-                Rewriter.replace_op(op, [] if op.lhs is op.rhs else selected, [op.lhs] if op.lhs is op.rhs else None)
-            case func.ReturnOp():
-                op.operands = [operand for operand in op.operands if operand.type != _POINTER]
-            case AtomicRMWOp():
-                raise Unsupported("atomic updates in a kernel", hint="scatter with unique_indices=true needs none")
-            case _:
-                assert not any(is_tensor(result.type) for result in op.results), f"{op.name} gives a tensor"
+        lower = _LOWERINGS.get(type(op))
+        if lower is not None:
+            for result in op.results:
+                if is_tensor(result.type):
+                    result.name_hint = None  # a state's name is not the buffer's
+            lower(self, op)
+            return
+        assert not any(is_tensor(result.type) for result in op.results), f"{op.name} gives a tensor"
+
+    def extract(self, op: tensor.ExtractOp) -> None:
+        self._load(op, op.tensor, op.indices, op.result.type, alignment=None)
+
+    def insert(self, op: tensor.InsertOp) -> None:
+        self._store(op, op.scalar, op.dest, op.indices, alignment=None)
+
+    def transfer_read(self, op: vector.TransferReadOp) -> None:
+        self._load(op, op.source, op.indices, op.result.type, self._vector_alignment(op.source, op.indices, op.result.type))
+
+    def transfer_write(self, op: vector.TransferWriteOp) -> None:
+        self._store(op, op.vector, op.source, op.indices, self._vector_alignment(op.source, op.indices, op.vector.type))
+
+    def synchronize(self, op: SyncThreadsOp) -> None:
+        Rewriter.replace_op(op, hand_on_origin(op, BarrierOp()), [*op.tensors])
+
+    def select(self, op: arith.SelectOp) -> None:
+        if not is_tensor(op.result.type):
+            return
+        if op.lhs is op.rhs:
+            Rewriter.replace_op(op, [], [op.lhs])
+        else:
+            Rewriter.replace_op(op, hand_on_origin(op, arith.SelectOp(op.cond, op.lhs, op.rhs)))
+
+    def return_(self, op: func.ReturnOp) -> None:
+        op.operands = [operand for operand in op.operands if operand.type != _POINTER]
+
+    def atomic(self, op: AtomicRMWOp) -> None:
+        raise Unsupported("atomic updates in a kernel", hint="scatter with unique_indices=true needs none")
 
     # Accesses.
 
@@ -234,29 +239,32 @@ class _FunctionLowering:
             Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
         return gep.res
 
-    def _vector_alignment(self, base: SSAValue, indices: Sequence[SSAValue], element: Attribute) -> int:
+    def _vector_alignment(self, base: SSAValue, indices: Sequence[SSAValue], type_: Attribute) -> int:
+        assert is_vector(type_), "a transfer moves a vector"
         known = self.alignments.get(base)
         at_start = all(constant_int(index) == 0 for index in indices)
-        return known if known is not None and at_start else _bytes_of(element)
+        return known if known is not None and at_start else _bytes_of(type_.get_element_type())
 
     # Buffers of the kernel's own.
 
-    def _shared_tile(self, op: AllocateSharedOp) -> None:
+    def shared_tile(self, op: AllocateSharedOp) -> None:
         name = self.globals.shared(_array_type(tensor_type(op.res)))
         address = llvm.AddressOfOp(name, _SHARED_POINTER)
         cast = AddrSpaceCastOp(address, _POINTER)
         cast.result.name_hint = op.res.name_hint
         Rewriter.replace_op(op, [hand_on_origin(op, address), hand_on_origin(op, cast)])
 
-    def _array_constant(self, op: arith.ConstantOp, type_: TensorType[Attribute]) -> None:
-        value = op.value
+    def constant(self, op: arith.ConstantOp) -> None:
+        type_, value = op.result.type, op.value
+        if not is_tensor(type_):
+            return
         assert isinstance(value, DenseIntOrFPElementsAttr), "a tensor constant is dense"
         name = self.globals.constant(_array_type(type_), value)
         Rewriter.replace_op(op, hand_on_origin(op, llvm.AddressOfOp(name, _POINTER)))
 
     # Control flow.
 
-    def _loop(self, op: scf.ForOp) -> None:
+    def loop(self, op: scf.ForOp) -> None:
         """Inside the loop a buffer is what it was before; a step that yields another buffer cannot be expressed."""
         body = op.body.block
         buffers = [place for place, arg in enumerate(body.args[1:]) if is_tensor(arg.type)]
@@ -274,7 +282,7 @@ class _FunctionLowering:
         new = scf.ForOp(op.lb, op.ub, op.step, [inits[place] for place in kept], op.detach_region(op.body))
         _replace_without(op, new, buffers, inits)
 
-    def _branches(self, op: scf.IfOp | scf.IndexSwitchOp) -> None:
+    def branches(self, op: scf.IfOp | scf.IndexSwitchOp) -> None:
         """A buffer that is the same in all branches vanishes from the results; otherwise a pointer takes its place."""
         blocks = [block for region in op.regions for block in region.blocks]
         for block in blocks:
@@ -297,6 +305,23 @@ class _FunctionLowering:
             operands=op.operands, result_types=types, properties=op.properties, regions=regions, attributes=op.attributes
         )
         _replace_without(op, new, same, firsts)
+
+
+_LOWERINGS: dict[type[Operation], Callable[[_FunctionLowering, Any], None]] = {
+    tensor.ExtractOp: _FunctionLowering.extract,
+    tensor.InsertOp: _FunctionLowering.insert,
+    vector.TransferReadOp: _FunctionLowering.transfer_read,
+    vector.TransferWriteOp: _FunctionLowering.transfer_write,
+    AllocateSharedOp: _FunctionLowering.shared_tile,
+    SyncThreadsOp: _FunctionLowering.synchronize,
+    arith.ConstantOp: _FunctionLowering.constant,
+    arith.SelectOp: _FunctionLowering.select,
+    scf.ForOp: _FunctionLowering.loop,
+    scf.IfOp: _FunctionLowering.branches,
+    scf.IndexSwitchOp: _FunctionLowering.branches,
+    func.ReturnOp: _FunctionLowering.return_,
+    AtomicRMWOp: _FunctionLowering.atomic,
+}
 
 
 def _become(state: SSAValue, pointer: SSAValue) -> None:

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from xdsl.dialects import llvm
-from xdsl.dialects.builtin import AnyFloat, FunctionType, IndexType, IntegerAttr, IntegerType, VectorType, i8
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    DenseArrayBase,
+    FunctionType,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    SymbolRefAttr,
+    VectorType,
+    i8,
+    i32,
+)
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
@@ -17,6 +28,12 @@ from hlo_run.errors import Unsupported
 
 # Lowers one op: reads the LLVM values of its operands, gives LLVM values for its results.
 Handler: TypeAlias = Callable[["Builder", Any], None]
+_PLAIN_CALL: Mapping[str, Attribute] = {
+    "fastmathFlags": llvm.FastMathAttr("none"),
+    "CConv": llvm.CallingConventionAttr("ccc"),
+    "TailCallKind": llvm.TailCallKindAttr(llvm.TailCallKind.NONE),
+    "op_bundle_sizes": DenseArrayBase.from_list(i32, ()),
+}
 NO_PROPERTIES: Mapping[str, Attribute] = {}
 
 
@@ -120,9 +137,12 @@ class Builder:
         signature = llvm.LLVMFunctionType([argument.type for argument in arguments], type_)
         declared = self.module.declared.setdefault(name, signature)
         assert declared == signature, f"{name} is called with different types"
-        op = llvm.CallOp(name, *arguments, return_type=type_)
-        self.append(op)
-        return op.results[0]
+        return self.call_function(SymbolRefAttr(name), arguments, type_)
+
+    def call_function(self, callee: SymbolRefAttr, arguments: Sequence[SSAValue], type_: Attribute) -> SSAValue:
+        """Call a function that returns a value, past the op's costly constructor."""
+        segments = DenseArrayBase.from_list(i32, [len(arguments), 0])
+        return self.add(llvm.CallOp, arguments, type_, {"callee": callee, "operandSegmentSizes": segments, **_PLAIN_CALL})
 
     def place_constants(self, entry: Block) -> None:
         """Put the constants at the top of the entry block, once the function is built."""

@@ -87,16 +87,18 @@ def _vector_broadcast(builder: Builder, op: vector.BroadcastOp) -> None:
 
 
 def _call(builder: Builder, op: func.CallOp) -> None:
-    types = [builder.convert(result.type) for result in op.results]
-    returned = builder.module.result_type(op.result_types) if types else None
-    call = llvm.CallOp(op.callee, *builder.operands(op), return_type=returned)
-    builder.append(call)
-    if len(types) == 1:
-        builder.values[op.results[0]] = call.results[0]
+    arguments = builder.operands(op)
+    if not op.results:
+        builder.append(llvm.CallOp(op.callee, *arguments))
         return
-    for number, (result, type_) in enumerate(zip(op.results, types, strict=True)):
+    returned = builder.call_function(op.callee, arguments, builder.module.result_type(op.result_types))
+    if len(op.results) == 1:
+        builder.values[op.results[0]] = returned
+        return
+    for number, result in enumerate(op.results):
         position = DenseArrayBase.from_list(i64, [number])
-        builder.values[result] = builder.add(llvm.ExtractValueOp, [call.results[0]], type_, {"position": position})
+        type_ = builder.convert(result.type)
+        builder.values[result] = builder.add(llvm.ExtractValueOp, [returned], type_, {"position": position})
 
 
 def _return(builder: Builder, op: func.ReturnOp) -> None:
