@@ -160,6 +160,8 @@ def unpack_fp8(bits: U16, type_name: str) -> tuple[F32, F32]:
     return low, (bits >> np.uint16(8)).astype(np.uint8).view(dtype).astype(np.float32)
 
 
-def pack_halves(low: U16, high: U16) -> U32:
-    """Return the 32-bit register that holds two 16-bit values."""
-    return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
+def saturate_integer(x: Ints, target: np.dtype[Any]) -> Ints:
+    """Convert between integer types, clamped to the range of `target` (`cvt.sat`)."""
+    limits, own = np.iinfo(target), np.iinfo(x.dtype)
+    low, high = max(int(limits.min), int(own.min)), min(int(limits.max), int(own.max))
+    return np.clip(x, x.dtype.type(low), x.dtype.type(high)).astype(target)

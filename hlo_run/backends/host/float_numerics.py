@@ -58,6 +58,12 @@ def flush(x: F32) -> F32:
     return np.where(tiny, np.copysign(np.float32(0), x), x) if tiny.any() else x
 
 
+def flush_half(x: Half, kind: str) -> Half:
+    """Do the same for f16 or bf16 values, wide or not."""
+    tiny = np.abs(x) < x.dtype.type(2.0**-14 if kind == "f16" else 2.0**-126)
+    return np.where(tiny, np.copysign(x.dtype.type(0), x), x) if tiny.any() else x
+
+
 def saturate(x: Float) -> Float:
     """Clamp to [0, 1]; NaN becomes +0 (`.sat`)."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
@@ -183,11 +189,18 @@ def fma_f32(a: F64, b: F64, c: F64) -> F32:
     except FloatingPointError:
         return add_to_odd(product, c).astype(np.float32)
     ties = (total.view(np.uint64) & _TIE_MASK) == _TIE
-    if not ties.any():
-        return result
-    product, c, ties = np.broadcast_arrays(product, c, ties)
-    result[ties] = add_to_odd(product[ties], c[ties]).astype(np.float32)
+    if ties.any():
+        index = np.flatnonzero(ties)
+        exact = add_to_odd(_picked(product, total.shape, index), _picked(c, total.shape, index))
+        result.reshape(-1)[index] = exact.astype(np.float32)
     return result
+
+
+def _picked(x: F64, shape: tuple[int, ...], index: NDArray[np.intp]) -> F64:
+    """Return the items at flat positions of `x` broadcast to `shape`."""
+    if x.size == 1:
+        return x.reshape(1)
+    return (x if x.shape == shape else np.broadcast_to(x, shape)).reshape(-1).take(index)
 
 
 def fma_f32_directed(a: F64, b: F64, c: F64, mode: str) -> F32:
@@ -353,3 +366,35 @@ def in_f64(function: Any, x: F32) -> F32:
 def rsqrt(x: F64) -> F64:
     """Return 1 / sqrt(x); of -0, -inf."""
     return 1.0 / np.sqrt(x)
+
+
+# ---- two in one register --------------------------------------------------------------------------------------------
+
+
+def low_f32(pair: NDArray[np.uint64]) -> F32:
+    """Return the lower of two f32 in a 64-bit register."""
+    return pair.astype(np.uint32).view(np.float32)
+
+
+def high_f32(pair: NDArray[np.uint64]) -> F32:
+    """Return the upper of two f32 in a 64-bit register."""
+    return (pair >> np.uint64(32)).astype(np.uint32).view(np.float32)
+
+
+def test_property(x: Float, kind: str) -> Bool:
+    """`testp`: say of every value whether it is finite, infinite, a number, no number, normal, or subnormal."""
+    magnitude = np.abs(x)
+    least_normal = np.finfo(x.dtype).tiny
+    match kind:
+        case "finite":
+            return np.isfinite(x)
+        case "infinite":
+            return np.isinf(x)
+        case "number":
+            return ~np.isnan(x)
+        case "notanumber":
+            return np.isnan(x)
+        case "normal":
+            return np.isfinite(x) & (magnitude >= least_normal)
+        case _:
+            return (magnitude < least_normal) & (magnitude > 0)

@@ -254,3 +254,23 @@ def lookup3(a: U32, b: U32, c: U32, table: int) -> U32:
             term = (a if index & 4 else ~a) & (b if index & 2 else ~b)
             result |= term & (c if index & 1 else ~c)
     return result
+
+
+# ---- several values in one register ---------------------------------------------------------------------------------
+
+
+def pack_halves(low: NDArray[np.uint16], high: NDArray[np.uint16]) -> U32:
+    """Return the 32-bit register that holds two 16-bit values."""
+    return low.astype(np.uint32) | (high.astype(np.uint32) << np.uint32(16))
+
+
+def pack_words(low: U32, high: U32) -> U64:
+    """Return the 64-bit register that holds two 32-bit values."""
+    return low.astype(np.uint64) | (high.astype(np.uint64) << _32)
+
+
+def packed16(operation: np.ufunc, a: U32, b: U32, dtype: np.dtype[Any]) -> U32:
+    """Apply an operation to the 16-bit halves of 32-bit registers."""
+    wide_a, wide_b = (np.ascontiguousarray(x).view(dtype) for x in np.broadcast_arrays(a, b))
+    result: Ints = operation(wide_a, wide_b)
+    return result.view(np.uint32)

@@ -1,0 +1,261 @@
+"""The Host platform: runs an executable's kernels on the CPU, from the PTX text that a GPU would get."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import (
+    ArraySpec,
+    ArrayTree,
+    BufferAllocation,
+    BufferSlice,
+    CopyThunk,
+    Executable,
+    Kernel,
+    KernelThunk,
+    Thunk,
+)
+from hlo_run.backends.host.checks import CHECKS, KernelStatistics, make_observer
+from hlo_run.backends.host.emulator import check_launch, run_kernel
+from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
+from hlo_run.backends.host.program import Program, compile_program
+from hlo_run.backends.host.ptx import Relocation, Variable
+from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.backends.literals import Bytes, Literal, from_bytes, to_bytes
+from hlo_run.errors import DeviceError, UsageError
+from hlo_run.hlo.dtype import DTYPES
+
+DEFAULT_CHECKS = frozenset(("bounds", "align", "barrier"))
+_ALIGNMENT_BYTES = 256
+
+
+@dataclass(slots=True)
+class _LoadedKernel:
+    """A compiled kernel and the memory of its module's variables, which lives as long as the run."""
+
+    program: Program
+    kernel: Kernel
+    source_lines: list[str]
+    variables: dict[int, Region]
+
+
+class HostBackend:
+    """Runs executables on the CPU. Programs are kept per PTX text, so a second run of the same kernel starts at once.
+
+    `statistics` describes the last run's launches in order, where the check `statistics` was asked for.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[tuple[str, str], Program] = {}
+        self.statistics: tuple[KernelStatistics, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return "Host"
+
+    @property
+    def description(self) -> str:
+        return f"Host: PTX emulated on the CPU ({os.cpu_count()} cores)"
+
+    def run(
+        self,
+        executable: Executable,
+        arguments: Sequence[Literal],
+        *,
+        host_check: Iterable[str] = DEFAULT_CHECKS,
+        timeout_seconds: float | None = None,
+    ) -> Literal:
+        """Run with one literal per entry parameter and return the result.
+
+        `host_check` names what is watched: bounds, align and barrier (always, since memory must stay whole), race,
+        statistics. Raises DeviceError for faults of a kernel and for a timeout, Unsupported for PTX that is not known.
+        """
+        checks = frozenset(host_check)
+        if unknown := sorted(checks - CHECKS):
+            raise UsageError(f"unknown host check '{unknown[0]}'", hint=f"choose from {', '.join(sorted(CHECKS))}")
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        run = _Run(self, executable, checks, deadline)
+        run.place_arguments(arguments)
+        for thunk in executable.thunks:
+            run.thunk(thunk)
+        self.statistics = tuple(run.statistics)
+        return run.result()
+
+    def program(self, kernel: Kernel) -> Program:
+        """Return the kernel's program, compiled when it is first asked for."""
+        key = (kernel.ptx, kernel.name)
+        if key not in self._programs:
+            self._programs[key] = compile_program(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
+        return self._programs[key]
+
+
+class _Run:
+    """One run: the memory of the allocations and the kernels that were loaded."""
+
+    def __init__(self, backend: HostBackend, executable: Executable, checks: frozenset[str], deadline: float | None) -> None:
+        self._backend = backend
+        self._executable = executable
+        self._checks = checks
+        self._deadline = deadline
+        self._memory: dict[int, Bytes] = {}
+        self._kernels: dict[str, _LoadedKernel] = {}
+        self._written = frozenset(_written_allocations(executable.thunks))
+        self.statistics: list[KernelStatistics] = []
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def place_arguments(self, arguments: Sequence[Literal]) -> None:
+        """Make the allocations: arguments and constants with their bytes, all others uninitialised."""
+        executable = self._executable
+        if len(arguments) != len(executable.parameters):
+            raise DeviceError(f"{len(executable.parameters)} arguments are needed, but {len(arguments)} are given")
+        data: dict[int, list[tuple[ArraySpec, NDArray[Any]]]] = {}
+        for tree, literal in zip(executable.parameters, arguments, strict=True):
+            for spec, array in _leaves(tree, literal):
+                data.setdefault(spec.slice.allocation, []).append((spec, array))
+        for allocation in executable.allocations:
+            self._memory[allocation.index] = self._allocate(allocation, data.get(allocation.index, []))
+
+    def _allocate(self, allocation: BufferAllocation, arrays: list[tuple[ArraySpec, NDArray[Any]]]) -> Bytes:
+        if len(arrays) == 1 and allocation.index not in self._written:
+            spec, array = arrays[0]
+            data = to_bytes(array, spec.dtype, spec.minor_to_major)
+            if spec.slice.offset_bytes == 0 and data.size == allocation.size_bytes and data.ctypes.data % 16 == 0:
+                return data  # nothing writes here: no copy is needed
+        memory = poisoned(-(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+        if constant := allocation.constant:
+            items = np.frombuffer(constant.items, DTYPES[constant.dtype].numpy).reshape(constant.dims)
+            data = to_bytes(items, constant.dtype, constant.minor_to_major)
+            memory[: data.size] = data
+        for spec, array in arrays:
+            self._bytes(spec.slice, memory)[:] = to_bytes(array, spec.dtype, spec.minor_to_major)
+        return memory
+
+    def _bytes(self, piece: BufferSlice, memory: Bytes | None = None) -> Bytes:
+        whole = self._memory[piece.allocation] if memory is None else memory
+        return whole[piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
+
+    def result(self) -> Literal:
+        """Return the literal tree of the result."""
+        return self._literal(self._executable.result)
+
+    def _literal(self, tree: ArrayTree) -> Literal:
+        if isinstance(tree, tuple):
+            return tuple(self._literal(element) for element in tree)
+        data = self._bytes(tree.slice)
+        array = from_bytes(data, tree.dtype, tree.dims, tree.minor_to_major)
+        # A result that shares memory with an argument would change under the caller's hands.
+        is_argument = any(
+            allocation.index == tree.slice.allocation and allocation.parameter_number is not None
+            for allocation in self._executable.allocations
+        )
+        return array.copy() if is_argument else array
+
+    # ---- thunks -------------------------------------------------------------------------------------------------
+
+    def thunk(self, thunk: Thunk) -> None:
+        """Do what one thunk asks for."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise DeviceError(f"the run ran out of time before thunk '{thunk.name}'")
+        match thunk:
+            case KernelThunk():
+                self._launch(thunk)
+            case CopyThunk():
+                self._bytes(thunk.destination)[:] = self._bytes(thunk.source)
+
+    def _launch(self, thunk: KernelThunk) -> None:
+        loaded = self._load(thunk.kernel)
+        regions, parameters = self._argument_regions(thunk)
+        statistics = KernelStatistics(loaded.kernel.name)
+        launch = Launch(
+            loaded.kernel,
+            loaded.source_lines,
+            {**regions, **loaded.variables},
+            parameters,
+            make_observer(self._checks, statistics),
+        )
+        check_launch(loaded.program, launch)
+        run_kernel(loaded.program, launch, self._deadline)
+        if "statistics" in self._checks:
+            self.statistics.append(statistics)
+
+    def _argument_regions(self, thunk: KernelThunk) -> tuple[dict[int, Region], list[NDArray[np.uint64]]]:
+        """Give each argument a number of its own: a pointer that leaves its slice is seen even inside the allocation."""
+        regions: dict[int, Region] = {}
+        parameters: list[NDArray[np.uint64]] = []
+        for number, argument in enumerate(thunk.arguments):
+            piece = argument.slice
+            end = piece.offset_bytes + piece.size_bytes
+            regions[number + 1] = Region(
+                f"argument {number} (allocation {piece.allocation})",
+                "global",
+                self._memory[piece.allocation],
+                piece.offset_bytes,
+                end,
+                writable=argument.written,
+            )
+            address = ((number + 1) << NUMBER_SHIFT) + piece.offset_bytes
+            parameters.append(np.full((1, 1), address, np.uint64))
+        return regions, parameters
+
+    def _load(self, name: str) -> _LoadedKernel:
+        loaded = self._kernels.get(name)
+        if loaded is None:
+            kernel = self._executable.kernel(name)
+            program = self._backend.program(kernel)
+            loaded = _LoadedKernel(program, kernel, kernel.ptx.split("\n"), variable_regions(program.variables))
+            self._kernels[name] = loaded
+        return loaded
+
+
+def variable_regions(variables: Mapping[int, Variable]) -> dict[int, Region]:
+    """Return fresh memory for a module's global and constant variables; without initialiser they are zero, as PTX says."""
+    numbers = {variable.name: number for number, variable in variables.items()}
+    regions: dict[int, Region] = {}
+    for number, variable in variables.items():
+        data = np.zeros(-(-variable.size_bytes // 16) * 16, np.uint8)
+        if variable.initializer is not None:
+            data[: len(variable.initializer)] = np.frombuffer(variable.initializer, np.uint8)
+        for relocation in variable.relocations:
+            _relocate(data, relocation, numbers)
+        writable = variable.space == "global"
+        regions[number] = Region(f"variable {variable.name}", variable.space, data, 0, variable.size_bytes, writable=writable)
+    return regions
+
+
+def _relocate(data: Bytes, relocation: Relocation, numbers: Mapping[str, int]) -> None:
+    number = numbers.get(relocation.symbol)
+    if number is None:
+        raise DeviceError(f"the PTX takes the address of '{relocation.symbol}', which it does not define")
+    address = (number << NUMBER_SHIFT) + relocation.addend
+    data[relocation.offset : relocation.offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
+
+
+def _leaves(tree: ArrayTree, literal: Literal) -> Iterable[tuple[ArraySpec, NDArray[Any]]]:
+    """Yield (spec, array) of every leaf of a parameter."""
+    if isinstance(tree, tuple):
+        if not isinstance(literal, tuple) or len(literal) != len(tree):
+            raise DeviceError("an argument is not the tuple that its parameter is")
+        for element, part in zip(tree, literal, strict=True):
+            yield from _leaves(element, part)
+        return
+    if isinstance(literal, tuple) or literal.shape != tree.dims:
+        raise DeviceError(f"an argument is not the {tree.dtype}{list(tree.dims)} that its parameter is")
+    yield tree, literal
+
+
+def _written_allocations(thunks: Sequence[Thunk]) -> Iterable[int]:
+    for thunk in thunks:
+        match thunk:
+            case KernelThunk():
+                yield from (argument.slice.allocation for argument in thunk.arguments if argument.written)
+            case CopyThunk():
+                yield thunk.destination.allocation
