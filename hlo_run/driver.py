@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 import hlo_run
@@ -13,10 +16,10 @@ from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
-from hlo_run.errors import DeviceError, HloRunError, Mismatch, UsageError
+from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal, literal_to_string
-from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo.printer import PrintOptions, module_to_string
 from hlo_run.hlo.source import read_module_text
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options, read_text
@@ -66,13 +69,19 @@ def _run_file(options: Options, file: str, number: int, console: Console) -> int
     except StopAtStage:
         return 0
     except HloRunError as error:
-        console.error(error)
-        return error.exit_code
+        return _failed(error, console)
     except MemoryError:
-        error = DeviceError("out of memory", hint="the arrays of this module do not fit into this machine's memory")
-        console.error(error)
-        return error.exit_code
+        return _failed(DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory"), console)
+    except Exception as error:  # a bug of ours outside the rows, which report their own
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{type(error).__name__}: {error}"
+        return _failed(InternalError(message, notes=(f"at {Path(frame.filename).name}:{frame.lineno}, {frame.name}",)), console)
     return 0
+
+
+def _failed(error: HloRunError, console: Console) -> int:
+    console.error(error)
+    return error.exit_code
 
 
 def choose_target(options: Options) -> targets.TargetSpec:
@@ -105,8 +114,7 @@ class FileRun:
             self._iterate(_Runner(INTERPRETER, lambda arguments: evaluate(module, arguments)), module, reference)
             return
         backend = open_backend(platform, options) if platform else None
-        # Compilation edits the module; the arguments and the reference want the one the user wrote.
-        executable = self._compile(module.clone(), backend)
+        executable = self._compile(module, backend)
         if backend is None:
             raise UsageError(f"no stage is called '{options.stage}'", hint=f"{HLO_INPUT}, hlo, a row of --list_passes, llvm, ptx")
         check_memory(executable)
@@ -145,11 +153,16 @@ class FileRun:
             observers.append(self._timing)
         if self._options.stage:
             observers.append(StageObserver(self._options.stage, self._console.out))
-        with self._console.busy(f"compiling {module.name}"):
-            executable = compile_module(PassContext(target, self._options, tuple(observers)), module)
-        if self._options.time_passes:
-            self._console.err(self._timing.table())
-        return executable
+        try:
+            with self._console.busy(f"compiling {module.name}"):
+                # Compilation edits; the arguments and the reference want the module the user wrote.
+                return compile_module(PassContext(target, self._options, tuple(observers)), module.clone())
+        except InternalError as error:
+            reproducer = _write_reproducer(module, self._options.xla_dump_to)
+            raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
+        finally:
+            if self._options.time_passes:
+                self._console.err(self._timing.table())
 
     def _target(self, backend: Backend | None) -> targets.TargetSpec:
         """Return what to compile for: the flags' choice, else the device that will run it, else the default."""
@@ -228,6 +241,16 @@ class _Runner:
         self.platform = platform
         self.run = run
         self.description = description
+
+
+def _write_reproducer(module: HloModule, directory: str) -> str:
+    """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
+    folder = directory if directory not in ("", "-") else None
+    with tempfile.NamedTemporaryFile(
+        "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
+    ) as file:
+        file.write(module_to_string(module, PrintOptions(large_constants=True)))
+    return file.name
 
 
 def list_passes() -> str:

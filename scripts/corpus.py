@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def main() -> int:
     files = sorted(f for f in arguments.folder.glob("*.hlo") if re.search(arguments.match, f.name))
     with ThreadPoolExecutor(arguments.jobs) as pool:
         rows: list[Row] = []
-        for row in pool.map(lambda file: _in_process(file, arguments), files):
+        for row in pool.map(partial(_in_process, arguments=arguments), files):
             rows.append(row)
             print(f"{row.status:<16}{row.seconds:7.2f}s  {row.file}  {row.detail}", flush=True)
     _print_summary(rows)
@@ -141,7 +142,7 @@ def _run(file: Path, arguments: argparse.Namespace) -> str:
     executable = compile_module(PassContext(preset(arguments.target), options), module.clone())
     spills = 0
     if find_ptxas() is not None:
-        spills = sum(report.spill_stores_bytes for kernel in executable.kernels for report in assemble(kernel.ptx))
+        spills = sum(report.spill_store_bytes for kernel in executable.kernels for report in assemble(kernel.ptx))
     check_memory(executable)
     actual = open_backend("Host", options).run(executable, values)
     _agree(evaluate(module, values), actual, module, "differs")

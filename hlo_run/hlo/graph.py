@@ -181,26 +181,39 @@ class HloComputation:
         return self.module is not None and self.module.entry is self
 
     def add(self, instruction: HloInstruction, is_root: bool = False, before: HloInstruction | None = None) -> HloInstruction:
-        """Add `instruction` at the end, or before another, and return it; its name is made unique in the module."""
+        """Add `instruction` at the end, or before another, and return it; its name is made unique in the module.
+
+        A schedule of the computation takes it in at the same place.
+        """
         instruction.parent = self
         if self.module is not None:
             instruction.name = self.module.unique_instruction_name(instruction.name)
         place = len(self.instructions) if before is None else self.instructions.index(before)
         self.instructions.insert(place, instruction)
+        order = self._schedule
+        if order is not None:
+            order.insert(len(order) if before is None else order.index(before), instruction)
         if is_root:
             self._root = instruction
         instruction.touch()
         return instruction
 
     def remove(self, instruction: HloInstruction) -> None:
-        """Remove an instruction without users that is not the root."""
+        """Remove an instruction without users that is not the root, from the schedule too."""
         assert not instruction.users, f"{instruction.name} is still used"
         assert instruction is not self._root, f"{instruction.name} is the root"
         instruction.touch()
         instruction.operands = ()
         instruction.called = {}
         self.instructions.remove(instruction)
+        if self._schedule is not None:
+            self._schedule.remove(instruction)
         instruction.parent = None
+
+    @property
+    def _schedule(self) -> list[HloInstruction] | None:
+        schedule = self.module.schedule if self.module is not None else None
+        return schedule.get(self) if schedule is not None else None
 
     def post_order(self) -> list[HloInstruction]:
         """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.

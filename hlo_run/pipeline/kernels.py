@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from hlo_run.analysis.fusion_analysis import analyze
@@ -12,6 +11,7 @@ from hlo_run.dialects.printer import print_module
 from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.pipeline.llvm.print import llvm_ir_text
 from hlo_run.pipeline.llvm.ptx import CompiledPtx, compile_llvm
+from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
 from hlo_run.pipeline.observer import Level, Step
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.runner import KernelRun, run_crossing
@@ -25,7 +25,7 @@ LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"
 PTX = "ptx"
 
-_SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(\d+) \w+(?:\[(\d+)\])?;", re.MULTILINE)
+_SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 
 
 def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
@@ -37,6 +37,7 @@ def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssi
     before = Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=request.kernel)
     ir_text = run_crossing(before, ctx, lambda: llvm_ir_text(emitted.module, request.kernel, launch.grid, launch.block))
     ptx = _compile_llvm(ctx, request.kernel, ir_text)
+    _check_with_ptxas(ctx, request.kernel, ptx)
     return Kernel(request.kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
 
 
@@ -92,6 +93,16 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str) -> str:
     return run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: compiled[0].ptx)
 
 
+def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str) -> None:
+    """Assemble the PTX where there is a ptxas, and tell the observers what it uses; raises InternalError if it is refused."""
+    cuda_data_dir = ctx.options.xla_gpu_cuda_data_dir
+    if find_ptxas(cuda_data_dir) is None:
+        return
+    reports = assemble(ptx, cuda_data_dir=cuda_data_dir)
+    for observer in ctx.observers:
+        observer.note(kernel, "ptxas", lambda: "\n".join(map(str, reports)))
+
+
 def _shared_bytes(ptx: str) -> int:
     """Return the static shared memory that the PTX declares, each tile from its own aligned start."""
-    return sum(int(bits) // 8 * math.prod(map(int, filter(None, [count]))) for bits, count in _SHARED.findall(ptx))
+    return sum(int(tile["bits"]) // 8 * int(tile["count"] or 1) for tile in _SHARED.finditer(ptx))

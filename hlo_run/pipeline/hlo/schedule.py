@@ -1,4 +1,4 @@
-"""Give every executed computation an order: the text's own if the module says it is scheduled, else post-order.
+"""Give every executed computation an order, unless the module came with one (`is_scheduled=true`): post-order.
 
 Needs nothing, leaves `HloModule.schedule`. XLA chooses among several list schedulers by peak memory; post-order is the
 one of them that is here. Control predecessors are respected by both.
@@ -24,11 +24,8 @@ class Schedule:
         """Set the schedule of computations that have none."""
         del ctx
         schedule = dict(module.schedule or {})
-        for computation in executed_computations(module):
-            if computation not in schedule:
-                is_ordered = module.attrs.get("is_scheduled") is True
-                schedule[computation] = list(computation.instructions) if is_ordered else computation.post_order()
-        if schedule != module.schedule:
-            module.schedule = schedule
+        missing = [c for c in executed_computations(module) if c not in schedule]
+        if missing:
+            module.schedule = schedule | {computation: computation.post_order() for computation in missing}
             module.attrs["is_scheduled"] = True
             module.version += 1

@@ -139,8 +139,9 @@ class Module:
         builder.getModulePassManager().run(self._handle, builder)
 
     def assemble(self, isa: Isa, level: int) -> str:
-        """Return the module as PTX; the module is used up by it."""
-        return str(_machine(isa, level).emit_assembly(self._handle))
+        """Return the module as PTX from its `.version` on (LLVM puts a comment before it); the module is used up by it."""
+        ptx = str(_machine(isa, level).emit_assembly(self._handle))
+        return ptx[ptx.index(".version") :]
 
     def __str__(self) -> str:
         return str(self._handle)

@@ -1,0 +1,268 @@
+"""The command line: where text goes, which code it ends with, and that bad input never shows a traceback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import run
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """HloModule small
+ENTRY e {
+  p = f32[3,40] parameter(0)
+  q = f32[3,40] parameter(1)
+  a = f32[3,40] add(p, q)
+  ROOT m = f32[3,40] multiply(a, p)
+}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    file = tmp_path / "small.hlo"
+    file.write_text(SMALL)
+    return str(file)
+
+
+def test_a_run_says_which_platform_and_ends_with_the_verdict(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", small]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"\n** Running {small} **\n"
+    assert "Running HLO module with runner Host" in err
+    assert "** Results on Host and Interpreter are close enough. **" in err
+    assert "0/1 runs failed." in err
+
+
+def test_literals_go_to_stdout(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", "--print_literals", "--iterations=2", small]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("** Argument 0 **") == 2
+    assert out.count("** Result with test runner Host **") == 2
+    assert out.count("** Result with reference runner Interpreter **") == 2
+    first, second = re.findall(r"\*\* Argument 0 \*\*\n(.*)", out)
+    assert first != second, "every iteration draws fresh arguments"
+    assert "=== Iteration 2" in err
+
+
+def test_the_seed_makes_the_arguments(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts: list[str] = []
+    for seed in (1, 1, 2):
+        run(["--platform=Interpreter", "--reference_platform=", "--print_literals", f"--seed={seed}", small])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_without_a_reference_nothing_is_compared(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", "--reference_platform=", small]) == 0
+    err = capsys.readouterr().err
+    assert "Skipping reference runner" in err
+    assert "close enough" not in err
+
+
+@pytest.mark.parametrize("stage", ["hlo-input", "hlo", "emit-kernels", "cse-2", "llvm-before-optimizations", "llvm", "ptx"])
+def test_a_stage_is_all_there_is_on_stdout(small: str, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([f"--stage={stage}", small]) == 0
+    out, err = capsys.readouterr()
+    assert out
+    assert "Running" not in out + err
+
+
+def test_ptx_is_one_module_per_kernel(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--stage=ptx", small])
+    out = capsys.readouterr().out
+    assert out.startswith(".version 8.6\n")
+    assert out.count(".version") == out.count(".entry") == 2
+
+
+def test_the_target_is_a_flag(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--stage=ptx", "--target=a100", small])
+    assert ".target sm_80\n" in capsys.readouterr().out
+    assert run(["--stage=ptx", "--target=voodoo2", small]) == 2
+    assert "choose one of" in capsys.readouterr().err
+
+
+def test_verbosity_five_shows_every_stage(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", "--v=5", small]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == f"** Running {small} **"
+    for row in ("fusion-wrapper", "emit-kernels (wrapped_add)", "flatten-tensors (wrapped_add)", "ptx (wrapped_multiply)"):
+        assert f"Dump After {row} //----- //" in err
+    assert err.rstrip().endswith("0/1 runs failed.")
+
+
+def test_dumps_have_xla_names(small: str, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    assert run(["--platform=Host", f"--xla_dump_to={folder}", "--xla_dump_hlo_pass_re=.*", small]) == 0
+    names = {path.name for path in folder.iterdir()}
+    assert {
+        "module_0000.small.before_optimizations.txt",
+        "module_0000.small.0002.pre-scheduling-passes.after_fusion-wrapper.before_schedule.txt",
+        "module_0000.small.sm_9.0a_gpu_after_optimizations.txt",
+        "module_0000.small.wrapped_add.000.after_emit-kernels.mlir",
+        "module_0000.small.wrapped_add.mlir-passes.log",
+        "module_0000.small.wrapped_add.ir-no-opt.ll",
+        "module_0000.small.wrapped_add.ir-with-opt.ll",
+        "module_0000.small.wrapped_add.ptx",
+    } <= names
+    assert not [name for name in names if name.endswith(".tmp")]
+
+
+def test_dumps_without_kernels_unless_asked(small: str, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    assert run(["--platform=Host", f"--xla_dump_to={folder}", small]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "module_0000.small.before_optimizations.txt",
+        "module_0000.small.sm_9.0a_gpu_after_optimizations.txt",
+    ]
+
+
+def test_dumps_to_stdout(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", "--xla_dump_to=-", small]) == 0
+    out = capsys.readouterr().out
+    assert "*** Begin module_0000.small.before_optimizations.txt ***\nHloModule small" in out
+    assert "*** End module_0000.small.before_optimizations.txt ***" in out
+
+
+def test_required_rows_cannot_be_disabled(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--disable=flatten-tensors", small]) == 2
+    assert "is required" in capsys.readouterr().err
+    assert run(["--disable=flaten-tensors", small]) == 2
+    assert "did you mean flatten-tensors?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag", ["--disable=cse,canonicalize,vectorize-loads-stores", "--only=cse", "--xla_disable_all_hlo_passes"]
+)
+def test_optional_rows_change_nothing_in_the_result(small: str, flag: str) -> None:
+    assert run(["--platform=Host", "--verify=every", flag, small]) == 0
+
+
+def test_passes_are_listed_and_timed(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--list_passes"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^kernel +flatten-tensors +required", listed, re.MULTILINE)
+    assert run(["--platform=Host", "--time_passes", small]) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"^kernel +flatten-tensors +2 ", err, re.MULTILINE)
+
+
+def test_a_mismatch_is_reported_and_is_exit_code_one(
+    small: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hlo_run.driver
+    from hlo_run.reference.evaluate import evaluate
+
+    # A reference that is wrong at one element stands for a kernel that is.
+    def broken(module: object, arguments: object) -> object:
+        value = evaluate(module, arguments).copy()  # pyright: ignore
+        value[1, 7] += 5
+        return value
+
+    monkeypatch.setattr(hlo_run.driver, "evaluate", broken)
+    assert run(["--platform=Host", small]) == 1
+    out, err = capsys.readouterr()
+    assert "Mismatch count 1 (0.8333%) in shape f32[3,40] (120 elements)" in out
+    assert "index {1,7}" in out
+    assert "1/1 runs failed." in err
+    assert "mismatch: 1 of 120 elements differ" in err
+
+
+BAD = {
+    "truncated": ("HloModule t\nENTRY e {\n  p = f32[3] parameter(", 3),
+    "unknown op": ("HloModule t\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT r = f32[3] frobnicate(p)\n}", 3),
+    "unknown dtype": ("HloModule t\nENTRY e {\n  ROOT p = f33[3] parameter(0)\n}", 3),
+    "shape mismatch": ("HloModule t\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT r = f32[4] negate(p)\n}", 3),
+    "operand shapes": (
+        "HloModule t\nENTRY e {\n  p = f32[3] parameter(0)\n  q = f32[4] parameter(1)\n  ROOT r = f32[3] add(p, q)\n}",
+        3,
+    ),
+    "recursion": (
+        "HloModule t\nf {\n  p = f32[3] parameter(0)\n  ROOT r = f32[3] fusion(p), kind=kLoop, calls=f\n}\n"
+        "ENTRY e {\n  p = f32[3] parameter(0)\n  ROOT r = f32[3] fusion(p), kind=kLoop, calls=f\n}",
+        3,
+    ),
+    "deep": ("HloModule t\nENTRY e {\n  ROOT r = " + "(" * 100000 + "f32[]" + ")" * 100000 + " parameter(0)\n}", 3),
+    "no text": ("", 3),
+    "not supported": (
+        'HloModule t\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT r = f32[3] custom-call(p), custom_call_target="mine"\n}',
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_screen_with_a_place(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, code = BAD[name]
+    file, dumps = tmp_path / "bad.hlo", tmp_path / "dumps"
+    file.write_text(text)
+    assert run(["--platform=Host", f"--xla_dump_to={dumps}", str(file)]) == code
+    err = capsys.readouterr().err
+    assert f"{file}:" in err, "the message names the place"
+    assert len(err.splitlines()) <= 24
+    assert max(map(len, err.splitlines())) < 400
+    assert "Traceback" not in err
+    if code == 3:
+        assert not dumps.exists(), "nothing is dumped before the module is known to be valid"
+
+
+@pytest.mark.parametrize("size", ["1000000000000000", "1000000,1000000000", "9223372036854775807"])
+def test_absurd_sizes_are_refused_at_once(size: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "huge.hlo"
+    file.write_text(f"HloModule t\nENTRY e {{\n  p = f32[{size}] parameter(0)\n  ROOT r = f32[{size}] negate(p)\n}}")
+    assert run(["--platform=Host", str(file)]) in (3, 4, 5)
+    assert "huge.hlo" in capsys.readouterr().err
+
+
+def test_what_cannot_fit_is_refused_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "large.hlo"
+    file.write_text("HloModule t\nENTRY e {\n  p = f32[400000000000] parameter(0)\n  ROOT r = f32[400000000000] negate(p)\n}")
+    assert run(["--platform=Host", str(file)]) == 5
+    assert "GiB" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    binary = tmp_path / "binary.hlo"
+    binary.write_bytes(bytes(range(256)) * 4)
+    zeros = tmp_path / "zeros.hlo"
+    zeros.write_bytes(b"HloModule t\0\0")
+    other = tmp_path / "module.xyz"
+    other.write_text(SMALL)
+    cases = {tmp_path / "missing.hlo": "does not exist", tmp_path: "is a directory", binary: "not a text file"}
+    for file, message in {**cases, zeros: "NUL", other: "format 'xyz'"}.items():
+        assert run(["--platform=Host", str(file)]) == 2
+        assert message in capsys.readouterr().err
+    assert run(["--platform=Host", "--input_format=hlo", str(other)]) == 0
+
+
+def test_the_first_failure_of_several_files_counts(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--platform=Host", str(tmp_path / "missing.hlo"), small]) == 2
+    assert "close enough" in capsys.readouterr().err, "the other file ran"
+
+
+def test_stdin_and_module_entry_point(small: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hlo_run", "--stage=hlo-input", "-"],
+        input=SMALL,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("HloModule small")
+
+
+def test_help_needs_no_heavy_imports() -> None:
+    code = (
+        "import sys; sys.argv=['hlo-run','--help']\nfrom hlo_run.cli import run\ntry: run(['--help'])\nexcept SystemExit: pass\n"
+    )
+    code += "print('loaded:', [m for m in ('numpy', 'xdsl', 'llvmlite', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "loaded: []" in done.stdout
+    assert "--xla_dump_to" in done.stdout
