@@ -128,7 +128,8 @@ class _Run:
         if len(arrays) == 1 and allocation.index not in self._written:
             spec, array = arrays[0]
             data = to_bytes(array, spec.dtype, spec.minor_to_major)
-            if spec.slice.offset_bytes == 0 and data.size == allocation.size_bytes and data.ctypes.data % 16 == 0:
+            fills = spec.slice.offset_bytes == 0 and data.size == allocation.size_bytes
+            if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
                 return data  # nothing writes here: no copy is needed
         memory = poisoned(-(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
         if constant := allocation.constant:

@@ -53,7 +53,8 @@ class AccessObserver(Protocol):
 class Region:
     """A piece of memory that one kind of pointer reaches.
 
-    `low` and `high` bound the offsets that may be accessed; `copy_bytes` is the distance between the copies that blocks
+    `low` and `high` bound the offsets that may be accessed. Loads and atomics of a word may reach over them to the end of
+    the word: that is how 16-bit and smaller atomics are made of 32-bit ones, and no GPU minds. `copy_bytes` is the distance between the copies that blocks
     (shared memory) or threads (local memory) have, 0 for memory that all see.
     """
 
@@ -67,6 +68,8 @@ class Region:
         self.writable = writable
         self.copy_bytes = copy_bytes
         self.data = data
+        self.word_low = low // 4 * 4
+        self.word_high = max(high, min(-(-high // 4) * 4, data.size)) if high > low else high
         self._views: dict[int, Array] = {}
 
     def view(self, item_bytes: int) -> Array:
@@ -112,15 +115,19 @@ class Pointer:
     def check(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
         """Raise a DeviceError unless every lane may access `size_bytes` bytes at its address plus `displacement`."""
         region = self.region
-        inside = self._low + displacement >= region.low and self._high + displacement + size_bytes <= region.high
-        if not inside or (self._bits | displacement) & (size_bytes - 1) or (kind != "load" and not region.writable):
+        low, high = (region.low, region.high) if kind == "store" or size_bytes > 4 else (region.word_low, region.word_high)
+        inside = self._low + displacement >= low and self._high + displacement + size_bytes <= high
+        if not inside or (kind != "load" and not region.writable):
+            self._fault(displacement, size_bytes, kind, line)
+        if (self._bits | displacement) & (size_bytes - 1) and ((self.addresses + displacement) & (size_bytes - 1)).any():
             self._fault(displacement, size_bytes, kind, line)
 
     def _fault(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
         """Raise for the first lane that does something forbidden; a vector access only has to be aligned as a whole."""
         region = self.region
         places = self.addresses + displacement
-        outside = (places < region.low) | (places + size_bytes > region.high)
+        low, high = (region.low, region.high) if kind == "store" or size_bytes > 4 else (region.word_low, region.word_high)
+        outside = (places < low) | (places + size_bytes > high)
         misaligned = (places & (size_bytes - 1)) != 0
         if outside.any():
             bad, what = outside, "out-of-bounds"
@@ -148,6 +155,9 @@ class Pointer:
 
     def index(self, displacement: int, item_bytes: int) -> Offsets:
         """Return the item numbers in the region's view."""
+        if displacement & (item_bytes - 1):
+            # Aligned all the same, together with the addresses.
+            return (self.offsets + displacement) >> _LOG2[item_bytes]
         index = self._indices.get(item_bytes)
         if index is None:
             index = self._indices[item_bytes] = self.offsets >> _LOG2[item_bytes]
@@ -164,7 +174,7 @@ class Pointer:
     def _take(self, displacement: int, item_bytes: int) -> Array:
         view = self.region.view(item_bytes)
         start = displacement >> _LOG2[item_bytes]
-        if start > 0:
+        if start > 0 and not displacement & (item_bytes - 1):
             return view[start:].take(self.index(0, item_bytes))
         return view.take(self.index(displacement, item_bytes))
 
