@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emitters.xla_gpu_interpreter import Array, Interpreter, dtype_of
+from emitting import read_fusion
 from xdsl.dialects import arith, func, vector
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, IndexType, ModuleOp, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
+from xla_gpu_interpreter import Array, Interpreter, dtype_of
 
-from hlo_run import parse
 from hlo_run.analysis.launch_dimensions import LaunchDimensions
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.module_info import set_index_bits
@@ -89,22 +89,11 @@ _FUSIONS = {
 
 
 def _emit(body: str) -> EmittedKernel:
-    module = parse(f"HloModule m\n\nfused {{{body}\n}}\n\nENTRY main {{{_entry(body)}\n}}\n")
-    fusion = module.entry.root
+    _, fusion = read_fusion(f"fused {{{body}\n}}\n")
     results = len(fusion.shape.tuple_shapes) if fusion.shape.is_tuple else 1
     count = len(fusion.operands) + results
     arguments = [EntryArgument(i, align=16, dereferenceable_bytes=4, invariant=i < len(fusion.operands)) for i in range(count)]
     return emit_kernel(fusion, "kernel", _SMALL_CARD, arguments)
-
-
-def _entry(body: str) -> str:
-    """Return an entry computation that calls the fusion with its own parameters."""
-    lines = [line.strip() for line in body.strip().splitlines()]
-    parameters = [line for line in lines if " parameter(" in line]
-    names = ", ".join(line.split(" = ")[0] for line in parameters)
-    shape = lines[-1].split(" = ")[1]
-    shape = shape[: shape.index(")") + 1] if shape.startswith("(") else shape.split(" ")[0]
-    return "\n".join(["", *parameters, f"ROOT f = {shape} fusion({names}), kind=kLoop, calls=fused"])
 
 
 class _VectorInterpreter(Interpreter):
