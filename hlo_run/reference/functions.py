@@ -84,7 +84,8 @@ def remainder_unsigned(x: Array, y: Array) -> Array:
 def power_integer(base: Array, exponent: Array) -> Array:
     """Square and multiply, wrapping; a negative exponent gives 1 for base 1, ±1 for base -1, else 0.
 
-    Of the exponent the low 6 bits count, as in the code XLA emits for CPU and GPU: 3^65 is 3.
+    Of the exponent the low 6 bits count, and an unsigned one's top bit makes it negative, as in the code XLA emits for
+    CPU and GPU: 3^65 is 3, and in u8 3^128 is 0.
     """
     base, exponent = np.broadcast_arrays(base, exponent)
     out, square, left = np.ones_like(base), base, exponent & exponent.dtype.type(63)
@@ -92,11 +93,10 @@ def power_integer(base: Array, exponent: Array) -> Array:
         out = np.where(left & 1, out * square, out)
         square = square * square
         left = left >> left.dtype.type(1)
-    if base.dtype.kind == "u":
-        return out
+    signed = np.dtype(f"i{base.dtype.itemsize}")
     odd = (exponent & 1).astype(np.bool_)
-    inverse = np.where(base == 1, 1, np.where(base == -1, np.where(odd, -1, 1), 0))
-    return np.where(exponent < 0, inverse.astype(base.dtype), out)
+    inverse = np.where(base == 1, 1, np.where(base.astype(signed) == -1, np.where(odd, -1, 1), 0)).astype(base.dtype)
+    return np.where(exponent.astype(signed) < 0, inverse, out)
 
 
 def multiply_high(dtype: DType) -> Function:

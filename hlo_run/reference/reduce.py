@@ -8,7 +8,7 @@ import numpy as np
 
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.reference.values import Array, Calls, Value, as_array, narrow, table, widen
+from hlo_run.reference.values import Array, Calls, Value, as_array, narrow, precise_type, table, widen
 
 # Up to here a reducer that numpy has no reduction for runs in order, one vectorised step per reduced element; above,
 # neighbours are combined pairwise. Both orders are allowed; the first has the roundings of XLA's evaluator.
@@ -44,19 +44,17 @@ def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls
 def reduce_array(opcode: str, array: Array, init: Array, dims: tuple[int, ...], dtype: DType) -> Array | None:
     """Reduce by one op with numpy's own reduction; None if it has none with the roundings we want.
 
-    Sums of floats accumulate in double and round once, as XLA's evaluator does by default; products of narrow floats
-    have no such rule and are left to the rounding of every step.
+    Sums of floats accumulate in double and round once, as XLA's evaluator does by default and XLA:CPU does in a wider
+    type. Products of narrow floats round at every step in both, so they take the slow way.
     """
-    if opcode == "add" and dtype.kind in ("float", "complex"):
-        wide = np.dtype(np.complex128 if dtype.is_complex else np.float64)
-        total = np.add.reduce(widen(array, dtype), axis=dims, dtype=wide) + widen(init, dtype).astype(wide)
-        return narrow(np.asarray(total), dtype)
     if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
         return None
     reduction = PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
     if reduction is None or (dtype.is_complex and opcode not in ("add", "multiply")):
         return None
     wide, start = widen(array, dtype), widen(init, dtype)
+    if opcode == "add" and dtype.kind in ("float", "complex"):
+        start = start.astype(precise_type(start.dtype))
     # numpy has no identity for maximum and minimum; the init is one operand of the reduction anyway.
     return narrow(np.asarray(reduction.reduce(wide, axis=dims, initial=start[()], dtype=start.dtype)), dtype)
 

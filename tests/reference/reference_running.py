@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import hlo_run
 import numpy as np
+from numpy.typing import NDArray
+
+import hlo_run
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.reference.evaluate import evaluate
 from hlo_run.reference.values import Value
-from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
@@ -21,9 +22,11 @@ def array(dtype: str, values: Any) -> Array:
     """Return values as an HLO type; ints that do not fit wrap."""
     kind = DTYPES[dtype].kind
     if kind in ("signed", "unsigned"):
-        return np.asarray([[int(v) & (2**64 - 1)] for v in np.ravel(np.asarray(values, dtype=object))], np.uint64).astype(
-            DTYPES[dtype].numpy
-        ).reshape(np.shape(values))
+        return (
+            np.asarray([[int(v) & (2**64 - 1)] for v in np.ravel(np.asarray(values, dtype=object))], np.uint64)
+            .astype(DTYPES[dtype].numpy)
+            .reshape(np.shape(values))
+        )
     wide = np.asarray(values, np.complex128 if kind == "complex" else np.float64)
     return wide.astype(DTYPES[dtype].numpy)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hlo_run.errors import Unsupported
 from reference_running import INF, NAN, apply, array, assert_same, run
+
+from hlo_run.errors import Unsupported
 
 MIN8, MAX8, MIN32, MIN64 = -128, 127, -(2**31), -(2**63)
 MAX32, MAX64, ALL64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
@@ -56,7 +57,8 @@ SAME_TYPE: list[tuple[str, str, list[list[object]], list[object]]] = [
     ("remainder", "u32", [[2**32 - 1, 9], [10, 0]], [5, 9]),
     ("remainder", "f32", [[5.0, -5.0, 5.0, INF, -0.0, 5.0], [3.0, 3.0, INF, 2.0, 1.0, 0.0]], [2.0, -2.0, 5.0, NAN, -0.0, NAN]),
     ("power", "s32", [[-1, -1, 1, 2, 0, 0, 3, 3], [-3, -2, -5, -1, -1, 0, 5, 65]], [-1, 1, 1, 0, 0, 1, 243, 3]),
-    ("power", "u8", [[3, 2], [5, 8]], [243, 0]),
+    ("power", "u8", [[3, 2, 3, 255], [5, 8, 128, 129]], [243, 0, 0, 255]),
+    ("power", "u4", [[3, 2], [9, 3]], [3, 8]),
     ("power", "f32", [[1.0, NAN, 0.0, -8.0, -INF, 2.0], [NAN, 0.0, -1.0, 1 / 3, 3.0, -INF]], [1.0, 1.0, INF, NAN, -INF, 0.0]),
     ("maximum", "f32", [[0.0, -0.0, NAN, 1.0], [-0.0, 0.0, 1.0, NAN]], [0.0, 0.0, NAN, NAN]),
     ("minimum", "f32", [[0.0, -0.0, NAN, 1.0], [-0.0, 0.0, 1.0, NAN]], [-0.0, -0.0, NAN, NAN]),

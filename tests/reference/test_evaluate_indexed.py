@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ def test_dot_general() -> None:
     text = """
       x = s32[2,3,4,5] parameter(0)
       y = s32[5,6,2,4] parameter(1)
-      ROOT r = s32[2,3,6] dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={2}, lhs_contracting_dims={3,2}, rhs_contracting_dims={0,3}"""
+      ROOT r = s32[2,3,6] dot(x, y), lhs_batch_dims={0}, rhs_batch_dims={2},
+        lhs_contracting_dims={3,2}, rhs_contracting_dims={0,3}"""
     assert_same(run(text, x, y), np.einsum("bmkn,nqbk->bmq", x, y).astype(np.int32))
 
 
@@ -56,7 +58,8 @@ def test_gather_clamps_and_places_windows() -> None:
     text = """
       x = s32[5,6,7] parameter(0)
       i = s32[2,3,4] parameter(1)
-      ROOT r = s32[3,2,4,3] gather(x, i), offset_dims={0,3}, collapsed_slice_dims={1}, start_index_map={2,0,1}, index_vector_dim=1,
+      ROOT r = s32[3,2,4,3] gather(x, i), offset_dims={0,3}, collapsed_slice_dims={1}, start_index_map={2,0,1},
+        index_vector_dim=1,
         slice_sizes={3,1,3}"""
     expected = np.empty((3, 2, 4, 3), np.int32)
     for w0, a, b, w2 in np.ndindex(*expected.shape):
@@ -81,14 +84,27 @@ def test_gather_unsigned_indices_clamp_high() -> None:
     text = """
       x = s32[9] parameter(0)
       i = u64[2] parameter(1)
-      ROOT r = s32[2] gather(x, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}"""
+      ROOT r = s32[2] gather(x, i), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1,
+        slice_sizes={1}"""
     assert_same(run(text, operand, indices), operand[[8, 3]])
 
 
-COMBINERS = {
-    "add": ("ROOT c = T[] add(a, b)", lambda a, b: a + b),
-    "overwrite": ("ROOT c = T[] copy(b)", lambda a, b: b),
-    "mix": ("two = T[] constant(2)\n d = T[] multiply(a, two)\n ROOT c = T[] add(d, b)", lambda a, b: 2 * a + b),
+def _add(a: float, b: float) -> float:
+    return a + b
+
+
+def _overwrite(_a: float, b: float) -> float:
+    return b
+
+
+def _mix(a: float, b: float) -> float:
+    return 2 * a + b
+
+
+COMBINERS: dict[str, tuple[str, Callable[[float, float], float]]] = {
+    "add": ("ROOT c = T[] add(a, b)", _add),
+    "overwrite": ("ROOT c = T[] copy(b)", _overwrite),
+    "mix": ("two = T[] constant(2)\n d = T[] multiply(a, two)\n ROOT c = T[] add(d, b)", _mix),
 }
 
 
@@ -106,14 +122,15 @@ def test_scatter_in_order_and_only_whole_windows(combiner: str, dtype: str) -> N
     ENTRY e {{ x = T[6,5] parameter(0)
       i = s32[20,2] parameter(1)
       u = T[20,2] parameter(2)
-      ROOT r = T[6,5] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{1,0}},
+      ROOT r = T[6,5] scatter(x, i, u), update_window_dims={{1}}, inserted_window_dims={{0}},
+        scatter_dims_to_operand_dims={{1,0}},
         index_vector_dim=1, to_apply=f }}""".replace("T[", f"{dtype}[")
     expected = operand.astype(np.float32)
     for k in range(20):
         column, row = (int(v) for v in indices[k])
         if 0 <= row < 6 and 0 <= column <= 3:
             for w in (0, 1):
-                new = function(expected[row, column + w], np.float32(updates[k, w]))
+                new = function(float(expected[row, column + w]), float(updates[k, w]))
                 expected[row, column + w] = np.float32(np.asarray(new).astype(kind))
     assert_same(run(text, operand, indices, updates), expected.astype(kind))
 

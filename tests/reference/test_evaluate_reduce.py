@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from hlo_run.reference import reduce
 from reference_running import Array, array, assert_same, run
+
+from hlo_run.reference import reduce
 
 ADD = "add {\n a = T[] parameter(0)\n b = T[] parameter(1)\n ROOT c = T[] OP(a, b)\n}\n"
 
@@ -155,7 +156,8 @@ def test_reduce_window_skips_padding_and_holes() -> None:
     text += """ENTRY e {
       x = s32[6,5] parameter(0)
       one = s32[] constant(1)
-      ROOT r = s32[4,8] reduce-window(x, one), window={size=3x2 stride=2x1 pad=1_2x-1_1 lhs_dilate=1x2 rhs_dilate=1x1}, to_apply=add
+      ROOT r = s32[4,8] reduce-window(x, one), window={size=3x2 stride=2x1 pad=1_2x-1_1 lhs_dilate=1x2 rhs_dilate=1x1},
+        to_apply=add
     }"""
     rows = _window_positions(6, 4, 2, 1, 1, 1, 3)
     columns = _window_positions(5, 8, 1, -1, 2, 1, 2)
@@ -164,13 +166,16 @@ def test_reduce_window_skips_padding_and_holes() -> None:
 
 
 def test_variadic_reduce_window() -> None:
-    text = ARGMAX[: ARGMAX.index("ENTRY")] + """ENTRY e {
+    text = (
+        ARGMAX[: ARGMAX.index("ENTRY")]
+        + """ENTRY e {
       x = f32[8] parameter(0)
       i = s32[8] iota(), iota_dimension=0
       low = f32[] constant(-inf)
       none = s32[] constant(-1)
       ROOT r = (f32[6], s32[6]) reduce-window(x, i, low, none), window={size=3}, to_apply=pick
     }"""
+    )
     x = np.random.default_rng(17).permutation(8).astype(np.float32)
     values, places = run(text, x)
     assert_same(values, np.array([x[k : k + 3].max() for k in range(6)], np.float32))

@@ -114,7 +114,7 @@ def test_dynamic_update_slice_leaves_its_operand_alone() -> None:
 
 def _buffer(x: Array, minor_to_major: tuple[int, ...]) -> list[object]:
     """The elements in the order in which memory holds them: the first dimension listed runs fastest."""
-    strides = {}
+    strides: dict[int, int] = {}
     stride = 1
     for dim in minor_to_major:
         strides[dim] = stride

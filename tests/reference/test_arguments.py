@@ -1,0 +1,234 @@
+"""Fake arguments: ranges per type, what uses demand, and that a seed means the same values on every machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from reference_running import Array
+
+import hlo_run
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.dtype import DTYPES
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.constraints import Constraints, constraints_of
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import Value
+
+
+def _argument(shape: str, seed: int = 42, large: bool = False, zero: bool = False) -> Any:
+    module = hlo_run.parse(f"HloModule m\nENTRY e {{\n  ROOT x = {shape} parameter(0)\n}}")
+    (value,) = make_fake_arguments(module, seed, large, zero)
+    return value
+
+
+def _constraints(body: str, number: int = 0, path: tuple[int, ...] = ()) -> Constraints:
+    text = body if "HloModule" in body else "HloModule m\nENTRY e {\n" + body + "\n}"
+    return constraints_of(hlo_run.parse(text).entry.parameters[number], path)
+
+
+# What Philox's raw bits of key 42 give, whatever the machine and the numpy version.
+GOLDEN: list[tuple[str, bool, list[float]]] = [
+    ("f32", False, [0.14605945348739624, -0.043226324021816254, 0.16029825806617737, 0.018374435603618622]),
+    ("f64", False, [0.14605944435826632, -0.04322631277406351, 0.16029824446464389, 0.01837444108481609]),
+    ("bf16", False, [0.146484375, -0.043212890625, 0.16015625, 0.0184326171875]),
+    ("s8", False, [-114, -2, -125, -39]),
+    ("u64", False, [15129985323320379406, 3490965594592278910, 16005516994917231875, 7278743398533373529]),
+    ("pred", False, [0, 0, 1, 1]),
+    ("f32", True, [-1.2796763648736942e-10, 1.4384775568032637e-05, -7.8302238788929e-24, 6.472632349949935e-34]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "large", "expected"), GOLDEN)
+def test_values_are_the_same_everywhere(dtype: str, large: bool, expected: list[float]) -> None:
+    found: Array = _argument(f"{dtype}[4]", large=large)
+    assert [float(x) if DTYPES[dtype].is_float else int(x) for x in found] == expected
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64", "f8e5m2", "f8e4m3fn", "f8e4m3fnuz"])
+def test_floats_lie_in_the_small_range(dtype: str) -> None:
+    values: Array = _argument(f"{dtype}[100000]")
+    assert values.dtype == DTYPES[dtype].numpy
+    wide = values.astype(np.float64)
+    step = 0.02 if DTYPES[dtype].bits < 16 else 1e-3
+    assert -0.1 - step < wide.min() < -0.09
+    assert 0.19 - step < wide.max() < 0.2 + step
+    assert abs(wide.mean() - 0.05) < 0.005
+    if DTYPES[dtype].bits >= 32:
+        assert wide.max() < 0.2
+        assert len(np.unique(values)) > 90000
+
+
+@pytest.mark.parametrize("dtype", ["s4", "u4", "s8", "u8", "s16", "u32", "s64", "u64"])
+def test_ints_fill_their_range(dtype: str) -> None:
+    values: Array = _argument(f"{dtype}[100000]").astype(object)
+    bits, signed = DTYPES[dtype].bits, DTYPES[dtype].is_signed
+    low = -(2 ** (bits - 1)) if signed else 0
+    high = low + 2**bits - 1
+    assert low <= min(values) < low + 2**bits // 100 + 1
+    assert high - 2**bits // 100 - 1 < max(values) <= high
+
+
+def test_other_kinds() -> None:
+    assert 0.45 < _argument("pred[10000]").mean() < 0.55
+    pair: Array = _argument("c64[1000]")
+    assert pair.dtype == np.complex64
+    assert not np.array_equal(np.real(pair), np.imag(pair))
+    assert len(np.unique(_argument("f4e2m1fn[1000]").astype(np.float32))) == 15
+    scales = _argument("f8e8m0fnu[1000]").astype(np.float32)
+    assert np.isfinite(scales).all()
+    nested: Any = _argument("(s32[2], (f32[3], token[]))")
+    assert (nested[0].shape, nested[1][0].shape, nested[1][1]) == ((2,), (3,), ())
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_large_range_covers_the_exponents(dtype: str) -> None:
+    info = {"f16": (15, -14), "bf16": (127, -126), "f32": (127, -126), "f64": (1023, -1022)}[dtype]
+    values: Array = _argument(f"{dtype}[200000]", large=True).astype(np.float64)
+    finite = values[np.isfinite(values) & (values != 0)]
+    exponents = np.log2(np.abs(finite))
+    assert info[1] - 0.1 <= exponents.min() < info[1] + 1
+    assert info[0] - 1 < exponents.max() <= info[0]
+    assert abs(exponents.mean() - (info[0] + info[1]) / 2) < (info[0] - info[1]) * 0.01
+    assert 0.49 < (finite < 0).mean() < 0.51
+
+
+def test_seeds_and_engines() -> None:
+    module = hlo_run.parse(
+        "HloModule m\nENTRY e {\n  x = f32[100] parameter(0)\n  y = f32[100] parameter(1)\n  ROOT r = f32[100] add(x, y)\n}"
+    )
+    engine = RandomEngine(1)
+    first, second = make_fake_arguments(module, engine), make_fake_arguments(module, engine)
+    again = make_fake_arguments(module, 1)
+    lines = [np.asarray(value).tolist() for value in (*first, *second)]
+    assert [np.asarray(value).tolist() for value in again] == lines[:2]
+    assert len({tuple(line) for line in lines}) == 4
+    assert np.asarray(make_fake_arguments(module, 2)[0]).tolist() != lines[0]
+    assert np.asarray(make_fake_arguments(module, -1)[0]).tolist() != lines[0]
+
+
+def test_without_random_data_everything_is_zero() -> None:
+    values: tuple[Value, ...] = _argument("(bf16[3], s4[2], pred[4])", zero=True)
+    assert all(isinstance(value, np.ndarray) and not value.astype(np.float32).any() for value in values)
+
+
+DYNAMIC_SLICES = """
+  x = f32[10,20] parameter(0)
+  i = s32[] parameter(1)
+  j = s32[] parameter(2)
+  a = f32[4,5] dynamic-slice(x, i, j), dynamic_slice_sizes={4,5}
+  u = f32[7,1] parameter(3)
+  ROOT b = f32[10,20] dynamic-update-slice(x, u, i, j)"""
+
+
+def test_slice_starts_stay_in_bounds_for_every_use() -> None:
+    assert _constraints(DYNAMIC_SLICES, 1) == Constraints(index_limit=3)
+    assert _constraints(DYNAMIC_SLICES, 2) == Constraints(index_limit=15)
+    assert _constraints(DYNAMIC_SLICES, 0) == Constraints()
+    module = hlo_run.parse("HloModule m\nENTRY e {\n" + DYNAMIC_SLICES + "\n}")
+    starts = {int(np.asarray(make_fake_arguments(module, seed)[1])) for seed in range(60)}
+    assert starts == {0, 1, 2, 3}
+
+
+GATHER = """
+  x = f32[10,20] parameter(0)
+  i = s32[6,2] parameter(1)
+  k = s32[2,6] parameter(2)
+  m = s32[6,2] transpose(k), dimensions={1,0}
+  g = f32[6] gather(x, i), offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={1,0}, index_vector_dim=1,
+    slice_sizes={1,1}
+  h = f32[6] gather(x, m), offset_dims={}, collapsed_slice_dims={0,1}, start_index_map={0,1}, index_vector_dim=1,
+    slice_sizes={1,1},
+    indices_are_sorted=true
+  ROOT t = (f32[6], f32[6]) tuple(g, h)"""
+
+
+def test_gather_indices() -> None:
+    assert _constraints(GATHER, 1) == Constraints(index_limit=9)
+    assert _constraints(GATHER, 2) == Constraints(index_limit=9, sorted_=True)
+    module = hlo_run.parse("HloModule m\nENTRY e {\n" + GATHER + "\n}")
+    found = np.asarray(make_fake_arguments(module, 3)[2]).reshape(-1)
+    assert (np.diff(found) >= 0).all()
+    assert found.max() <= 9
+
+
+ADD = "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] OP(a, b)\n}\n"
+REDUCE = """HloModule m
+{ADD}
+body {
+  x = f32[8,4] parameter(0)
+  z = f32[] parameter(1)
+  ROOT r = f32[8] reduce(x, z), dimensions={1}, to_apply=add
+}
+ENTRY e {
+  x = f32[8,4] parameter(0)
+  z = f32[] parameter(1)
+  ROOT r = f32[8] fusion(x, z), kind=kInput, calls=body
+}"""
+
+
+@pytest.mark.parametrize(("opcode", "identity"), [("add", 0), ("multiply", 1), ("maximum", None)])
+def test_inits_of_reductions_are_identities_also_through_fusions(opcode: str, identity: int | None) -> None:
+    text = REDUCE.replace("{ADD}", ADD.replace("OP", opcode))
+    assert _constraints(text, 1) == Constraints(identity=identity)
+    value = np.asarray(make_fake_arguments(hlo_run.parse(text), 42)[1])
+    assert value.dtype == np.float32
+    assert identity is None or float(value) == identity
+
+
+def test_a_reducer_of_one_parameter_twice_has_no_identity() -> None:
+    text = REDUCE.replace("{ADD}", ADD.replace("OP(a, b)", "add(a, a)"))
+    assert _constraints(text, 1) == Constraints()
+
+
+SORT = """HloModule m
+lt {
+  a = s32[] parameter(0)
+  b = s32[] parameter(1)
+  p = f32[] parameter(2)
+  q = f32[] parameter(3)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+ENTRY e {
+  k = s32[101] parameter(0)
+  v = f32[101] parameter(1)
+  ROOT r = (s32[101], f32[101]) sort(k, v), dimensions={0}, to_apply=lt
+}"""
+
+
+def test_sort_keys_have_no_duplicates() -> None:
+    assert _constraints(SORT, 0) == Constraints(no_duplicates=True)
+    keys = np.asarray(make_fake_arguments(hlo_run.parse(SORT), 42)[0])
+    assert sorted(keys.tolist()) == list(range(-51, 50))
+    assert keys.tolist() != sorted(keys.tolist())
+
+
+def test_conversions_hand_constraints_on() -> None:
+    body = """
+      x = f32[10] parameter(0)
+      i = s8[] parameter(1)
+      w = s32[] convert(i)
+      ROOT r = f32[3] dynamic-slice(x, w), dynamic_slice_sizes={3}"""
+    assert _constraints(body, 1) == Constraints(index_limit=7)
+
+
+def test_a_leaf_of_a_tuple_has_its_own_constraints() -> None:
+    body = """
+      p = (f32[10], s32[], s32[]) parameter(0)
+      x = f32[10] get-tuple-element(p), index=0
+      i = s32[] get-tuple-element(p), index=1
+      ROOT r = f32[3] dynamic-slice(x, i), dynamic_slice_sizes={3}"""
+    assert _constraints(body, 0, (1,)) == Constraints(index_limit=7)
+    assert _constraints(body, 0, (2,)) == Constraints()
+
+
+def test_contradictions_are_refused() -> None:
+    body = """
+      x = s32[10] parameter(0)
+      z = s32[] parameter(1)
+      a = s32[3] dynamic-slice(x, z), dynamic_slice_sizes={3}
+      ROOT r = s32[] reduce(x, z), dimensions={0}, to_apply=add"""
+    text = "HloModule m\n" + ADD.replace("OP", "add").replace("f32", "s32") + "ENTRY e {" + body + "\n}"
+    with pytest.raises(Unsupported, match="conflicting operand generation constraints"):
+        _constraints(text, 1)
