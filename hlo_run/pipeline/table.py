@@ -90,7 +90,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("loop-invariant-code-motion", lambda c: LoopInvariantCodeMotion()),
     KernelRow("unswitch-loops", lambda c: UnswitchLoops()),
     KernelRow("loop-invariant-code-motion-2", lambda c: LoopInvariantCodeMotion()),
-    KernelRow("vectorize-loads-stores", lambda c: VectorizeLoadsStores()),
+    KernelRow("vectorize-loads-stores", lambda c: VectorizeLoadsStores(c.target.sm)),
     KernelRow("optimize-loops", lambda c: OptimizeLoops(c.max_unroll_factor)),
     KernelRow("canonicalize-4", lambda c: Canonicalize()),
     KernelRow("cse-4", lambda c: Cse()),

@@ -31,6 +31,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     IntegerType,
     ModuleOp,
+    NoneAttr,
     TensorType,
     VectorType,
     i32,
@@ -80,7 +81,7 @@ def _rank(type_: Attribute) -> int:
 def minor_to_major(type_: TensorType[Attribute]) -> tuple[int, ...]:
     """Return the layout of a tensor type: its dimensions, the one that moves fastest first."""
     encoding: Attribute = type_.encoding
-    if isa(encoding, DenseIntOrFPElementsAttr[IntegerType]):
+    if not isinstance(encoding, NoneAttr) and isa(encoding, DenseIntOrFPElementsAttr[IntegerType]):
         return tuple(encoding.get_values())
     return tuple(reversed(range(type_.get_num_dims())))
 

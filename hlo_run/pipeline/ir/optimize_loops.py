@@ -22,7 +22,6 @@ from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
-from xdsl.utils.hints import isa
 
 from hlo_run.dialects.index_constants import IndexConstants
 from hlo_run.dialects.loops import counted_trips, yield_of
@@ -128,7 +127,7 @@ def _size(op: Operation) -> int:
         return 0
     type_ = op.results[0].type
     element = type_.get_element_type() if is_vector(type_) else type_
-    is_long = op.name.startswith("math.") and not isinstance(op, _SHORT_MATH) and isa(element, AnyFloat)
+    is_long = op.name.startswith("math.") and not isinstance(op, _SHORT_MATH) and isinstance(element, AnyFloat)
     return (_MATH_SIZE if is_long else 1) * (type_.element_count() if is_vector(type_) else 1)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from xdsl.context import Context
 from xdsl.dialects import llvm
@@ -16,7 +17,6 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
-from xdsl.utils.hints import isa
 
 _HIDDEN_LINKAGE = ("private", "internal")
 
@@ -67,6 +67,10 @@ def _names(attribute: Attribute) -> Iterator[str]:
     elif isinstance(attribute, DictionaryAttr):
         for each in attribute.data.values():
             yield from _names(each)
-    elif isa(attribute, ArrayAttr[Attribute]):
+    elif _is_array(attribute):
         for each in attribute:
             yield from _names(each)
+
+
+def _is_array(attribute: Attribute) -> TypeGuard[ArrayAttr[Attribute]]:
+    return isinstance(attribute, ArrayAttr)

@@ -93,7 +93,7 @@ def _zero(type_: Attribute) -> Attribute:
         # Zero is all bits zero in every element type, also in those that xDSL cannot pack.
         zeros = BytesAttr(bytes(element.compile_time_size * type_.get_shape()[0]))
         return DenseIntOrFPElementsAttr(VectorType(element, type_.get_shape()), zeros)
-    if isa(type_, AnyFloat):
+    if isinstance(type_, AnyFloat):
         return FloatAttr(0.0, type_)
     assert isa(type_, IntegerType | IndexType), "checked by _vector_type"
     return IntegerAttr(0, type_)
