@@ -45,7 +45,7 @@ def test_literals_go_to_stdout(small: str, capsys: pytest.CaptureFixture[str]) -
     assert out.count("** Argument 0 **") == 2
     assert out.count("** Result with test runner Host **") == 2
     assert out.count("** Result with reference runner Interpreter **") == 2
-    first, second = re.findall(r"\*\* Argument 0 \*\*\n(.*)", out)
+    first, second = re.findall(r"\*\* Argument 0 \*\*\n(.*?)\n\*\*", out, re.DOTALL)
     assert first != second, "every iteration draws fresh arguments"
     assert "=== Iteration 2" in err
 
