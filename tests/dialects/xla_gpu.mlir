@@ -291,3 +291,11 @@ func.func @f(%x: f32) {
   // ERROR: belongs into an xla_gpu.loop or xla_gpu.atomic_rmw
   xla_gpu.yield %x : f32
 }
+// -----
+// RUN:
+func.func @f(%i: index) {
+  // ERROR: string literal without end
+  %0 = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0) -> (d0), domain: d0 in [0, 9], aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+    >(%i)
+  return
+}
