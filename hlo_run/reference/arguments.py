@@ -10,7 +10,7 @@ from hlo_run.hlo.shape import Shape
 from hlo_run.reference.complex_functions import make_complex
 from hlo_run.reference.constraints import Constraints, constraints_of
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import TOKEN, Array, Value, narrow, quiet
+from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet
 
 
 def make_fake_arguments(
@@ -19,11 +19,17 @@ def make_fake_arguments(
     """Return one value per entry parameter, in order, drawn from one engine (or from a new one with that seed).
 
     Pass the engine again for fresh data. With `zero` nothing is drawn and everything is 0. Raises Unsupported where the
-    uses of a parameter contradict each other.
+    uses of a parameter contradict each other, DeviceError where memory runs out.
     """
     engine = RandomEngine(engine) if isinstance(engine, int) else engine
+    found: list[Value] = []
     with quiet():
-        return [_argument(parameter, engine, use_large_float_range, zero) for parameter in module.entry.parameters]
+        for parameter in module.entry.parameters:
+            try:
+                found.append(_argument(parameter, engine, use_large_float_range, zero))
+            except MemoryError:
+                raise out_of_memory(parameter) from None
+    return found
 
 
 def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero: bool) -> Value:

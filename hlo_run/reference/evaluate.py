@@ -11,7 +11,7 @@ from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.reference import control, convert, dot, elementwise, indexed, reduce, shaping, sort, windows
-from hlo_run.reference.values import Array, Evaluator, Value, as_array, merge, quiet, unsupported
+from hlo_run.reference.values import Array, Evaluator, Value, as_array, merge, out_of_memory, quiet, unsupported
 
 EVALUATE: dict[str, Evaluator] = merge(
     (
@@ -50,7 +50,8 @@ def evaluate(module: HloModule, arguments: Sequence[Value]) -> Value:
     """Return the value of the entry's root, every op rounded to its type, for one argument per entry parameter.
 
     Arrays are in logical order with the numpy type of `DTYPES`; the result's arrays are contiguous and may be an
-    argument itself. Raises `Unsupported` for an instruction without evaluation (only if the root needs it).
+    argument itself. Raises `Unsupported` for an instruction without evaluation (only if the root needs it), DeviceError
+    where memory runs out.
     """
     with quiet():
         return _contiguous(_Evaluation().call(module.entry, arguments))
@@ -96,7 +97,10 @@ class _Evaluation:
         evaluator = EVALUATE.get(instruction.opcode)
         if evaluator is None:
             raise unsupported(instruction, f"'{instruction.opcode}'")
-        return evaluator(instruction, [values[operand] for operand in instruction.operands], self)
+        try:
+            return evaluator(instruction, [values[operand] for operand in instruction.operands], self)
+        except MemoryError:
+            raise out_of_memory(instruction) from None
 
     def call_on_elements(self, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
         """Apply a computation of scalars to every element; see `Calls`."""

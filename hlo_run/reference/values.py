@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.errors import Unsupported
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
@@ -80,6 +80,12 @@ def unsupported(instruction: HloInstruction, what: str = "", hint: str = "") -> 
         hint=hint or "run without a reference: --reference_platform=",
         notes=(f"instruction %{instruction.name}",),
     )
+
+
+def out_of_memory(instruction: HloInstruction) -> DeviceError:
+    """The error for an instruction whose value does not fit."""
+    shape = instruction.shape.to_string(layout=False)
+    return DeviceError(f"the reference has no memory for %{instruction.name}, {shape}", instruction.where)
 
 
 def computing_type(dtype: DType) -> np.dtype[Any]:

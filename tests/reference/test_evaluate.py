@@ -11,10 +11,12 @@ import pytest
 from reference_running import Array, array, assert_same, run
 
 import hlo_run
-from hlo_run.errors import InternalError, Unsupported
+from hlo_run.errors import DeviceError, InternalError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference import evaluate as evaluate_module
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.evaluate import EVALUATE, evaluate
+from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Calls, Value, as_array, merge
 
 
@@ -148,3 +150,17 @@ def test_the_result_is_contiguous_and_arguments_stay() -> None:
 def test_one_row_an_opcode() -> None:
     with pytest.raises(AssertionError):
         merge(({"add": EVALUATE["add"]}, {"add": EVALUATE["add"]}))
+
+
+def _no_memory(*_arguments: object) -> Value:
+    raise MemoryError
+
+
+def test_running_out_of_memory_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(evaluate_module.EVALUATE, "negate", _no_memory)
+    with pytest.raises(DeviceError, match=r"no memory for %n, f32\[3\]"):
+        run("x = f32[3] parameter(0)\nROOT n = f32[3] negate(x)", array("f32", [1, 2, 3]))
+    monkeypatch.setattr(RandomEngine, "words", _no_memory)
+    module = hlo_run.parse("HloModule m\nENTRY e {\n  ROOT x = f32[3] parameter(0)\n}")
+    with pytest.raises(DeviceError, match="no memory for %x"):
+        make_fake_arguments(module, 1)
