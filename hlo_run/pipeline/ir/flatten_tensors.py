@@ -190,14 +190,15 @@ class _IndexFolder:
         return Substitution(inner[:count], inner[count:])(used.results[producer.res.index(index)])
 
     def _variable(self, value: SSAValue, variable: Variable) -> Expr:
+        is_taken = any(variable.name == other.name for other in self.variables)
+        name = "" if is_taken else variable.name
         if value in self.values:
             place = self.values.index(value)
             known = self.variables[place]
-            self.variables[place] = Variable(known.bounds.intersect(variable.bounds), known.name)
+            self.variables[place] = Variable(known.bounds.intersect(variable.bounds), known.name or name)
             return dim(place)
-        is_taken = any(variable.name == other.name for other in self.variables)
         self.values.append(value)
-        self.variables.append(Variable(variable.bounds, "" if is_taken else variable.name))
+        self.variables.append(Variable(variable.bounds, name))
         return dim(len(self.values) - 1)
 
 
