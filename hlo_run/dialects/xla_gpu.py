@@ -38,6 +38,7 @@ from xdsl.utils.exceptions import VerifyException
 from hlo_run.dialects.types import is_tensor, is_vector, tensor_type
 from hlo_run.errors import HloRunError
 from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.printer import attribute_text
 from hlo_run.indexing.text import parse_indexing_map
 
 
@@ -61,7 +62,7 @@ class IndexingMapAttr(Data[IndexingMap]):
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
-            printer.print_string_literal(str(self.data))
+            printer.print_string_literal(attribute_text(self.data))
 
 
 @irdl_op_definition
