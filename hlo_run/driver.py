@@ -14,6 +14,7 @@ import hlo_run
 from hlo_run import target as targets
 from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
+from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, UsageError
@@ -32,7 +33,6 @@ from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import ErrorSpec, compare
-from hlo_run.reference.evaluate import evaluate
 from hlo_run.reference.random import RandomEngine
 
 HLO_INPUT = "hlo-input"
@@ -111,7 +111,11 @@ class FileRun:
         reference = self._reference_platform()
         platform = "" if options.stage else choose_platform(options.platform)
         if platform == INTERPRETER:
-            self._iterate(_Runner(INTERPRETER, lambda arguments: evaluate(module, arguments)), module, reference)
+            interpreter = InterpreterBackend()
+            runner = _Runner(
+                interpreter.name, lambda arguments: interpreter.run_module(module, arguments), interpreter.description
+            )
+            self._iterate(runner, module, reference)
             return
         backend = open_backend(platform, options) if platform else None
         executable = self._compile(module, backend)
@@ -215,7 +219,7 @@ class FileRun:
             console.err("Skipping reference runner")
             return
         console.err(f"Running HLO module with runner {reference}...")
-        expected = self._timed(lambda values: evaluate(module, values), arguments)
+        expected = self._timed(lambda values: InterpreterBackend().run_module(module, values), arguments)
         if options.print_literals:
             console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, shape)}")
         spec = ErrorSpec(abs=options.abs_error_bound, rel=options.rel_error_bound)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal
+from hlo_run.reference.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """HloModule small
@@ -155,16 +161,13 @@ def test_passes_are_listed_and_timed(small: str, capsys: pytest.CaptureFixture[s
 def test_a_mismatch_is_reported_and_is_exit_code_one(
     small: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hlo_run.driver
-    from hlo_run.reference.evaluate import evaluate
-
     # A reference that is wrong at one element stands for a kernel that is.
-    def broken(module: object, arguments: object) -> object:
-        value = evaluate(module, arguments).copy()  # pyright: ignore
+    def broken(self: InterpreterBackend, module: HloModule, arguments: Sequence[Literal]) -> Literal:
+        value = np.array(evaluate(module, arguments))
         value[1, 7] += 5
         return value
 
-    monkeypatch.setattr(hlo_run.driver, "evaluate", broken)
+    monkeypatch.setattr(InterpreterBackend, "run_module", broken)
     assert run(["--platform=Host", small]) == 1
     out, err = capsys.readouterr()
     assert "Mismatch count 1 (0.8333%) in shape f32[3,40] (120 elements)" in out
