@@ -97,7 +97,7 @@ def _use_operands(
 ) -> None:
     for number, operand in enumerate(instruction.operands):
         step = _operand_map(instruction, number)
-        if starts:
+        if starts or instruction.opcode == "tuple":
             indexing = step
         elif own is None or step is None:
             indexing = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.emitter_kind import choose_emitter_kind
-from hlo_run.analysis.fusion_roots_and_heroes import find_hero, fusion_roots
+from hlo_run.analysis.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.analysis.transpose_description import TransposeDescription
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -51,7 +51,7 @@ class FusionAnalysis:
 def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
     """Return what is known about `fusion` (opcode fusion, shapes filled in). Mirrors XLA's `HloFusionAnalysis`."""
     roots = fusion_roots(fusion)
-    heroes = tuple(find_hero(root) for root in roots)
+    heroes = find_heroes(roots)
     kind, transpose, decisions = choose_emitter_kind(roots, heroes)
     return FusionAnalysis(
         fusion=fusion,

@@ -10,7 +10,7 @@ Mirrors XLA's `GetFusionRoots` and `FindNonTrivialHero`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence, Set
 
 from hlo_run.analysis.bitcast_kind import is_bitcast
 from hlo_run.analysis.elementwise import is_elementwise
@@ -44,27 +44,34 @@ def is_intermediate(instruction: HloInstruction, max_operands: int) -> bool:
     return is_bitcast(instruction) or is_elementwise(instruction)
 
 
-def find_hero(root: HloInstruction) -> HloInstruction:
-    """Return the hero of `root`: a transpose worth a tile, a concatenate, a reduce, or else `root` itself."""
+def find_heroes(roots: Sequence[HloInstruction]) -> tuple[HloInstruction, ...]:
+    """Return the hero of each root: a transpose worth a tile, a concatenate, a reduce, or else the root itself."""
+    assert roots[0].parent is not None, "roots are in a computation"
+    candidates = [i for i in roots[0].parent.instructions if i.opcode in ("transpose", "concatenate")]
+    transposes = {i for i in candidates if i.opcode == "transpose" and describe_transpose(i) is not None}
+    concatenates = {i for i in candidates if i.opcode == "concatenate"}
+    return tuple(_find_hero(root, transposes, concatenates) for root in roots)
+
+
+def _find_hero(root: HloInstruction, transposes: Set[HloInstruction], concatenates: Set[HloInstruction]) -> HloInstruction:
     start = root
     while is_intermediate(start, max_operands=1) and start.operands[0].opcode != "parameter":
         start = start.operands[0]
-    transpose = _search(start, lambda i: i.opcode == "transpose" and describe_transpose(i) is not None)
-    if transpose is not None:
-        return transpose
-    concatenate = _search(start, lambda i: i.opcode == "concatenate")
-    if concatenate is not None:
-        return concatenate
+    found = _search(start, transposes) or _search(start, concatenates)
+    if found is not None:
+        return found
     return start if start.opcode == "reduce" else root
 
 
-def _search(start: HloInstruction, is_hero: Callable[[HloInstruction], bool]) -> HloInstruction | None:
-    """Return the only hero above `start` that is reached through intermediates and used through intermediates alone."""
+def _search(start: HloInstruction, candidates: Set[HloInstruction]) -> HloInstruction | None:
+    """Return the only candidate above `start` that is reached through intermediates and used through such alone."""
+    if not candidates:
+        return None
     hero: HloInstruction | None = None
     queue = [start]
     seen = {start}
     for instruction in queue:
-        if is_hero(instruction):
+        if instruction in candidates:
             if hero is not None:
                 return None
             hero = instruction

@@ -51,8 +51,12 @@ def index_range(interval: Interval) -> Attribute:
 class Signature:
     """What a caller of a function must know."""
 
-    symbol: str
+    callee: SymbolRefAttr
     result_types: tuple[Attribute, ...]
+
+    @property
+    def symbol(self) -> str:
+        return self.callee.string_value()
 
 
 class KernelModule:
@@ -74,7 +78,7 @@ class KernelModule:
         found = self._signatures.get(subgraph)
         if found is None:
             types = tuple(element_type(shape.element_type, subgraph.root.where) for shape in result_shapes(subgraph.root))
-            found = self._signatures[subgraph] = Signature(self.unique_symbol(subgraph.name), types)
+            found = self._signatures[subgraph] = Signature(SymbolRefAttr(self.unique_symbol(subgraph.name)), types)
             self._pending.append((partitioned, subgraph))
         return found
 
@@ -257,11 +261,12 @@ class FunctionEmitter:
         signature = self._module.signature(partitioned, partitioned.subgraph_of[computation.root])
         if not is_reduction:
             return pure_call(self._builder, signature, values)
-        call = func.CallOp(SymbolRefAttr(signature.symbol), values, signature.result_types)
+        call = func.CallOp(signature.callee, values, signature.result_types)
         call.attributes["xla.is_reduction"] = UnitAttr()
         return tuple(self._builder.add(call))
 
 
 def pure_call(b: IrBuilder, signature: Signature, arguments: Values) -> Values:
     """Append an `xla_gpu.pure_call`."""
-    return tuple(b.add(PureCallOp(signature.symbol, arguments, signature.result_types)))
+    call = PureCallOp.create(operands=arguments, result_types=signature.result_types, properties={"callee": signature.callee})
+    return tuple(b.add(call))

@@ -16,7 +16,7 @@ _MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits: int, mantissa_bits: int) -> SSAValue:
     """Return `value` rounded to nearest even; overflow gives infinity, underflow a signed zero.
 
-    A NaN stays, but with no mantissa bits it becomes infinity.
+    A NaN stays, as on XLA:CPU, also with no mantissa bits to hold it, where XLA:GPU makes it infinity.
     """
     mantissa = _MANTISSA_BITS[dtype.name]
     exponent = dtype.bits - 1 - mantissa
@@ -29,8 +29,7 @@ def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits:
     if exponent_bits < exponent:
         bits = _clip_exponent(b, bits, dtype.bits, mantissa, exponent_bits)
     result = b.cast(arith.BitcastOp, bits, value.type)
-    is_nan = b.cmpf("uno", value, value)
-    return b.select(is_nan, value if mantissa_bits else b.constant(value.type, float("inf")), result)
+    return b.select(b.cmpf("uno", value, value), value, result)
 
 
 def _round_mantissa(b: IrBuilder, bits: SSAValue, dropped: int) -> SSAValue:

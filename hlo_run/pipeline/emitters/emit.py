@@ -6,15 +6,11 @@ from collections.abc import Sequence
 
 from hlo_run.analysis.fusion_analysis import analyze
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, KernelEmitter
-from hlo_run.pipeline.emitters.loop import LoopEmitter
-from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument
+from hlo_run.pipeline.table import EMITTERS
 from hlo_run.target import TargetSpec
 
-__all__ = ["EMITTERS", "EmittedKernel", "EntryArgument", "emit_kernel"]
-
-# Tried in order; the last one takes every fusion.
-EMITTERS: tuple[type[KernelEmitter], ...] = (TransposeEmitter, LoopEmitter)
+__all__ = ["EmittedKernel", "EntryArgument", "emit_kernel"]
 
 
 def emit_kernel(

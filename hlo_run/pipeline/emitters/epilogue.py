@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.dialects.llvm import LinkageAttr
 from xdsl.ir import SSAValue
 
@@ -83,7 +83,7 @@ def emit_epilogue(
     names_of_roots = "_".join(root.name for root in roots)
     symbol = module.unique_symbol(function_name(f"{partitioned.computation.name}__epilogue__{names_of_roots}"))
     module.add_function(emitter.finish(symbol, values, {"llvm.linkage": _LINKAGE}))
-    return Signature(symbol, tuple(value.type for value in values)), names
+    return Signature(SymbolRefAttr(symbol), tuple(value.type for value in values)), names
 
 
 def id_operands(indexing_map: IndexingMap, ids: Mapping[str, SSAValue], symbols: Values) -> Values:

@@ -1,0 +1,109 @@
+"""Emits fusions written as HLO text, and runs the emitted IR against the reference."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xla_gpu_interpreter import Interpreter
+
+from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.dialects.printer import print_module
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.parser import parse_module
+from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.ops.infer import infer_module
+from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.values import Value
+from hlo_run.target import preset
+
+# Relative to the largest expected magnitude too, as design §6 says.
+_BOUNDS = {"f64": 1e-9, "f32": 2e-4, "f16": 2e-2, "bf16": 6e-2}
+
+
+def read_fusion(text: str) -> tuple[HloModule, HloInstruction]:
+    """Return the module of a text (a bare computation becomes a fusion), and its entry's first fusion."""
+    module = parse_module(text)
+    wrap_bare_module(module)
+    infer_module(module)
+    return module, next(i for i in module.entry.instructions if i.opcode == "fusion")
+
+
+def fusion_analysis(text: str, target: str = "h100") -> FusionAnalysis:
+    return analyze(read_fusion(text)[1], preset(target))
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel, and the fusion that it was emitted for."""
+
+    module: HloModule
+    fusion: HloInstruction
+    kernel: EmittedKernel
+
+    @property
+    def text(self) -> str:
+        return print_module(self.kernel.module)
+
+    @property
+    def located_text(self) -> str:
+        return print_module(self.kernel.module, print_locations=True)
+
+
+def emit(text: str, target: str = "h100") -> Emitted:
+    """Emit the fusion as kernel `kernel`; the IR verifies."""
+    module, fusion = read_fusion(text)
+    operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
+    results = [shape for _, shape in fusion.shape.leaves()]
+    arguments = [EntryArgument(n, 16, shape.size_bytes, True) for n, shape in enumerate(operands)]
+    arguments += [EntryArgument(len(operands) + n, 256, shape.size_bytes, False) for n, shape in enumerate(results)]
+    kernel = emit_kernel(fusion, "kernel", preset(target), arguments)
+    kernel.module.verify()
+    return Emitted(module, fusion, kernel)
+
+
+def run(text: str, *arguments: Any, target: str = "h100") -> Emitted:
+    """Emit and run the fusion on the arguments (random ones if none are given); hold the results against the reference."""
+    emitted = emit(text, target)
+    module, fusion = emitted.module, emitted.fusion
+    given: tuple[Any, ...] = arguments or tuple(make_fake_arguments(module, 7))
+    values: list[np.ndarray[Any, Any]] = [np.asarray(value) for value in given]
+    expected = _leaves(evaluate(module, values))
+    shapes = [shape for _, shape in fusion.shape.leaves()]
+    numbers: list[int] = [operand.attrs["parameter_number"] for operand in fusion.operands]
+    inputs = [_as_ir(values[number]) for number in numbers]
+    kernel = emitted.kernel
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # overflow and NaN are part of the game
+        outputs = [(shape.dims, _as_ir(np.zeros((), shape.dtype.numpy)).dtype) for shape in shapes]
+        results = Interpreter(kernel.module, kernel.launch).run("kernel", inputs, outputs)
+    for result, want, shape in zip(results, expected, shapes, strict=True):
+        got = result.astype(bool) if shape.element_type == "pred" else result.view(shape.dtype.numpy)
+        comparison = compare(want, got, shape, _error_spec(want, shape))
+        assert comparison.ok, f"{comparison.report()}\n{emitted.text}"
+    return emitted
+
+
+def _leaves(value: Value) -> list[np.ndarray[Any, Any]]:
+    return [leaf for part in value for leaf in _leaves(part)] if isinstance(value, tuple) else [value]
+
+
+def _as_ir(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the array with the types of the IR: signless integers, PRED as i8."""
+    if value.dtype == np.bool_:
+        return value.astype(np.int8)
+    return value.view(f"int{8 * value.dtype.itemsize}") if value.dtype.kind == "u" else value
+
+
+def _error_spec(want: Any, shape: Shape) -> ErrorSpec:
+    bound = _BOUNDS.get(shape.element_type, 0.0)
+    if not bound:
+        return ErrorSpec(0, 0)
+    wide = np.abs(np.asarray(want).astype(np.float64))
+    return ErrorSpec(bound * float(np.max(wide[np.isfinite(wide)], initial=0)), bound)
