@@ -127,6 +127,9 @@ def _inputs(op: Operation, kind: str, names: list[str]) -> list[str]:
 
 
 def _emit_float(w: CodeWriter, op: Operation) -> None:
+    if len(op.types) == 2:
+        _emit_mixed(w, op)
+        return
     target, *sources = op.operands
     kind = op.type
     if kind.endswith("x2"):
@@ -166,6 +169,18 @@ def _emit_f32x2(w: CodeWriter, op: Operation, template: str, target: Operand, so
         names = [f"{name}.astype(f8)" for name in names] if op.opcode == "fma" else names
         results.append(f"bits32({_finish(op, 'f32', template.format(*names))})")
     w.define(target, "u64", f"pack_words({results[0]}, {results[1]})")
+
+
+def _emit_mixed(w: CodeWriter, op: Operation) -> None:
+    """`add.f32.f16` and its like: f16 or bf16 operands, an f32 addend, an f32 result."""
+    target, *sources = op.operands
+    kind = op.types[1]
+    if op.opcode not in ("add", "sub", "fma") or op.types[0] != "f32" or kind not in ("f16", "bf16") or "ftz" in op.flags:
+        raise op.unsupported()
+    wide = [w.read(source, f"wide_{kind}") for source in sources[:-1]]
+    names = [*wide, w.read(sources[-1], "f32")]
+    names = [f"{name}.astype(f8)" for name in names] if op.opcode == "fma" else names
+    w.define(target, "f32", _finish(op, "f32", _template(op, "f32").format(*names)), dirty=True)
 
 
 def _either(w: CodeWriter, op: Operation) -> None:

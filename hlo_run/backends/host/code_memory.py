@@ -167,6 +167,7 @@ def _activemask(w: CodeWriter, op: Operation) -> None:
 def _bar(w: CodeWriter, op: Operation) -> None:
     """A barrier is done when its block begins: what is left is to tell the checks, and the reduction of `bar.red`."""
     if "warp" in op.flags:
+        w.emit("pass_warp_barrier(s)")
         return
     operands = list(op.operands)
     reduction = op.choice("popc", "and", "or") if "red" in op.flags else ""

@@ -56,8 +56,8 @@ def _row(flags: str, types: str, count: int | tuple[int, int] = 1, has_result: b
 
 SPELLINGS: dict[str, Spelling] = {
     # integers, and the floating-point forms that share their opcode
-    "add": _row(f"{_ROUNDING} ftz sat cc", f"{_INTEGERS} {_FLOATS} s16x2 u16x2"),
-    "sub": _row(f"{_ROUNDING} ftz sat cc", f"{_INTEGERS} {_FLOATS}"),
+    "add": _row(f"{_ROUNDING} ftz sat cc", f"{_INTEGERS} {_FLOATS} s16x2 u16x2", (1, 2)),
+    "sub": _row(f"{_ROUNDING} ftz sat cc", f"{_INTEGERS} {_FLOATS}", (1, 2)),
     "addc": _row("cc", _WIDE_INTEGERS),
     "subc": _row("cc", _WIDE_INTEGERS),
     "mul": _row(f"lo hi wide {_ROUNDING} ftz sat", f"{_INTEGERS} {_FLOATS}"),
@@ -87,7 +87,7 @@ SPELLINGS: dict[str, Spelling] = {
     "shl": _row("", _BITS),
     "shr": _row("", f"{_BITS} {_INTEGERS}"),
     # floating point alone
-    "fma": _row(f"{_ROUNDING} ftz sat relu", _FLOATS),
+    "fma": _row(f"{_ROUNDING} ftz sat relu", _FLOATS, (1, 2)),
     "rcp": _row(f"{_ROUNDING} approx ftz", "f32 f64"),
     "sqrt": _row(f"{_ROUNDING} approx ftz", "f32 f64"),
     "rsqrt": _row("approx ftz", "f32 f64"),

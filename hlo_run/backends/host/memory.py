@@ -42,11 +42,11 @@ class AccessObserver(Protocol):
     def access(
         self, lanes: Lanes, region: Region, addresses: Offsets, size_bytes: int, kind: str, line: int, values: Array | None
     ) -> None:
-        """`kind` is load, store or atomic; `values` are what a store of one item writes."""
+        """`kind` is load, store or atomic; `values` are what a store writes, a row per lane and a column per item."""
         ...
 
-    def barrier(self, lanes: Lanes) -> None:
-        """All threads of the blocks of `lanes` have passed a barrier."""
+    def barrier(self, lanes: Lanes, scope: str) -> None:
+        """All threads of the blocks (or of the warps: `scope` says which) of `lanes` have met."""
         ...
 
 
@@ -54,8 +54,9 @@ class Region:
     """A piece of memory that one kind of pointer reaches.
 
     `low` and `high` bound the offsets that may be accessed. Loads and atomics of a word may reach over them to the end of
-    the word: that is how 16-bit and smaller atomics are made of 32-bit ones, and no GPU minds. `copy_bytes` is the distance between the copies that blocks
-    (shared memory) or threads (local memory) have, 0 for memory that all see.
+    the word: that is how 16-bit and smaller atomics are made of 32-bit ones, and no GPU minds.
+    `copy_bytes` is the distance between the copies that blocks (shared memory) or threads (local memory) have, 0 for
+    memory that all see.
     """
 
     def __init__(
@@ -145,12 +146,12 @@ class Pointer:
     def _per_lane(self, values: Array) -> Array:
         return self.lanes.flat(values) if self._selection is None else values.reshape(-1)
 
-    def _observe(self, displacement: int, size_bytes: int, kind: str, line: int, values: Array | None = None) -> None:
+    def _observe(self, displacement: int, size_bytes: int, kind: str, line: int, values: tuple[Array, ...] = ()) -> None:
         observer = self.lanes.observer
         if observer is None:
             return
         lanes = self.lanes if self._selection is None else self.lanes.subset(_mask(self.lanes.count, self._selection))
-        flat = None if values is None else self._per_lane(values)
+        flat = np.stack([self._per_lane(value) for value in values], axis=1) if values else None
         observer.access(lanes, self.region, self._per_lane(self.offsets + displacement), size_bytes, kind, line, flat)
 
     def index(self, displacement: int, item_bytes: int) -> Offsets:
@@ -174,7 +175,8 @@ class Pointer:
     def _take(self, displacement: int, item_bytes: int) -> Array:
         view = self.region.view(item_bytes)
         start = displacement >> _LOG2[item_bytes]
-        if start > 0 and not displacement & (item_bytes - 1):
+        # Addresses may lie below the region as long as the displacement brings them in; numpy would count them from the end.
+        if start > 0 and self._low >= 0 and not displacement & (item_bytes - 1):
             return view[start:].take(self.index(0, item_bytes))
         return view.take(self.index(displacement, item_bytes))
 
@@ -195,7 +197,7 @@ class Pointer:
         """Write consecutive items per lane; where lanes write the same place, the last lane's value stays."""
         total = item_bytes * len(values)
         self.check(displacement, total, "store", line)
-        self._observe(displacement, total, "store", line, values[0] if len(values) == 1 else None)
+        self._observe(displacement, total, "store", line, values)
         shape = np.broadcast_shapes(self.offsets.shape, *(value.shape for value in values))
         unit = min(total, 16)
         per_unit = unit // item_bytes

@@ -219,7 +219,13 @@ def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:
     if threads is not None and (threads != lanes.chunk.threads).any():
         lanes.launch.fail("a barrier of some threads of a block is not supported", line, lanes.describe(0))
     if lanes.observer is not None:
-        lanes.observer.barrier(lanes)
+        lanes.observer.barrier(lanes, "block")
+
+
+def _pass_warp_barrier(lanes: Lanes) -> None:
+    """Tell the checks of a `bar.warp.sync`."""
+    if lanes.observer is not None:
+        lanes.observer.barrier(lanes, "warp")
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -250,4 +256,5 @@ _NAMESPACE: dict[str, Any] = {
     "active_mask": warps.active_mask,
     "block_reduce": warps.block_reduce,
     "pass_barrier": _pass_barrier,
+    "pass_warp_barrier": _pass_warp_barrier,
 }
