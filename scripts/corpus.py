@@ -5,8 +5,8 @@
 
 Every module is compiled for the target, every kernel assembled with ptxas (where there is one), run on Host, and
 compared with the numpy reference. With `--xla` it is also compared with real XLA:CPU: the command is called with
-`FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are per element type (`BOUNDS`): an element differs if
-both the relative bound and the relative bound times the largest expected magnitude are exceeded. Each module has a
+`FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are those of
+`hlo_run.reference.agreement`. Each module has a
 process of its own, so that a crash or a timeout costs one row. Exit code 1 if any row differs, fails or times out.
 """
 
@@ -43,14 +43,11 @@ from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
 from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.agreement import disagreements
 from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.compare import ErrorSpec, compare
 from hlo_run.reference.evaluate import evaluate
 from hlo_run.target import preset
 
-# Relative bounds of agreement; types that are not here must agree exactly.
-BOUNDS = {"f64": 1e-9, "f32": 2e-4, "c64": 2e-4, "c128": 1e-9, "f16": 2e-2, "bf16": 6e-2}
-NARROW_FLOAT_BOUND = 0.3
 PASSES, UNSUPPORTED = "passes", "unsupported"
 
 
@@ -153,21 +150,8 @@ def _run(file: Path, arguments: argparse.Namespace) -> str:
 
 def _agree(expected: Literal, actual: Literal, module: HloModule, what: str) -> None:
     """Raise Mismatch, its first note being `what`, if the two differ by more than the bounds of their types."""
-    for number, (shape, one, other) in enumerate(_leaves(module.entry.root.shape, expected, actual)):
-        bound = BOUNDS.get(shape.element_type, NARROW_FLOAT_BOUND if shape.dtype.is_float else 0.0)
-        finite = np.abs(np.asarray(one, np.complex128 if shape.dtype.is_complex else np.float64))
-        finite = finite[np.isfinite(finite)]
-        comparison = compare(one, other, shape, ErrorSpec(abs=bound * float(finite.max(initial=0.0)), rel=bound))
-        if not comparison.ok:
-            raise Mismatch(f"result {number} {shape}: {comparison.summary()}", notes=(what,))
-
-
-def _leaves(shape: Shape, one: Literal, other: Literal) -> Iterator[tuple[Shape, Any, Any]]:
-    if not shape.is_tuple:
-        yield shape, one, other
-        return
-    for part, first, second in zip(shape.tuple_shapes, one, other, strict=True):
-        yield from _leaves(part, first, second)
+    for index, comparison in disagreements(expected, actual, module.entry.root.shape):
+        raise Mismatch(f"result {list(index)} {comparison.shape}: {comparison.summary()}", notes=(what,))
 
 
 def _flat(value: Literal) -> list[np.ndarray[Any, Any]]:

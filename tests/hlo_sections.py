@@ -12,11 +12,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.compare import ErrorSpec, compare
 from text_sections import Section, SectionFailure
 
 import hlo_run
+from hlo_run.backends.platforms import open_backend
 from hlo_run.cli import parse_arguments
 from hlo_run.driver import run_files
 from hlo_run.errors import HloRunError
@@ -28,6 +27,8 @@ from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.runner import verify_hlo
 from hlo_run.pipeline.table import PIPELINE
+from hlo_run.reference.agreement import disagreements
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.evaluate import evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 
@@ -89,12 +90,9 @@ def _compare(original: HloModule, edited: HloModule, options: Options) -> None:
     expected = evaluate(original, arguments)
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
     executable = compile_module(ctx, edited.clone())
-    from hlo_run.backends.platforms import open_backend
-
     for name, actual in (
         ("after the rows", evaluate(edited, arguments)),
         ("on Host", open_backend("Host", options).run(executable, arguments)),
     ):
-        comparison = compare(expected, actual, original.entry.root.shape, ErrorSpec(abs=1e-5, rel=1e-5))
-        if not comparison.ok:
-            raise SectionFailure(f"{name}: {comparison.report()}")
+        for index, comparison in disagreements(expected, actual, original.entry.root.shape):
+            raise SectionFailure(f"{name}, result {list(index)}: {comparison.report()}")

@@ -192,7 +192,7 @@ EMIT: dict[str, Emit] = dict(
         arithmetic("minimum", arith.MinimumfOp, arith.MinSIOp, arith.MinUIOp, pred=arith.AndIOp),
         by_kind("divide", _one(arith.DivfOp), _bare(integer.divide_signed), _bare(integer.divide_unsigned)),
         by_kind("remainder", _one(RemFOp), _bare(integer.remainder_signed), _bare(integer.remainder_unsigned)),
-        by_kind("power", _one(math.PowFOp), _bare(integer.power, signed=True), _bare(integer.power, signed=False)),
+        by_kind("power", _one(math.PowFOp), _bare(integer.power), _bare(integer.power)),
         by_kind("negate", _one(arith.NegfOp), _bare(integer.negate), _bare(integer.negate)),
         by_kind("abs", _one(math.AbsFOp), _bare(integer.absolute)),
         by_kind("sign", _bare(_sign), _bare(integer.sign)),

@@ -61,8 +61,11 @@ def _safe_signed_divisor(b: IrBuilder, left: SSAValue, right: SSAValue) -> tuple
     return b.select(unsafe, b.constant(right.type, 1), right), by_zero, overflow
 
 
-def power(b: IrBuilder, base: SSAValue, exponent: SSAValue, signed: bool) -> SSAValue:
-    """Square and multiply; a negative exponent gives 1 for base 1, +-1 for base -1, else 0."""
+def power(b: IrBuilder, base: SSAValue, exponent: SSAValue) -> SSAValue:
+    """Square and multiply; a negative exponent gives 1 for base 1, +-1 for base -1, else 0.
+
+    An unsigned exponent's top bit makes it negative too: XLA compares signed whatever the type.
+    """
     zero, one = b.constant(base.type, 0), b.constant(base.type, 1)
     result, square, rest = one, base, exponent
     for _ in range(_POWER_ROUNDS):
@@ -70,8 +73,6 @@ def power(b: IrBuilder, base: SSAValue, exponent: SSAValue, signed: bool) -> SSA
         result = b.select(is_odd, b.binary(arith.MuliOp, result, square), result)
         square = b.binary(arith.MuliOp, square, square)
         rest = b.binary(arith.ShRUIOp, rest, one)
-    if not signed:
-        return result
     minus_one = b.constant(base.type, -1)
     is_odd = b.cmpi("ne", b.binary(arith.AndIOp, exponent, one), zero)
     alternating = b.select(is_odd, minus_one, one)
