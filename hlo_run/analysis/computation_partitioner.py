@@ -14,7 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import dim
@@ -110,9 +112,17 @@ def _operand_map(instruction: HloInstruction, number: int) -> IndexingMap | None
     """The operand's map without symbols that no result needs; tuples hand on their index."""
     operand = instruction.operands[number]
     if instruction.opcode in ("tuple", "scatter"):
-        return IndexingMap.identity(operand.shape.dims)
+        _, first = next(operand.shape.leaves())
+        return _identity(first.dims)
+    if is_elementwise(instruction) and operand.shape.dims == instruction.shape.dims:
+        return _identity(instruction.shape.dims)
     found = operand_map(instruction, number)
     return found if found is None or not found.symbols else found.remove_unused_symbols()[0]
+
+
+@lru_cache(maxsize=1024)
+def _identity(dims: tuple[int, ...]) -> IndexingMap:
+    return IndexingMap.identity(dims)
 
 
 def _is_identity(indexing_map: IndexingMap) -> bool:

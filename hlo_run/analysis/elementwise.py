@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.ops.elementwise import INFER
 
-ELEMENTWISE = frozenset(
-    """
-    abs acos acosh add and asin asinh atan2 atanh bitcast-convert cbrt ceil clamp compare complex convert copy cosine cosh
-    count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one logistic map
-    maximum minimum mulhi multiply negate not or popcnt power real reduce-precision remainder round-nearest-afz
-    round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt
-    stochastic-convert subtract tan tanh xor
-    """.split()
-)
+ELEMENTWISE = frozenset((*INFER, "map"))
 
 
 def is_elementwise(instruction: HloInstruction) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from xdsl.dialects import scf
 from xdsl.ir import Block, Region, SSAValue
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
@@ -96,4 +97,20 @@ def _map(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Em
     return ctx.call_scalar(mapper, tuple(values), is_reduction=False)
 
 
-EMIT: dict[str, EmitStructured] = {"reduce": _reduce, "reduce-window": _reduce, "map": _map}
+def _nested(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
+    """A fusion or call on scalars (in a reducer) is a call; on arrays it would be a kernel of its own."""
+    if index or any(operand.shape.rank or not operand.shape.is_array for operand in instruction.operands):
+        raise Unsupported(f"'{instruction.opcode}' on arrays inside a fusion", instruction.where, hint="inline it")
+    values: list[SSAValue] = []
+    for operand in instruction.operands:
+        values.append((yield from element(operand, ())))
+    return ctx.call_scalar(instruction.called_computations[0], tuple(values), is_reduction=False)
+
+
+EMIT: dict[str, EmitStructured] = {
+    "reduce": _reduce,
+    "reduce-window": _reduce,
+    "map": _map,
+    "fusion": _nested,
+    "call": _nested,
+}

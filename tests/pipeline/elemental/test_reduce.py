@@ -77,6 +77,30 @@ def test_one_result_of_a_variadic_reduce() -> None:
     )
 
 
+def test_variadic_reduce_inside_a_tuple_of_results() -> None:
+    run_body(
+        "f32",
+        """i = s32[6,4] iota(), iota_dimension=0
+        v = f32[] constant(-inf)
+        z = s32[] constant(0)
+        t = (f32[4], s32[4]) reduce(p0, i, v, z), dimensions={0}, to_apply=argmax
+        l = f32[4] exponential(p1)
+        ROOT r = ((f32[4], s32[4]), f32[4]) tuple(t, l)""",
+        ["f32[6,4]", "f32[4]"],
+        "((f32[4], s32[4]), f32[4])",
+    )
+
+
+def test_fusion_on_scalars_inside_a_reducer_is_a_call() -> None:
+    text = MODULE.replace(
+        "f {{",
+        "g {{ a = {0}[] parameter(0) ROOT n = {0}[] negate(a) }}\nneg {{ a = {0}[] parameter(0) "
+        "b = {0}[] parameter(1) n = {0}[] fusion(b), kind=kLoop, calls=g ROOT s = {0}[] subtract(a, n) }}\nf {{",
+    )
+    body = "p0 = f32[6,4] parameter(0) z = f32[] constant(0) ROOT r = f32[6] reduce(p0, z), dimensions={1}, to_apply=neg"
+    assert "pure_call @g(" in run(text.format("f32", body, "p0 = f32[6,4] parameter(0)", "f32[6]", "p0")).text
+
+
 def test_reduce_over_nothing_is_the_init_value() -> None:
     text = run_body(
         "f32",
