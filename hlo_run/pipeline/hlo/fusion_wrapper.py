@@ -14,18 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pipeline.passes import PassContext
 
-_ELEMENTWISE = """abs acos acosh add and asin asinh atan2 atanh bitcast-convert cbrt ceil clamp compare complex convert
-    cosh cosine count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one
-    logistic maximum minimum mulhi multiply negate not or popcnt power real reduce-precision remainder
-    round-nearest-afz round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine
-    sinh sqrt stochastic-convert subtract tan tanh xor""".split()
-_OTHER = """broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather iota map pad reduce
+# Besides the elementwise ops; a copy is wrapped only where it changes the layout.
+_OTHERS = """broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather iota pad reduce
     reduce-window reshape reverse scatter slice transpose""".split()
-WRAPPED = frozenset((*_ELEMENTWISE, *_OTHER))
+WRAPPED = frozenset((*ELEMENTWISE, *_OTHERS)) - {"copy"}
 
 
 @dataclass(frozen=True)
