@@ -15,6 +15,7 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal
+from hlo_run.pipeline.table import KERNEL_PIPELINE, ORDER, PIPELINE
 from hlo_run.reference.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -269,3 +270,24 @@ def test_help_needs_no_heavy_imports() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "loaded: []" in done.stdout
     assert "--xla_dump_to" in done.stdout
+
+
+def test_an_unknown_stage_is_refused_before_anything_runs(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--stage=flatten-tensor", small]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "did you mean flatten-tensors?" in err
+
+
+def test_a_stage_without_kernels_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "none.hlo"
+    file.write_text("HloModule none\nENTRY e {\n  p = f32[3] parameter(0)\n  ROOT c = f32[3] copy(p)\n}")
+    assert run(["--stage=ptx", str(file)]) == 0
+    assert "has no kernel" in capsys.readouterr().err
+
+
+def test_tables_keep_the_order_they_promise() -> None:
+    names = [row.name for group in PIPELINE for row in group.rows] + [row.name for row in KERNEL_PIPELINE]
+    assert len(set(names)) == len(names), "row names are unique"
+    wrong = [(first, later, why) for first, later, why in ORDER if names.index(first) >= names.index(later)]
+    assert not wrong

@@ -6,7 +6,7 @@ from hlo_run.artifact import Executable, Kernel
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.pipeline.kernels import compile_kernel
-from hlo_run.pipeline.observer import Level, Step, StopAtStage
+from hlo_run.pipeline.observer import OPTIMIZED_HLO, Level, Step, StopAtStage
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
@@ -19,7 +19,14 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     """Run the HLO table on `module` in place and return the entry's schedule."""
     run_hlo_groups(PIPELINE, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
-    done = Step(Level.HLO, "", "hlo", text=lambda: module_to_string(module, dump_options(ctx.options)), changed=False)
+    done = Step(
+        Level.HLO,
+        "",
+        OPTIMIZED_HLO,
+        text=lambda: module_to_string(module, dump_options(ctx.options)),
+        changed=False,
+        op_count=lambda: sum(len(computation.instructions) for computation in module.computations),
+    )
     for observer in ctx.observers:
         observer.after(done)
     return module.schedule[module.entry]

@@ -12,18 +12,12 @@ from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_ke
 from hlo_run.pipeline.llvm.print import llvm_ir_text
 from hlo_run.pipeline.llvm.ptx import CompiledPtx, compile_llvm
 from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
-from hlo_run.pipeline.observer import Level, Step
+from hlo_run.pipeline.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
 from hlo_run.pipeline.runtime.thunks import KernelRequest
 from hlo_run.pipeline.table import KERNEL_PIPELINE, KernelContext
-
-# The crossings, which `--stage` knows by name as it knows rows.
-EMIT_KERNELS = "emit-kernels"
-LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
-LLVM = "llvm"
-PTX = "ptx"
 
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 

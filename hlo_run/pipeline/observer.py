@@ -11,6 +11,13 @@ from hlo_run.errors import HloRunError
 # The row name of the step that every pipeline begins with, and the `next_row` of its last row (XLA's dump names).
 PIPELINE_START = "pipeline-start"
 PIPELINE_END = "pipeline-end"
+# Stages between the rows, which `--stage` knows by name as it knows rows: the module as executed, and the crossings.
+OPTIMIZED_HLO = "hlo"
+EMIT_KERNELS = "emit-kernels"
+LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
+LLVM = "llvm"
+PTX = "ptx"
+STAGES = (OPTIMIZED_HLO, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
 
 
 class Level(Enum):

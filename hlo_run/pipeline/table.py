@@ -6,11 +6,13 @@ alone in a flag means all its rows. `ORDER` holds the constraints that a test ch
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import dataclass
 
 from xdsl.passes import ModulePass
 
+from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
@@ -40,6 +42,7 @@ from hlo_run.pipeline.ir.simplify_arith import SimplifyArith
 from hlo_run.pipeline.ir.symbol_dce import SymbolDce
 from hlo_run.pipeline.ir.unswitch_loops import UnswitchLoops
 from hlo_run.pipeline.ir.vectorize_loads_stores import VectorizeLoadsStores
+from hlo_run.pipeline.observer import STAGES
 from hlo_run.pipeline.passes import HloPass, PassContext
 from hlo_run.pipeline.rows import Group, Row, check_names
 from hlo_run.target import DEFAULT_TARGET, preset
@@ -147,7 +150,12 @@ def _first_line(made: object) -> str:
 
 
 def check_row_names(options: Options) -> None:
-    """Raise UsageError for a flag that names no row of either table, or disables a required one."""
+    """Raise UsageError for a flag that names no row or stage, or disables a required row."""
     rows = [(row.name, row.required) for group in PIPELINE for row in group.rows]
     rows += [(row.name, row.required) for row in KERNEL_PIPELINE]
     check_names(options, rows, [group.name for group in PIPELINE])
+    stages = [*STAGES, *(name for name, _ in rows)]
+    if options.stage and options.stage not in stages:
+        close = difflib.get_close_matches(options.stage, stages, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"hlo-input, {', '.join(STAGES)}, or a row of --list_passes"
+        raise UsageError(f"no stage is called '{options.stage}'", hint=hint)

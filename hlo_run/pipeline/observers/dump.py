@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.options import Options
-from hlo_run.pipeline.observer import PIPELINE_START, Level, Observer, Step
+from hlo_run.pipeline.observer import LLVM_BEFORE_OPTIMIZATIONS, OPTIMIZED_HLO, PIPELINE_START, Level, Observer, Step
 
 _FILE_NAME_LIMIT = 255
 
@@ -53,7 +53,7 @@ class DumpObserver(Observer):
                     self._kernel(step)
             case Level.LLVM:
                 if self._wants("llvm"):
-                    name = "ir-no-opt" if step.row == "llvm-before-optimizations" else "ir-with-opt"
+                    name = "ir-no-opt" if step.row == LLVM_BEFORE_OPTIMIZATIONS else "ir-with-opt"
                     self._write(f"{step.kernel}.{name}.ll", step.text())
             case Level.PTX:
                 if self._wants("ptx"):
@@ -75,7 +75,7 @@ class DumpObserver(Observer):
         return self._emitter_re is not None and bool(self._directory) and self._emitter_re.search(emitter) is not None
 
     def _hlo(self, step: Step) -> None:
-        if step.row == "hlo":
+        if step.row == OPTIMIZED_HLO:
             self._write(f"{self._target}_gpu_after_optimizations.txt", step.text())
             return
         before = step.row

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from hlo_run.pipeline.observer import PIPELINE_START, Level, Observer, Step
 
-_TITLES = {Level.HLO: "HLO", Level.KERNEL: "IR", Level.LLVM: "LLVM", Level.PTX: "PTX"}
-
 
 @dataclass(frozen=True)
 class VerboseObserver(Observer):
@@ -27,7 +25,7 @@ class VerboseObserver(Observer):
             self.write(self._line(step))
         if self.level >= (3 if step.level is Level.HLO else 5) and step.changed is not False:
             subject = f" ({step.kernel})" if step.kernel else ""
-            self.write(f"// -----// {_TITLES[step.level]} Dump After {step.row}{subject} //----- //")
+            self.write(f"// -----// IR Dump After {step.row}{subject} //----- //")
             self.write(step.text().rstrip("\n") + "\n")
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
