@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from hlo_run.analysis.defining_value import FORWARDING
+from hlo_run.analysis.fingerprint import computation_fingerprint
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelArgument, KernelThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
@@ -25,22 +26,26 @@ class KernelRequest:
 
 
 def plan_thunks(order: list[HloInstruction], buffers: BufferAssignment) -> tuple[list[Thunk], list[KernelRequest]]:
-    """Return the thunks in schedule order and the kernels they need.
+    """Return the thunks in schedule order and the kernels they need; equal fusions with alike arguments share a kernel.
 
     Raises Unsupported for an instruction that neither becomes a kernel nor a copy.
     """
     thunks: list[Thunk] = []
     kernels: list[KernelRequest] = []
     names = _KernelNames()
+    known: dict[tuple[object, ...], str] = {}
     for instruction in order:
         if instruction.opcode in _NO_THUNK or all(leaf.element_count == 0 for _, leaf in instruction.shape.leaves()):
             continue
         if instruction.opcode == "copy":
             thunks.append(CopyThunk(instruction.name, buffers.slice(instruction.operands[0]), buffers.slice(instruction)))
         elif instruction.opcode == "fusion":
-            request = KernelRequest(instruction, names.take(instruction.name), _arguments(instruction, buffers))
-            kernels.append(request)
-            thunks.append(KernelThunk(instruction.name, request.kernel, request.arguments))
+            arguments = _arguments(instruction, buffers)
+            key = _kernel_key(instruction, arguments, buffers)
+            if key not in known:
+                known[key] = names.take(instruction.name)
+                kernels.append(KernelRequest(instruction, known[key], arguments))
+            thunks.append(KernelThunk(instruction.name, known[key], arguments))
         else:
             raise Unsupported(
                 f"'{instruction.opcode}' has no thunk yet: %{instruction.name}",
@@ -48,6 +53,17 @@ def plan_thunks(order: list[HloInstruction], buffers: BufferAssignment) -> tuple
                 hint="--platform=Interpreter evaluates the module with the numpy reference",
             )
     return thunks, kernels
+
+
+def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], buffers: BufferAssignment) -> tuple[object, ...]:
+    """Return what a kernel depends on: the fused computation, and of each argument which others are the same memory,
+    its alignment, its size, and whether it is written."""
+    numbers: dict[BufferSlice, int] = {}
+    alike = tuple(
+        (numbers.setdefault(a.slice, len(numbers)), buffers.alignment_bytes(a.slice), a.slice.size_bytes, a.written)
+        for a in arguments
+    )
+    return (computation_fingerprint(fusion.fused_computation), fusion.attrs.get("backend_config"), *alike)
 
 
 def _arguments(fusion: HloInstruction, buffers: BufferAssignment) -> tuple[KernelArgument, ...]:
