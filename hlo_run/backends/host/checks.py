@@ -199,7 +199,7 @@ class RaceDetector:
         if not racing.any():
             return
         index = int(np.flatnonzero(racing)[0])
-        lane = int(np.searchsorted(lanes.flat_ids, event.lane[index]))
+        lane = index * lanes.count // place.size
         offset = int(place[index]) % shadow.chunk.shared.copy_bytes
         first = int(other.lane[place[index]])
         who = "several threads" if first == _SEVERAL else Lanes(shadow.chunk).describe(first)
@@ -289,10 +289,9 @@ class _Counter:
 def _sectors(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Offsets, Offsets]:
     """Return, per warp, the 32-byte sectors its lanes touch, and how many their distinct bytes need at least."""
     request = _numbered(lanes.warps)
-    pairs = np.unique(np.stack([request, addresses // _SECTOR_BYTES]), axis=1)
-    cost = np.bincount(pairs[0])
-    distinct = np.unique(np.stack([request, addresses]), axis=1)
-    return cost, -(-np.bincount(distinct[0]) * size_bytes // _SECTOR_BYTES)
+    cost = np.bincount(_distinct(request, addresses // _SECTOR_BYTES)[0])
+    items = np.bincount(_distinct(request, addresses)[0])
+    return cost, -(-items * size_bytes // _SECTOR_BYTES)
 
 
 def _bank_passes(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Offsets, Offsets]:
@@ -305,15 +304,24 @@ def _bank_passes(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Off
     lane = lanes.flat(lanes.threads) % WARP_THREADS
     phase = request * words + lane * words // WARP_THREADS
     word = (addresses[:, None] // _BANK_BYTES + np.arange(words)).reshape(-1)
-    pairs = np.unique(np.stack([np.repeat(phase, words), word]), axis=1)
+    in_phase, distinct_word = _distinct(np.repeat(phase, words), word)
     phases = int(phase.max()) + 1
-    bank_use = np.bincount(pairs[0] * _BANKS + pairs[1] % _BANKS, minlength=phases * _BANKS)
+    bank_use = np.bincount(in_phase * _BANKS + distinct_word % _BANKS, minlength=phases * _BANKS)
     per_phase = bank_use.reshape(phases, _BANKS).max(axis=1)
     used = np.unique(phase)
     cost = np.bincount(used // words, weights=per_phase[used]).astype(np.int64)
     return cost, np.bincount(used // words)
 
 
+def _distinct(group: Offsets, value: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the distinct pairs of a group and a value (not negative)."""
+    span = int(value.max()) + 1
+    pairs = np.unique(group * span + value)
+    return pairs // span, pairs % span
+
+
 def _numbered(warps: Offsets) -> Offsets:
-    """Number the warps that occur from 0."""
-    return np.unique(warps, return_inverse=True)[1]
+    """Number the ascending warps that occur from 0."""
+    changes = np.ones(warps.size, np.bool_)
+    changes[1:] = warps[1:] != warps[:-1]
+    return np.cumsum(changes) - 1

@@ -1,4 +1,4 @@
-"""Correctly rounded f64 and f32 arithmetic by exact integers, lane by lane.
+"""Correctly rounded arithmetic in every format by exact integers, lane by lane.
 
 Slow (some microseconds a lane) and therefore only for what whole-array arithmetic cannot do: directed rounding of f64,
 directed division and roots, and the rare lanes of a fused multiply-add whose exponents are near the ends of the range.
@@ -11,12 +11,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 Real = NDArray[Any]
-_FORMATS = {"f32": (24, -149, 128), "f64": (53, -1074, 1024)}
-_NUMPY = {"f32": np.float32, "f64": np.float64}
+# Bits of precision, exponent of the last bit of a subnormal, exponent from which on numbers are infinite.
+_FORMATS = {"f16": (11, -24, 16), "bf16": (8, -133, 128), "f32": (24, -149, 128), "f64": (53, -1074, 1024)}
+_NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
 
 
 def round_fraction(value: Fraction, mode: str, type_name: str) -> float:

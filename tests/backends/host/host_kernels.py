@@ -1,0 +1,137 @@
+"""Runs PTX on the emulator: whole kernels on byte buffers, or a few instructions applied to arrays, lane by lane."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import Kernel
+from hlo_run.backends.host.backend import variable_regions
+from hlo_run.backends.host.checks import KernelStatistics, make_observer
+from hlo_run.backends.host.emulator import check_launch, run_kernel
+from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
+from hlo_run.backends.host.program import Program, compile_program
+from hlo_run.backends.host.ptx_parser import parse_module
+
+Array = NDArray[Any]
+
+HEAD = ".version 8.6\n.target sm_90\n.address_size 64\n"
+
+
+def launch(
+    program: Program,
+    ptx: str,
+    buffers: Sequence[Array],
+    grid: int = 1,
+    block: int | tuple[int, int, int] = 32,
+    checks: Iterable[str] = (),
+) -> KernelStatistics:
+    """Run a kernel on buffers (arrays, changed in place) that are its parameters in order."""
+    regions = variable_regions(program.variables)
+    for number, buffer in enumerate(buffers):
+        data = buffer.reshape(-1).view(np.uint8)
+        regions[number + 1] = Region(f"argument {number}", "global", data, 0, data.size)
+    parameters = [np.full((1, 1), (number + 1) << NUMBER_SHIFT, np.uint64) for number in range(len(buffers))]
+    threads = (block, 1, 1) if isinstance(block, int) else block
+    kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), threads)
+    statistics = KernelStatistics(kernel.name)
+    run = Launch(kernel, ptx.split("\n"), regions, parameters, make_observer(frozenset(checks), statistics))
+    check_launch(program, run)
+    run_kernel(program, run)
+    return statistics
+
+
+def run_text(
+    ptx: str,
+    buffers: Sequence[Array],
+    grid: int = 1,
+    block: int | tuple[int, int, int] = 32,
+    checks: Iterable[str] = (),
+) -> KernelStatistics:
+    """Compile the only kernel of a PTX text and run it."""
+    module = parse_module(ptx)
+    name = next(name for name, function in module.functions.items() if function.is_entry)
+    return launch(compile_program(module, name), ptx, buffers, grid, block, checks)
+
+
+def kernel(body: str, parameters: int, declarations: str = "", registers: str = "") -> str:
+    """Return a PTX text with one kernel `k`: parameter n is in %p<n>, the linear thread number in %i (32) and %w (64 bits)."""
+    formal = ",\n".join(f".param .u64 k_param_{n}" for n in range(parameters))
+    loads = "\n".join(f"ld.param.u64 %p{n}, [k_param_{n}];\ncvta.to.global.u64 %p{n}, %p{n};" for n in range(parameters))
+    return f"""{HEAD}{declarations}
+.visible .entry k({formal})
+{{
+.reg .pred %q<10>;
+.reg .b16 %h<20>;
+.reg .b32 %r<30>;
+.reg .b64 %d<30>;
+.reg .b64 %p<10>;
+.reg .b32 %i, %tid, %cta, %ntid;
+.reg .b64 %w, %w2, %w4, %w8;
+{registers}
+{loads}
+mov.u32 %tid, %tid.x;
+mov.u32 %cta, %ctaid.x;
+mov.u32 %ntid, %ntid.x;
+mad.lo.u32 %i, %cta, %ntid, %tid;
+cvt.u64.u32 %w, %i;
+shl.b64 %w2, %w, 1;
+shl.b64 %w4, %w, 2;
+shl.b64 %w8, %w, 3;
+{body}
+ret;
+}}
+"""
+
+
+_SIZES = {"pred": 1, "b8": 1, "b16": 2, "b32": 4, "b64": 8}
+_REGISTER = re.compile(r"%([abcde])\b")
+
+
+def apply(instructions: str, inputs: Sequence[Array], *outputs: type[Any]) -> Any:
+    """Run instructions with %a, %b, .. (registers as wide as the inputs' items) and return what they leave in %x (, %y).
+
+    The registers of the results are as wide as the items of `outputs`; np.bool_ makes a predicate.
+    """
+    count = inputs[0].size
+    declared: list[str] = []
+    loads: list[str] = []
+    for number, (name, array) in enumerate(zip("abcde", inputs, strict=False)):
+        size = array.itemsize
+        width = max(16, 8 * size)
+        declared.append(f".reg .b{width} %{name};")
+        scale = {1: "", 2: "2", 4: "4", 8: "8"}[size]
+        loads.append(f"add.s64 %d{number}, %p{number}, %w{scale};\nld.global.b{8 * size} %{name}, [%d{number}];")
+    stores: list[str] = []
+    results: list[Array] = []
+    for number, (name, output) in enumerate(zip("xy", outputs, strict=False)):
+        dtype = np.dtype(output)
+        results.append(np.zeros(count, dtype))
+        place = f"add.s64 %d{10 + number}, %p{len(inputs) + number}, %w{'' if dtype.itemsize == 1 else dtype.itemsize};"
+        if dtype == np.bool_:
+            declared.append(f".reg .pred %{name};")
+            stores.append(f"selp.b16 %h0, 1, 0, %{name};\n{place}\nst.global.b8 [%d{10 + number}], %h0;")
+        else:
+            declared.append(f".reg .b{8 * dtype.itemsize} %{name};")
+            stores.append(f"{place}\nst.global.b{8 * dtype.itemsize} [%d{10 + number}], %{name};")
+    assert count % 32 == 0, "whole warps"
+    body = "\n".join([*loads, instructions, *stores])
+    ptx = kernel(body, len(inputs) + len(outputs), registers="\n".join(declared))
+    run_text(ptx, [np.ascontiguousarray(array).copy() for array in inputs] + results, grid=count // 32)
+    return results[0] if len(outputs) == 1 else tuple(results)
+
+
+def pairs(values: Array, others: Array | None = None) -> tuple[Array, Array]:
+    """Return every pair of a value and another one, padded to whole warps."""
+    a, b = (x.reshape(-1) for x in np.meshgrid(values, values if others is None else others, indexing="ij"))
+    return padded(a), padded(b)
+
+
+def padded(array: Array) -> Array:
+    """Return the array with items repeated up to whole warps."""
+    return np.resize(array, -(-array.size // 32) * 32)
