@@ -1,7 +1,7 @@
 """An entry function with all its device functions inlined: one flat list of operations and labels.
 
 Names of an inlined function get its call's number in front. Parameters that calls pass through `.param` space become
-registers, one per offset that is stored or loaded: `param0+8`. Recursion, indirect calls and calls of functions that
+registers, one per offset and width: `param0+8:b32`. Recursion, indirect calls and calls of functions that
 have no body (printf, assertions) are refused.
 """
 
@@ -56,7 +56,9 @@ def flatten(module: Module, entry_name: str) -> FlatFunction:
     flat = FlatFunction(entry)
     for variable in module.variables.values():
         flat.variables[variable.name] = variable
-    _Inliner(module, flat).expand(entry, _Frame(entry, ""))
+    inliner = _Inliner(module, flat)
+    inliner.expand(entry, _Frame(entry, ""))
+    inliner.check_parameters()
     return flat
 
 
@@ -81,6 +83,14 @@ class _Inliner:
         self._module = module
         self._flat = flat
         self._calls = 0
+        self._stored: set[str] = set()
+        self._loaded: dict[str, Operation] = {}
+
+    def check_parameters(self) -> None:
+        """Raise Unsupported for a parameter that is read in other pieces than it was written in."""
+        for name, operation in self._loaded.items():
+            if name not in self._stored:
+                raise operation.unsupported()
 
     def expand(self, function: Function, frame: _Frame) -> None:
         """Append the body of `function` with the names of `frame`."""
@@ -223,10 +233,13 @@ class _Inliner:
         elements = value.elements if isinstance(value, Vector) else (value,)
         for number, element in enumerate(elements):
             offset = address.offset + number * TYPE_BYTES[operation.type]
-            register = Register(f"{bound}+{offset}")
             move = f"b{max(16, 8 * TYPE_BYTES[operation.type])}"
-            if self._flat.registers.setdefault(register.name, move) != move:
-                raise operation.unsupported()
+            register = Register(f"{bound}+{offset}:{move}")
+            self._flat.registers[register.name] = move
+            if is_load:
+                self._loaded.setdefault(register.name, operation)
+            else:
+                self._stored.add(register.name)
             outer = self._rename(element, frame)
             operands = (outer, register) if is_load else (register, outer)
             # Bytes live in 16-bit registers, and a load of one clears the upper half.

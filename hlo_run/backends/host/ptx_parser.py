@@ -31,7 +31,7 @@ _SPACE = re.compile(r"\s*")
 _HEADER = re.compile(r"\.(version|target|address_size)\s+([^\n]*)")
 _SKIPPED = re.compile(r"\.(?:file|loc)\b[^\n]*|\.(?:pragma|alias)\b[^;]*;|\.section\b[^{]*\{[^}]*\}")
 _FUNCTION = re.compile(
-    r"((?:\.(?:visible|weak|extern)\s+)*)\.(entry|func)\b\s*(?:\(([^)]*)\))?\s*([\w$]+)\s*(?:\(([^)]*)\))?([^{;]*)([{;])"
+    r"((?:\.(?:visible|weak|extern)\s+)*)\.(entry|func)\b\s*(?:\(([^)]*)\))?\s*([\w$]+)\s*(?:\(([^)]*)\))?([^{;()]*)([{;])"
 )
 _DECLARATION = re.compile(
     r"((?:\.(?:visible|weak|extern|common)\s+)*)\.(reg|const|global|local|param|shared)\b((?:\s*\.[a-z]\w*(?:\s+\d+\b)?)*)\s*([^;]*);"
