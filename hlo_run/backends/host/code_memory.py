@@ -41,7 +41,9 @@ def _load(w: CodeWriter, op: Operation) -> None:
         _define_loaded(w, target, loaded, item)
         return
     names = [w.fresh() for _ in target.elements]
-    w.emit(f"{', '.join(names)}, = {pointer}.load_vector({displacement}, {size}, {len(names)}, {op.line})")
+    mask = op.instruction.used_bytes
+    used = "" if mask is None else f", {tuple(bool(mask >> n * size & (1 << size) - 1) for n in range(len(names)))}"
+    w.emit(f"{', '.join(names)}, = {pointer}.load_vector({displacement}, {size}, {len(names)}, {op.line}{used})")
     for element, name in zip(target.elements, names, strict=True):
         _define_loaded(w, element, name, item)
 

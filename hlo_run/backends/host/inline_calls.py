@@ -128,11 +128,7 @@ class _Inliner:
             self._move_parameter(operation, bound, frame)
             return
         operands = tuple(self._rename(operand, frame) for operand in instruction.operands)
-        self._append(
-            Instruction(
-                instruction.opcode, instruction.modifiers, operands, self._guard(instruction.guard, frame), instruction.line
-            )
-        )
+        self._append(replace(instruction, operands=operands, guard=self._guard(instruction.guard, frame)))
 
     def _append(self, instruction: Instruction) -> None:
         self._flat.items.append(decode(instruction))

@@ -180,9 +180,21 @@ class Pointer:
             return view[start:].take(self.index(0, item_bytes))
         return view.take(self.index(displacement, item_bytes))
 
-    def load_vector(self, displacement: int, item_bytes: int, count: int, line: int) -> tuple[Array, ...]:
-        """Return `count` consecutive items per lane, each an array of its own."""
+    def load_vector(
+        self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
+    ) -> tuple[Array, ...]:
+        """Return `count` consecutive items per lane, each an array of its own; items that are not `used` are poison.
+
+        Only used items have to be within bounds: an aligned access reaches no page beyond theirs.
+        """
         total = item_bytes * count
+        if used is not None and not all(used):
+            if ((self.addresses + displacement) & (total - 1)).any():
+                self._fault(displacement, total, "load", line)
+            poison = poisoned(16).view(_ITEM_TYPES[item_bytes])[0]
+            unused = np.full(self.offsets.shape, poison)
+            places = [displacement + number * item_bytes for number in range(count)]
+            return tuple(self.load(p, item_bytes, line) if is_used else unused for p, is_used in zip(places, used, strict=True))
         self.check(displacement, total, "load", line)
         self._observe(displacement, total, "load", line)
         unit = min(total, 16)
@@ -230,10 +242,12 @@ class MixedPointer(Pointer):
     def load(self, displacement: int, item_bytes: int, line: int) -> Array:
         return self.load_vector(displacement, item_bytes, 1, line)[0]
 
-    def load_vector(self, displacement: int, item_bytes: int, count: int, line: int) -> tuple[Array, ...]:
+    def load_vector(
+        self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
+    ) -> tuple[Array, ...]:
         results = [np.empty(self.lanes.count, _ITEM_TYPES[item_bytes]) for _ in range(count)]
         for selection, pointer in self._parts:
-            for result, part in zip(results, pointer.load_vector(displacement, item_bytes, count, line), strict=True):
+            for result, part in zip(results, pointer.load_vector(displacement, item_bytes, count, line, used), strict=True):
                 result[selection] = part.reshape(-1)
         return tuple(result.reshape(self.lanes.shape) for result in results)
 

@@ -110,13 +110,18 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`; lines count from 1."""
+    """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`; lines count from 1.
+
+    `used_bytes` is a mask of the bytes of a vector load that count (bit 0: the lowest address), None if all do: LLVM may
+    widen an aligned load over elements that it never looks at, and says so in a pragma.
+    """
 
     opcode: str
     modifiers: tuple[str, ...]
     operands: tuple[Operand, ...]
     guard: Guard | None
     line: int
+    used_bytes: int | None = None
 
     @property
     def spelling(self) -> str:

@@ -29,6 +29,7 @@ from hlo_run.backends.host.ptx_text import OperandParser, Source, parse_number
 
 _SPACE = re.compile(r"\s*")
 _HEADER = re.compile(r"\.(version|target|address_size)\s+([^\n]*)")
+_USED_BYTES = re.compile(r'\.pragma\s+"used_bytes_mask\s+(0x[0-9a-fA-F]+)"\s*;')
 _SKIPPED = re.compile(r"\.(?:file|loc)\b[^\n]*|\.(?:pragma|alias)\b[^;]*;|\.section\b[^{]*\{[^}]*\}")
 _FUNCTION = re.compile(
     r"((?:\.(?:visible|weak|extern)\s+)*)\.(entry|func)\b\s*(?:\(([^)]*)\))?\s*([\w$]+)\s*(?:\(([^)]*)\))?([^{;()]*)([{;])"
@@ -62,6 +63,7 @@ class _Body:
     targets: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     statements: list[Statement] = field(default_factory=list[Statement])
     scopes: list[dict[str, str]] = field(default_factory=lambda: [{}])
+    used_bytes: int | None = None  # of the next instruction, see `Instruction.used_bytes`
 
     def lookup(self, name: str) -> str | None:
         for scope in reversed(self.scopes):
@@ -268,6 +270,9 @@ class _ModuleParser:
 
     def _directive(self, position: int, body: _Body, label: str) -> int:
         """Read a directive inside a body and return where it ends."""
+        if match := _USED_BYTES.match(self._text, position):
+            body.used_bytes = int(match.group(1), 16)
+            return match.end()
         if match := _SKIPPED.match(self._text, position):
             return match.end()
         if match := _TARGETS.match(self._text, position):
@@ -299,7 +304,8 @@ class _ModuleParser:
         opcode, *modifiers = match.group("opcode").split(".")
         offset = match.start("opcode")
         parsed = operands.parse(match.group("operands"), offset)
-        return Instruction(opcode, tuple(modifiers), parsed, guard, self._source.line(offset))
+        used_bytes, body.used_bytes = body.used_bytes, None
+        return Instruction(opcode, tuple(modifiers), parsed, guard, self._source.line(offset), used_bytes)
 
 
 def _product(dims: str) -> int:
