@@ -6,14 +6,11 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.artifact import (
-    ArraySpec,
-    ArrayTree,
     BufferAllocation,
     BufferSlice,
     CopyThunk,
@@ -29,11 +26,11 @@ from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import Program, compile_program
 from hlo_run.backends.host.ptx import Relocation, Variable
 from hlo_run.backends.host.ptx_parser import parse_module
-from hlo_run.backends.literals import Bytes, Literal, from_bytes, to_bytes
+from hlo_run.backends.literals import Bytes, Literal
+from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, UsageError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.target import TargetSpec
 
-DEFAULT_CHECKS = frozenset(("bounds", "align", "barrier"))
 _ALIGNMENT_BYTES = 256
 
 
@@ -50,10 +47,16 @@ class _LoadedKernel:
 class HostBackend:
     """Runs executables on the CPU. Programs are kept per PTX text, so a second run of the same kernel starts at once.
 
-    `statistics` describes the last run's launches in order, where the check `statistics` was asked for.
+    `checks` names what is watched besides bounds, alignment and barriers, which always are: `race`, `statistics`.
+    A run is stopped after `timeout_seconds` (0: never). `statistics` describes the last run's launches in order, where
+    the check of that name was asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, checks: Iterable[str] = (), timeout_seconds: float = 0.0) -> None:
+        self._checks = frozenset(checks)
+        if unknown := sorted(self._checks - CHECKS):
+            raise UsageError(f"unknown host check '{unknown[0]}'", hint=f"choose from {', '.join(sorted(CHECKS))}")
+        self._timeout_seconds = timeout_seconds
         self._programs: dict[tuple[str, str], Program] = {}
         self.statistics: tuple[KernelStatistics, ...] = ()
 
@@ -65,29 +68,27 @@ class HostBackend:
     def description(self) -> str:
         return f"Host: PTX emulated on the CPU ({os.cpu_count()} cores)"
 
-    def run(
-        self,
-        executable: Executable,
-        arguments: Sequence[Literal],
-        *,
-        host_check: Iterable[str] = DEFAULT_CHECKS,
-        timeout_seconds: float | None = None,
-    ) -> Literal:
+    @property
+    def target(self) -> TargetSpec | None:
+        """Any target will do: the PTX reader knows them all."""
+        return None
+
+    def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
         """Run with one literal per entry parameter and return the result.
 
-        `host_check` names what is watched: bounds, align and barrier (always, since memory must stay whole), race,
-        statistics. Raises DeviceError for faults of a kernel and for a timeout, Unsupported for PTX that is not known.
+        Raises DeviceError for faults of a kernel and for a timeout, Unsupported for PTX that is not known.
         """
-        checks = frozenset(host_check)
-        if unknown := sorted(checks - CHECKS):
-            raise UsageError(f"unknown host check '{unknown[0]}'", hint=f"choose from {', '.join(sorted(CHECKS))}")
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        run = _Run(self, executable, checks, deadline)
-        run.place_arguments(arguments)
+        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
+        run = _Run(self, executable, self._checks, deadline)
+        run.place(arguments)
         for thunk in executable.thunks:
             run.thunk(thunk)
         self.statistics = tuple(run.statistics)
-        return run.result()
+        return result_literal(executable, run.read)
+
+    def report(self) -> str:
+        """Return the statistics of the last run, one line per launch; nothing if they were not asked for."""
+        return "\n".join(map(str, self.statistics))
 
     def program(self, kernel: Kernel) -> Program:
         """Return the kernel's program, compiled when it is first asked for."""
@@ -112,53 +113,29 @@ class _Run:
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
-    def place_arguments(self, arguments: Sequence[Literal]) -> None:
+    def place(self, arguments: Sequence[Literal]) -> None:
         """Make the allocations: arguments and constants with their bytes, all others uninitialised."""
         executable = self._executable
-        if len(arguments) != len(executable.parameters):
-            raise DeviceError(f"{len(executable.parameters)} arguments are needed, but {len(arguments)} are given")
-        data: dict[int, list[tuple[ArraySpec, NDArray[Any]]]] = {}
-        for tree, literal in zip(executable.parameters, arguments, strict=True):
-            for spec, array in _leaves(tree, literal):
-                data.setdefault(spec.slice.allocation, []).append((spec, array))
+        given: dict[int, list[tuple[BufferSlice, Bytes]]] = {}
+        for piece, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
+            given.setdefault(piece.allocation, []).append((piece, data))
         for allocation in executable.allocations:
-            self._memory[allocation.index] = self._allocate(allocation, data.get(allocation.index, []))
+            self._memory[allocation.index] = self._allocate(allocation, given.get(allocation.index, []))
 
-    def _allocate(self, allocation: BufferAllocation, arrays: list[tuple[ArraySpec, NDArray[Any]]]) -> Bytes:
-        if len(arrays) == 1 and allocation.index not in self._written:
-            spec, array = arrays[0]
-            data = to_bytes(array, spec.dtype, spec.minor_to_major)
-            fills = spec.slice.offset_bytes == 0 and data.size == allocation.size_bytes
+    def _allocate(self, allocation: BufferAllocation, given: list[tuple[BufferSlice, Bytes]]) -> Bytes:
+        if len(given) == 1 and allocation.index not in self._written and not allocation.is_output:
+            piece, data = given[0]
+            fills = piece.offset_bytes == 0 and data.size == allocation.size_bytes
             if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
                 return data  # nothing writes here: no copy is needed
         memory = poisoned(-(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
-        if constant := allocation.constant:
-            items = np.frombuffer(constant.items, DTYPES[constant.dtype].numpy).reshape(constant.dims)
-            data = to_bytes(items, constant.dtype, constant.minor_to_major)
-            memory[: data.size] = data
-        for spec, array in arrays:
-            self._bytes(spec.slice, memory)[:] = to_bytes(array, spec.dtype, spec.minor_to_major)
+        for piece, data in given:
+            memory[piece.offset_bytes : piece.offset_bytes + data.size] = data
         return memory
 
-    def _bytes(self, piece: BufferSlice, memory: Bytes | None = None) -> Bytes:
-        whole = self._memory[piece.allocation] if memory is None else memory
-        return whole[piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
-
-    def result(self) -> Literal:
-        """Return the literal tree of the result."""
-        return self._literal(self._executable.result)
-
-    def _literal(self, tree: ArrayTree) -> Literal:
-        if isinstance(tree, tuple):
-            return tuple(self._literal(element) for element in tree)
-        data = self._bytes(tree.slice)
-        array = from_bytes(data, tree.dtype, tree.dims, tree.minor_to_major)
-        # A result that shares memory with an argument would change under the caller's hands.
-        is_argument = any(
-            allocation.index == tree.slice.allocation and allocation.parameter_number is not None
-            for allocation in self._executable.allocations
-        )
-        return array.copy() if is_argument else array
+    def read(self, piece: BufferSlice) -> Bytes:
+        """Return the bytes of a slice, not a copy."""
+        return self._memory[piece.allocation][piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
 
     # ---- thunks -------------------------------------------------------------------------------------------------
 
@@ -170,7 +147,7 @@ class _Run:
             case KernelThunk():
                 self._launch(thunk)
             case CopyThunk():
-                self._bytes(thunk.destination)[:] = self._bytes(thunk.source)
+                self.read(thunk.destination)[:] = self.read(thunk.source)
 
     def _launch(self, thunk: KernelThunk) -> None:
         loaded = self._load(thunk.kernel)
@@ -238,19 +215,6 @@ def _relocate(data: Bytes, relocation: Relocation, numbers: Mapping[str, int]) -
         raise DeviceError(f"the PTX takes the address of '{relocation.symbol}', which it does not define")
     address = (number << NUMBER_SHIFT) + relocation.addend
     data[relocation.offset : relocation.offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
-
-
-def _leaves(tree: ArrayTree, literal: Literal) -> Iterable[tuple[ArraySpec, NDArray[Any]]]:
-    """Yield (spec, array) of every leaf of a parameter."""
-    if isinstance(tree, tuple):
-        if not isinstance(literal, tuple) or len(literal) != len(tree):
-            raise DeviceError("an argument is not the tuple that its parameter is")
-        for element, part in zip(tree, literal, strict=True):
-            yield from _leaves(element, part)
-        return
-    if isinstance(literal, tuple) or literal.shape != tree.dims:
-        raise DeviceError(f"an argument is not the {tree.dtype}{list(tree.dims)} that its parameter is")
-    yield tree, literal
 
 
 def _written_allocations(thunks: Sequence[Thunk]) -> Iterable[int]:

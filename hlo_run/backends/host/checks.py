@@ -12,8 +12,8 @@ from hlo_run.backends.host.lanes import Chunk, Lanes
 from hlo_run.backends.host.memory import AccessObserver, Offsets, Region
 from hlo_run.target import WARP_THREADS
 
-CHECKS = frozenset(("bounds", "align", "barrier", "race", "statistics"))
-"""What `host_check` may name. Bounds, alignment and barriers are always checked."""
+CHECKS = frozenset(("race", "statistics"))
+"""What `--host_check` may name. Bounds, alignment and barriers are always checked."""
 
 _BANKS = 32
 _BANK_BYTES = 4
@@ -61,6 +61,14 @@ class KernelStatistics:
     def bank_conflicts(self) -> int:
         """Passes over the banks of shared memory that a layout without conflicts would save."""
         return sum(item.extra for item in self.of("shared"))
+
+    def __str__(self) -> str:
+        requests = sum(item.requests for item in self.of("global"))
+        sectors = sum(item.transactions for item in self.of("global"))
+        return (
+            f"{self.kernel}: {requests} global requests of a warp, {sectors} sectors of 32 bytes, {self.wasted_sectors} of them "
+            f"in vain; {self.bank_conflicts} shared-memory bank conflicts"
+        )
 
     @property
     def wasted_sectors(self) -> int:
