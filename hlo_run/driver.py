@@ -124,7 +124,11 @@ class FileRun:
             return
         check_memory(executable)
         runner = _Runner(platform, lambda arguments: backend.run(executable, arguments), backend.description)
-        self._iterate(runner, module, reference)
+        try:
+            self._iterate(runner, module, reference)
+        finally:
+            if report := backend.report():
+                self._console.err(report)
 
     def _load(self) -> HloModule:
         module = hlo_run.parse(read_module_text(self._file, self._options.input_format), self._file)

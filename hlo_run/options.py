@@ -38,7 +38,7 @@ class Options:
     random_init_input_literals: bool = _flag(True, "Random arguments; false: zeros, as XLA fills them.")
     use_large_float_range: bool = _flag(False, "Draw floats log-uniformly over the whole exponent range.")
     timeout: float = _flag(0.0, "Stop a run on the device after so many seconds (0: never).", "SECONDS")
-    host_check: str = _flag("", "Checks of the Host platform, comma separated: race, uninitialized, or all.", "CHECKS")
+    host_check: str = _flag("", "On Host also watch for shared-memory races, or count accesses: race,statistics.", "CHECKS")
 
     target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")

@@ -34,6 +34,10 @@ class Backend(Protocol):
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
         ...
 
+    def report(self) -> str:
+        """Return what there is to say about the last run besides its result; mostly nothing."""
+        ...
+
 
 BACKENDS: dict[str, str] = {
     "CUDA": "hlo_run.backends.cuda.backend:CudaBackend",

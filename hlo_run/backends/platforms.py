@@ -38,5 +38,6 @@ def open_backend(name: str, options: Options) -> Backend:
     """
     make = load_backend(name)
     if name == HOST:
-        return make(checks=options.host_check, timeout_seconds=options.timeout)
+        checks = [name.strip() for name in options.host_check.split(",") if name.strip()]
+        return make(checks=checks, timeout_seconds=options.timeout)
     return make(timeout_seconds=options.timeout)

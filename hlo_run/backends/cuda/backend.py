@@ -66,6 +66,9 @@ class CudaBackend:
             for block in memory:
                 block.free()
 
+    def report(self) -> str:
+        return ""
+
     def _allocate(self, executable: Executable) -> list[Any]:
         memory: list[Any] = []
         for allocation in executable.allocations:

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.artifact import (
+    ArraySpec,
+    ArrayTree,
     BufferAllocation,
     BufferSlice,
     CopyThunk,
@@ -108,7 +110,8 @@ class _Run:
         self._deadline = deadline
         self._memory: dict[int, Bytes] = {}
         self._kernels: dict[str, _LoadedKernel] = {}
-        self._written = frozenset(_written_allocations(executable.thunks))
+        # The caller's arrays stay as they are, and no result shares memory with them.
+        self._own = frozenset((*_written_allocations(executable.thunks), *_allocations(executable.result)))
         self.statistics: list[KernelStatistics] = []
 
     # ---- memory -------------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ class _Run:
             self._memory[allocation.index] = self._allocate(allocation, given.get(allocation.index, []))
 
     def _allocate(self, allocation: BufferAllocation, given: list[tuple[BufferSlice, Bytes]]) -> Bytes:
-        if len(given) == 1 and allocation.index not in self._written and not allocation.is_output:
+        if len(given) == 1 and allocation.index not in self._own:
             piece, data = given[0]
             fills = piece.offset_bytes == 0 and data.size == allocation.size_bytes
             if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
@@ -224,3 +227,11 @@ def _written_allocations(thunks: Sequence[Thunk]) -> Iterable[int]:
                 yield from (argument.slice.allocation for argument in thunk.arguments if argument.written)
             case CopyThunk():
                 yield thunk.destination.allocation
+
+
+def _allocations(tree: ArrayTree) -> Iterable[int]:
+    if isinstance(tree, ArraySpec):
+        yield tree.slice.allocation
+        return
+    for part in tree:
+        yield from _allocations(part)
