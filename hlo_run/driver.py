@@ -239,7 +239,7 @@ class FileRun:
         begin = time.perf_counter()
         with self._console.busy("running"):
             result = work(arguments)
-        self._console.err(f"... compiled and ran in {time.perf_counter() - begin:.3f}s.")
+        self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
         return result
 
 

@@ -8,6 +8,7 @@ from hlo_run.analysis.fusion_analysis import analyze
 from hlo_run.artifact import BufferSlice, Kernel
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.printer import print_module
+from hlo_run.errors import HloRunError
 from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.pipeline.llvm.print import llvm_ir_text
 from hlo_run.pipeline.llvm.ptx import CompiledPtx, compile_llvm
@@ -23,7 +24,15 @@ _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<cou
 
 
 def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
-    """Return the kernel of a fusion; raises errors of the HloRunError family."""
+    """Return the kernel of a fusion; raises errors of the HloRunError family that point at least at the fusion."""
+    try:
+        return _compile_kernel(ctx, request, buffers)
+    except HloRunError as error:
+        error.where = error.where or request.fusion.where
+        raise
+
+
+def _compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
     for observer in ctx.observers:
         observer.note(request.kernel, "Fusion Analysis", lambda: str(analyze(request.fusion, ctx.target)))
     emitted = _emit_and_lower(ctx, request, buffers)

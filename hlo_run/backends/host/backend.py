@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ class HostBackend:
 
     @property
     def description(self) -> str:
-        return f"Host: PTX emulated on the CPU ({os.cpu_count()} cores)"
+        return "PTX on the CPU, numpy emulator"
 
     @property
     def target(self) -> TargetSpec | None:

@@ -50,7 +50,7 @@ def plan_thunks(order: list[HloInstruction], buffers: BufferAssignment) -> tuple
             raise Unsupported(
                 f"'{instruction.opcode}' has no thunk yet: %{instruction.name}",
                 instruction.where,
-                hint="--platform=Interpreter evaluates the module with the numpy reference",
+                hint="--platform=Interpreter, the numpy reference, knows more instructions",
             )
     return thunks, kernels
 
