@@ -175,12 +175,11 @@ def test_wrong_arguments_are_refused() -> None:
     program = add_one((4,), (0,), (0,))
     with pytest.raises(UsageError, match="takes 1 arguments, got 0"):
         HostBackend().run(program, [])
-    with pytest.raises(UsageError, match="argument 0 must be f32"):
-        HostBackend().run(program, [np.zeros(5, np.float32)])
-    with pytest.raises(UsageError, match="argument 0 must be f32"):
-        HostBackend().run(program, [(np.zeros(4, np.float32),)])
+    for wrong in (np.zeros(5, np.float32), np.zeros(4, np.float64), (np.zeros(4, np.float32),)):
+        with pytest.raises(UsageError, match=r"argument 0 must be f32\[4\]"):
+            HostBackend().run(program, [wrong])
     with pytest.raises(UsageError, match="unknown host check 'memory'"):
-        HostBackend(("memory",)).run(program, [np.zeros(4, np.float32)])
+        HostBackend(checks=("memory",))
 
 
 def test_unknown_kernels_and_instructions() -> None:
@@ -196,21 +195,18 @@ def test_unknown_kernels_and_instructions() -> None:
 
 
 def test_statistics_are_kept_on_request() -> None:
-    backend = HostBackend(("statistics",))
-    x = np.zeros(64, np.float32)
-    backend.run(add_one((64,), (0,), (0,)), [x])
+    backend = HostBackend(checks=("race", "statistics"))
+    backend.run(add_one((64,), (0,), (0,)), [np.zeros(64, np.float32)])
     (statistics,) = backend.statistics
     assert statistics.kernel == "k"
     assert [(item.kind, item.requests, item.transactions) for item in statistics.of("global")] == [
         ("load", 2, 8),
         ("store", 2, 8),
     ]
-    assert backend.report() == (
-        "k: 4 global requests of a warp, 16 sectors of 32 bytes, 0 of them in vain; 0 shared-memory bank conflicts"
-    )
-    quiet = HostBackend()
-    quiet.run(add_one((64,), (0,), (0,)), [x])
-    assert quiet.report() == ""
+    assert backend.report().startswith("k")
+    silent = HostBackend()
+    silent.run(add_one((64,), (0,), (0,)), [np.zeros(64, np.float32)])
+    assert (silent.statistics, silent.report()) == ((), "")
 
 
 def gelu(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -320,7 +320,7 @@ def test_conversions() -> None:
         (x,) = arrays
         operation, source, _ = name.split("_")
         if name == "sitofp_i1_bf16" or (name.startswith("fpto") and name.endswith("_i1")):
-            # The second are undefined for all but 0 and 1; the first LLVM 22 turns a signed 1, which is -1, into +1 from sm_90 on.
+            # LLVM 22 makes +1 of a signed one-bit 1 from sm_90 on; the others are undefined for most values.
             continue
         if source == "i1":
             x = -x.astype(np.int8) if operation == "sitofp" else x
