@@ -22,8 +22,8 @@ from hlo_run.target import WARP_THREADS
 
 Bool = NDArray[np.bool_]
 
-CHUNK_LANES = 16384
-"""Lanes that run together: arrays of a few of them fit into the second-level cache."""
+CHUNK_LANES = 32768
+"""Lanes that run together: enough to hide the interpreter, few enough for some arrays to fit into the cache."""
 _CHUNK_MEMORY_BYTES = 16 * 2**20
 
 

@@ -158,18 +158,30 @@ def narrow_f64(x: F64, mode: str) -> F32:
     return nearest if mode == "rn" else redirect(nearest, x, mode)
 
 
-def redirect(nearest: Float, exact: Float, mode: str) -> Float:
+def redirect(nearest: Half | F32, exact: Float, mode: str) -> Half | F32:
     """Turn a result rounded to nearest into one rounded in the direction `mode`; `exact` has a wider type."""
     back = nearest.astype(exact.dtype)
-    infinity = nearest.dtype.type(np.inf)
-    down, up = np.nextafter(nearest, -infinity), np.nextafter(nearest, infinity)
-    if mode == "rm":
-        step_down, step_up = back > exact, np.zeros_like(exact, np.bool_)
-    elif mode == "rp":
-        step_down, step_up = np.zeros_like(exact, np.bool_), back < exact
-    else:
-        step_down, step_up = (back > exact) & (exact > 0), (back < exact) & (exact < 0)
-    return np.where(step_down, down, np.where(step_up, up, nearest))
+    match mode:
+        case "rm":
+            return _step_down(nearest, back > exact)
+        case "rp":
+            return -_step_down(-nearest, back < exact)
+        case _:
+            bits = nearest.view(f"u{nearest.dtype.itemsize}")
+            return (bits - (np.abs(back) > np.abs(exact))).view(nearest.dtype)
+
+
+def _step_down(x: Half | F32, chosen: Bool) -> Half | F32:
+    """Replace the chosen values by the next smaller ones."""
+    bits = x.view(f"i{x.dtype.itemsize}")
+    # A smaller number has smaller bits if it is positive, and larger ones if it is negative.
+    step = (bits >> bits.dtype.type(8 * x.dtype.itemsize - 1)) | bits.dtype.type(1)
+    stepped = (bits - step * chosen).view(x.dtype)
+    from_zero = (x == 0) & chosen
+    if not from_zero.any():
+        return stepped
+    least = np.array((1 << (8 * x.dtype.itemsize - 1)) | 1, f"u{x.dtype.itemsize}").view(x.dtype)
+    return np.where(from_zero, least, stepped)
 
 
 # ---- f32 ------------------------------------------------------------------------------------------------------------
@@ -191,9 +203,15 @@ def fma_f32(a: F64, b: F64, c: F64) -> F32:
     ties = (total.view(np.uint64) & _TIE_MASK) == _TIE
     if ties.any():
         index = np.flatnonzero(ties)
-        exact = add_to_odd(_picked(product, total.shape, index), _picked(c, total.shape, index))
-        result.reshape(-1)[index] = exact.astype(np.float32)
+        _mend_ties(result.reshape(-1), index, _picked(product, total.shape, index), _picked(c, total.shape, index))
     return result
+
+
+def _mend_ties(result: F32, index: NDArray[np.intp], product: F64, c: F64) -> None:
+    """Round the sums at flat positions of `result` again; ties that are exact sums, the usual ones, are right already."""
+    total, error = _two_sum(product, c)
+    if error.any():
+        result[index] = _to_odd(total, error).astype(np.float32)
 
 
 def _picked(x: F64, shape: tuple[int, ...], index: NDArray[np.intp]) -> F64:
@@ -205,14 +223,12 @@ def _picked(x: F64, shape: tuple[int, ...], index: NDArray[np.intp]) -> F64:
 
 def fma_f32_directed(a: F64, b: F64, c: F64, mode: str) -> F32:
     """Fused multiply-add of f32 values given as f64 in the direction `mode`."""
-    product = a * b
-    return _signed_zero_sum(narrow_f64(add_to_odd(product, c), mode), product, c, mode)
+    return _sum_directed(a * b, c, mode)
 
 
 def add_f32_directed(a: F32, b: F32, mode: str) -> F32:
     """Add in the direction `mode`."""
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
-    return _signed_zero_sum(narrow_f64(add_to_odd(wide_a, wide_b), mode), wide_a, wide_b, mode)
+    return _sum_directed(a.astype(np.float64), b.astype(np.float64), mode)
 
 
 def mul_f32_directed(a: F32, b: F32, mode: str) -> F32:
@@ -220,12 +236,25 @@ def mul_f32_directed(a: F32, b: F32, mode: str) -> F32:
     return narrow_f64(a.astype(np.float64) * b.astype(np.float64), mode)
 
 
-def _signed_zero_sum(total: F32, a: F64, b: F64, mode: str) -> F32:
-    """An exact zero sum is -0 when rounding down, unless both terms are +0."""
-    if mode != "rm":
-        return total
-    both_positive_zero = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
-    return np.where((total == 0) & ((a + b) == 0) & ~both_positive_zero, np.float32(-0.0), total)
+def _sum_directed(a: F64, b: F64, mode: str) -> F32:
+    """Add f64 values of at most 48 bits and round to f32 in the direction `mode`.
+
+    The f64 sum lies on the same side of every f32 value as the exact one, unless it is that value: those are done again.
+    """
+    total = a + b
+    result = narrow_f64(total, mode)
+    index = np.flatnonzero(result == total)
+    if not index.size:
+        return result
+    a, b = _picked(a, total.shape, index), _picked(b, total.shape, index)
+    exact, error = _two_sum(a, b)
+    if error.any():
+        result.reshape(-1)[index] = narrow_f64(_to_odd(exact, error), mode)
+    if mode == "rm":
+        # An exact zero sum is -0, unless both terms are +0.
+        both_positive_zero = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
+        result.reshape(-1)[index[(exact == 0) & (error == 0) & ~both_positive_zero]] = np.float32(-0.0)
+    return result
 
 
 # ---- f64 ------------------------------------------------------------------------------------------------------------
@@ -297,104 +326,3 @@ def _fma_f64_scaled(a: F64, b: F64, c: F64) -> F64:
 def fma_f64_directed(a: F64, b: F64, c: F64, mode: str) -> F64:
     """Fused multiply-add of f64 in the direction `mode`."""
     return exact_numerics.exact_fma(a, b, c, mode)
-
-
-# ---- comparison and selection ---------------------------------------------------------------------------------------
-
-
-def minimum(a: Float, b: Float) -> Float:
-    """Return the smaller; a NaN loses against a number and -0 is smaller than +0."""
-    return _ordered_zeros(np.fmin(a, b), a, b, np.bitwise_or)
-
-
-def maximum(a: Float, b: Float) -> Float:
-    """Return the larger; a NaN loses against a number and -0 is smaller than +0."""
-    return _ordered_zeros(np.fmax(a, b), a, b, np.bitwise_and)
-
-
-def minimum_nan(a: Float, b: Float) -> Float:
-    """Return the smaller, NaN if either is (`.NaN`)."""
-    return _ordered_zeros(np.minimum(a, b), a, b, np.bitwise_or)
-
-
-def maximum_nan(a: Float, b: Float) -> Float:
-    """Return the larger, NaN if either is (`.NaN`)."""
-    return _ordered_zeros(np.maximum(a, b), a, b, np.bitwise_and)
-
-
-def _ordered_zeros(result: Float, a: Float, b: Float, combine: np.ufunc) -> Float:
-    """Where the operands compare equal, combine their bits: equal numbers stay, zeros get the right sign."""
-    zero = result == 0
-    if not zero.any():
-        return result
-    unsigned = np.dtype(f"u{result.dtype.itemsize}")
-    combined: Float = combine(a.view(unsigned), b.view(unsigned)).view(result.dtype)
-    return np.where(zero & (a == b), combined, result)
-
-
-# ---- approximations -------------------------------------------------------------------------------------------------
-
-
-def reciprocal_top_f64(x: F64) -> F64:
-    """`rcp.approx.ftz.f64`: of the upper 32 bits of the operand, giving the upper 32 bits of the result."""
-    return _top_half(1.0 / _flush_f64(_top_half(x)))
-
-
-def rsqrt_top_f64(x: F64) -> F64:
-    """`rsqrt.approx.ftz.f64`: of the upper 32 bits of the operand, giving the upper 32 bits of the result."""
-    return _top_half(1.0 / np.sqrt(_flush_f64(_top_half(x))))
-
-
-def _top_half(x: F64) -> F64:
-    return (x.view(np.uint64) & np.uint64(0xFFFFFFFF00000000)).view(np.float64)
-
-
-def _flush_f64(x: F64) -> F64:
-    return np.where(np.abs(x) < 2.0**-1022, np.copysign(np.float64(0), x), x)
-
-
-def divide_approx(a: F32, b: F32) -> F32:
-    """`div.approx.f32`: a times the reciprocal, which is flushed to zero for |b| above 2**126."""
-    return np.where(np.abs(b) > np.float32(2.0**126), a * np.copysign(np.float32(0), b), a / b)
-
-
-def in_f64(function: Any, x: F32) -> F32:
-    """Apply a numpy function in f64 and round to f32."""
-    return function(x.astype(np.float64)).astype(np.float32)
-
-
-def rsqrt(x: F64) -> F64:
-    """Return 1 / sqrt(x); of -0, -inf."""
-    return 1.0 / np.sqrt(x)
-
-
-# ---- two in one register --------------------------------------------------------------------------------------------
-
-
-def low_f32(pair: NDArray[np.uint64]) -> F32:
-    """Return the lower of two f32 in a 64-bit register."""
-    return pair.astype(np.uint32).view(np.float32)
-
-
-def high_f32(pair: NDArray[np.uint64]) -> F32:
-    """Return the upper of two f32 in a 64-bit register."""
-    return (pair >> np.uint64(32)).astype(np.uint32).view(np.float32)
-
-
-def test_property(x: Float, kind: str) -> Bool:
-    """`testp`: say of every value whether it is finite, infinite, a number, no number, normal, or subnormal."""
-    magnitude = np.abs(x)
-    least_normal = np.finfo(x.dtype).tiny
-    match kind:
-        case "finite":
-            return np.isfinite(x)
-        case "infinite":
-            return np.isinf(x)
-        case "number":
-            return ~np.isnan(x)
-        case "notanumber":
-            return np.isnan(x)
-        case "normal":
-            return np.isfinite(x) & (magnitude >= least_normal)
-        case _:
-            return (magnitude < least_normal) & (magnitude > 0)

@@ -19,6 +19,7 @@ from hlo_run.backends.host import (
     code_move,
     conversions,
     exact_numerics,
+    float_functions,
     float_numerics,
     integer_numerics,
     warps,
@@ -238,6 +239,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 
 _NAMESPACE: dict[str, Any] = {
     **_public(float_numerics),
+    **_public(float_functions),
     **_public(exact_numerics),
     **_public(integer_numerics),
     **_public(conversions),

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hlo_run.backends.host import exact_numerics, float_numerics
+from hlo_run.backends.host import exact_numerics, float_functions, float_numerics
 
 MODES = ("rn", "rz", "rm", "rp")
 EDGES32 = np.array(
@@ -196,10 +196,10 @@ def test_minimum_and_maximum() -> None:
     nan = np.nan
     a = np.array([0.0, -0.0, nan, 1.0, nan, 2.0], np.float32)
     b = np.array([-0.0, 0.0, 1.0, nan, nan, -2.0], np.float32)
-    same(float_numerics.minimum(a, b), np.array([-0.0, -0.0, 1, 1, nan, -2], np.float32))
-    same(float_numerics.maximum(a, b), np.array([0.0, 0.0, 1, 1, nan, 2], np.float32))
-    same(float_numerics.minimum_nan(a, b), np.array([-0.0, -0.0, nan, nan, nan, -2], np.float32))
-    same(float_numerics.maximum_nan(a, b), np.array([0.0, 0.0, nan, nan, nan, 2], np.float32))
+    same(float_functions.minimum(a, b), np.array([-0.0, -0.0, 1, 1, nan, -2], np.float32))
+    same(float_functions.maximum(a, b), np.array([0.0, 0.0, 1, 1, nan, 2], np.float32))
+    same(float_functions.minimum_nan(a, b), np.array([-0.0, -0.0, nan, nan, nan, -2], np.float32))
+    same(float_functions.maximum_nan(a, b), np.array([0.0, 0.0, nan, nan, nan, 2], np.float32))
 
 
 def test_flush_and_saturate() -> None:
