@@ -130,7 +130,10 @@ class _Run:
             fills = piece.offset_bytes == 0 and data.size == allocation.size_bytes
             if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
                 return data  # nothing writes here: no copy is needed
-        memory = poisoned(-(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+        try:
+            memory = poisoned(-(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+        except MemoryError as error:
+            raise DeviceError(f"no memory for allocation {allocation.index} of {allocation.size_bytes} bytes") from error
         for piece, data in given:
             memory[piece.offset_bytes : piece.offset_bytes + data.size] = data
         return memory

@@ -157,6 +157,9 @@ class _Blocks:
         blocks.append(Block(len(blocks), [], Exit()))
         return blocks
 
+    def _where(self, line: int) -> Where:
+        return Where(f"{self._flat.entry.name}.ptx", line, 1)
+
     def _used_labels(self) -> set[str]:
         """Return the labels that something jumps to: the others need not end a block."""
         used = {name for names in self._flat.branch_targets.values() for name in names}
@@ -167,7 +170,7 @@ class _Blocks:
 
     def _label(self, label: Label, is_used: bool) -> None:
         if label.name in self._labels:
-            raise ParseError(f"label '{label.name}' is defined twice", Where("<ptx>", label.line, 1))
+            raise ParseError(f"label '{label.name}' is defined twice", self._where(label.line))
         if is_used and self._drafts[-1].operations:
             self._drafts.append(_Draft())
         self._labels[label.name] = len(self._drafts) - 1
@@ -213,7 +216,7 @@ class _Blocks:
     def _target(self, operand: object, instruction: Instruction) -> int:
         if not isinstance(operand, Symbol) or operand.name not in self._labels:
             name = operand.name if isinstance(operand, Symbol) else operand
-            raise ParseError(f"jump to '{name}', which is no label", Where("<ptx>", instruction.line, 1))
+            raise ParseError(f"jump to '{name}', which is no label", self._where(instruction.line))
         return self._labels[operand.name]
 
 

@@ -98,7 +98,10 @@ class Program:
 
 def compile_program(module: Module, entry_name: str) -> Program:
     """Return the program of a kernel; raises Unsupported for an instruction that is not known, DeviceError."""
-    return _Compiler(build_graph(module, entry_name)).compile()
+    try:
+        return _Compiler(build_graph(module, entry_name)).compile()
+    except Unsupported as error:
+        raise Unsupported(error.message, error.where, error.hint, (*error.notes, f"in kernel '{entry_name}'")) from error
 
 
 class _Compiler:
