@@ -21,12 +21,11 @@ def unsigned(form: str) -> str:
     return "u" + form[1:] if form[0] == "s" else form
 
 
-def _binary(template: str, *, as_unsigned: bool = False) -> Emit:
+def _binary(template: str) -> Emit:
     """An operation on two operands of the instruction's type."""
 
     def emit(w: CodeWriter, op: Operation) -> None:
         form = form_of_type(op.type)
-        form = unsigned(form) if as_unsigned else form
         target, a, b = op.operands
         w.define(target, form, template.format(w.read(a, form), w.read(b, form)))
 
