@@ -18,8 +18,11 @@ from typing import Any
 from hlo_run.errors import UsageError
 
 
-def _flag(default: Any, help_text: str, metavar: str = "", choices: tuple[str, ...] = (), section: str = "Run") -> Any:
-    meta = {"help": help_text, "metavar": metavar, "choices": choices, "section": section}
+def _flag(
+    default: Any, help_text: str, metavar: str = "", choices: tuple[str, ...] = (), section: str = "Run", bare: str = ""
+) -> Any:
+    """Return the field of a flag; `bare` is its value when it is written without one (booleans: true)."""
+    meta = {"help": help_text, "metavar": metavar, "choices": choices, "section": section, "bare": bare}
     return field(default=default, metadata=meta)
 
 
@@ -38,7 +41,9 @@ class Options:
     random_init_input_literals: bool = _flag(True, "Random arguments; false: zeros, as XLA fills them.")
     use_large_float_range: bool = _flag(False, "Draw floats log-uniformly over the whole exponent range.")
     timeout: float = _flag(0.0, "Stop a run on the device after so many seconds (0: never).", "SECONDS")
-    host_check: str = _flag("", "On Host also watch for shared-memory races, or count accesses: race,statistics.", "CHECKS")
+    host_check: str = _flag(
+        "", "Host checks: bounds, align, barrier (always on), race; all; statistics.", "CHECKS", bare="all"
+    )
 
     target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")
@@ -137,9 +142,10 @@ def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str]) ->
         name = name.replace("-", "_")
         name = SHORT_NAMES.get(name, name)
         if name in FIELDS:
-            if not equals and FIELDS[name].type != "bool":
+            bare = "true" if FIELDS[name].type == "bool" else FIELDS[name].metadata["bare"]
+            if not equals and not bare:
                 raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
-            values[name] = text if equals else "true"
+            values[name] = text if equals else bare
         elif name.startswith("xla_"):
             unknown.append(name)
         else:

@@ -33,6 +33,8 @@ def test_defaults_are_those_of_the_fields() -> None:
         ("--run_test_hlo_passes=false", "run_test_hlo_passes", False),
         ("--run_test_hlo_passes=0", "run_test_hlo_passes", False),
         ("--v=5", "v", 5),
+        ("--host_check", "host_check", "all"),
+        ("--host_check=race", "host_check", "race"),
         ("--abs_error_bound=1e-7", "abs_error_bound", 1e-7),
         ("--only=cse,inliner", "xla_enable_hlo_passes_only", "cse,inliner"),
         ("--disable=cse", "xla_disable_hlo_passes", "cse"),

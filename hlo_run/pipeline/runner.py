@@ -81,6 +81,9 @@ class Emitted(Protocol):
     @property
     def module(self) -> ModuleOp: ...
 
+    @property
+    def launch(self) -> object: ...
+
 
 EmittedT = TypeVar("EmittedT", bound=Emitted)
 
@@ -94,6 +97,7 @@ class KernelRun:
         self._printer = printer
         self._watched = any(observer.watches(Level.KERNEL) for observer in ctx.observers)
         self._text = ""
+        self._launch = ""
 
     def emit(self, row: str, work: Callable[[], EmittedT]) -> EmittedT:
         """Run an emitter and return what it made; verifies it unless that is off."""
@@ -107,6 +111,7 @@ class KernelRun:
         # Nothing is there to be shown before the emitter ran.
         step = Step(Level.KERNEL, "kernel", row, text=str, kernel=self._kernel)
         seconds = _guarded(apply, step, self._ctx.observers)
+        self._launch = str(result[0].launch)
         if self._watched:
             self._text = self._printer(result[0].module)
         _tell(self._ctx.observers, replace(self._step(row, result[0].module), changed=True, seconds=seconds))
@@ -138,6 +143,7 @@ class KernelRun:
             row,
             text=lambda: self._text if self._watched else self._printer(module),
             kernel=self._kernel,
+            launch=self._launch,
             op_count=lambda: sum(1 for _ in module.walk()),
         )
 

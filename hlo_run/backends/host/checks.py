@@ -12,8 +12,8 @@ from hlo_run.backends.host.lanes import Chunk, Lanes
 from hlo_run.backends.host.memory import AccessObserver, Offsets, Region
 from hlo_run.target import WARP_THREADS
 
-CHECKS = frozenset(("race", "statistics"))
-"""What `--host_check` may name. Bounds, alignment and barriers are always checked."""
+CHECKS = frozenset(("bounds", "align", "barrier", "race", "statistics"))
+"""What `--host_check` may name. Bounds, alignment and barriers are checked whether named or not."""
 
 _BANKS = 32
 _BANK_BYTES = 4

@@ -92,7 +92,7 @@ class DumpObserver(Observer):
         number = self._kernel_rows.get(step.kernel, 0)
         self._kernel_rows[step.kernel] = number + 1
         if step.changed is not False:
-            header = f"// row: {step.row}; kernel: {step.kernel}; module: {self._prefix}\n"
+            header = f"// row: {step.row}; kernel: {step.kernel}; launch: {step.launch}; module: {self._prefix}\n"
             self._write(f"{step.kernel}.{number:03d}.after_{step.row}.mlir", header + step.text())
 
     def _flush_log(self, kernel: str) -> None:
