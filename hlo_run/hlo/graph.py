@@ -317,17 +317,6 @@ class HloModule:
         self.version += 1
         return computation
 
-    def remove_computation(self, computation: HloComputation) -> None:
-        """Remove a computation that nobody calls and that is not the entry."""
-        assert not computation.callers, f"{computation.name} is still called"
-        assert computation is not self.entry_computation, f"{computation.name} is the entry"
-        for instruction in computation.instructions:
-            instruction.operands = ()
-            instruction.called = {}
-        self.computations.remove(computation)
-        computation.module = None
-        self.version += 1
-
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Let every user of `old`, and the root, use `new`; `new` inherits `old`'s place in the text if it has none.
 

@@ -23,11 +23,6 @@ class Layout:
         dims = ",".join(map(str, self.minor_to_major))
         return "{" + dims + (f":{self.extra}" if self.extra else "") + "}"
 
-    @property
-    def is_descending(self) -> bool:
-        """True for the default layout {r-1,..,1,0}."""
-        return self.minor_to_major == tuple(reversed(range(len(self.minor_to_major))))
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -99,10 +94,6 @@ class Shape:
         for number, element in enumerate(self.tuple_shapes):
             for index, leaf in element.leaves():
                 yield (number, *index), leaf
-
-    def with_layout(self, minor_to_major: tuple[int, ...]) -> Shape:
-        """Return the same array with another physical order (extras of the old layout are dropped)."""
-        return replace(self, layout=Layout(minor_to_major))
 
     def with_element_type(self, element_type: str) -> Shape:
         """Return the same dimensions and layout with another element type."""

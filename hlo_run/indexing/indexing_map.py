@@ -144,15 +144,6 @@ class IndexingMap:
             domain.empty,
         )
 
-    def with_names(self, dims: Sequence[str] = (), ranges: Sequence[str] = (), rts: Sequence[str] = ()) -> IndexingMap:
-        """Return the map with new variable names; a sequence left out keeps the old ones."""
-        return replace(
-            self,
-            dims=_renamed(self.dims, dims),
-            ranges=_renamed(self.ranges, ranges),
-            rts=_renamed(self.rts, rts),
-        )
-
     def with_results(self, results: Iterable[Expr]) -> IndexingMap:
         """Return the map with other results on the same domain."""
         return replace(self, results=tuple(results))
@@ -323,12 +314,6 @@ def _intervals(variables: Sequence[Variable]) -> tuple[Interval, ...]:
 
 def _rebound(variables: Sequence[Variable], bounds: Sequence[Interval]) -> tuple[Variable, ...]:
     return tuple(v if v.bounds == new else Variable(new, v.name) for v, new in zip(variables, bounds, strict=True))
-
-
-def _renamed(variables: tuple[Variable, ...], names: Sequence[str]) -> tuple[Variable, ...]:
-    if not names:
-        return variables
-    return tuple(Variable(v.bounds, name) for v, name in zip(variables, names, strict=True))
 
 
 def _where(variables: Sequence[Variable], kept: Sequence[bool]) -> tuple[Variable, ...]:
