@@ -16,7 +16,8 @@ from hlo_run.options import FIELDS, SHORT_NAMES, Options, read_flags
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
 _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare with a reference.
 
-FILE is HLO text (.hlo, .txt; - is stdin). Exit codes: 0 agrees, 1 differs, 2 bad flags or file, 3 not valid HLO,
+FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
+StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). Exit codes: 0 agrees, 1 differs, 2 bad flags or file, 3 not valid HLO,
 4 not supported yet, 5 device error, 70 our bug. XLA_FLAGS is read; the command line wins."""
 
 
@@ -82,6 +83,11 @@ class PlainConsole:
 
     def out(self, text: str) -> None:
         _stdout(text)
+
+    def out_bytes(self, data: bytes) -> None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
     def err(self, text: str) -> None:
         _stderr(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import traceback
@@ -18,13 +19,14 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, UsageError
+from hlo_run.formats.read import read_module
+from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal, literal_to_string
 from hlo_run.hlo.printer import PrintOptions, module_to_string
-from hlo_run.hlo.source import read_module_text
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options, read_text
-from hlo_run.pipeline.observer import Observer, StopAtStage
+from hlo_run.pipeline.observer import OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.observers.timing import TimingObserver
@@ -43,6 +45,8 @@ class Console(Protocol):
 
     def out(self, text: str) -> None: ...
 
+    def out_bytes(self, data: bytes) -> None: ...
+
     def err(self, text: str) -> None: ...
 
     def error(self, error: HloRunError) -> None: ...
@@ -58,6 +62,7 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
     if not files:
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
     _check_names(options)
+    _check_output(options, files)
     codes = [_run_file(options, file, number, console) for number, file in enumerate(files)]
     return next((code for code in codes if code), 0)
 
@@ -101,6 +106,8 @@ class FileRun:
         self._number = number
         self._console = console
         self._timing = TimingObserver()
+        self._given: list[Literal] = []  # the arguments of a snapshot
+        self._has_output = False
 
     def run(self) -> None:
         """Do it all; raises the first error, StopAtStage once the stage asked for is printed, Mismatch if results differ."""
@@ -131,11 +138,35 @@ class FileRun:
                 self._console.err(report)
 
     def _load(self) -> HloModule:
-        module = hlo_run.parse(read_module_text(self._file, self._options.input_format), self._file)
+        source = read_module(self._file, self._options.input_format)
+        module = hlo_run.parse(source.text, self._file)
         if self._options.stage == HLO_INPUT:
-            self._console.out(module_to_string(module, dump_options(self._options)).rstrip("\n"))
+            self._show_module(module)
             raise StopAtStage
+        if source.arguments is not None:
+            self._given = fit_arguments(module, source.arguments, f"'{self._file}'")
         return wrap_bare_module(module)
+
+    def _show(self, text: str) -> None:
+        """Give the text of a stage to stdout or `--output_file`."""
+        if not self._options.output_file:
+            self._console.out(text)
+            return
+        write_output(self._options.output_file, text.encode() + b"\n", append=self._has_output)
+        self._has_output = True
+
+    def _show_module(self, module: HloModule) -> None:
+        """Give a module, in the format of `--output_format`, to stdout or `--output_file`."""
+        if self._options.output_format == "hlo":
+            self._show(module_to_string(module, dump_options(self._options)).rstrip("\n"))
+            return
+        from hlo_run.formats.write import module_to_bytes  # only who asks for another format waits for it
+
+        data = module_to_bytes(module, self._options.output_format)
+        if self._options.output_file:
+            write_output(self._options.output_file, data)
+        else:
+            self._console.out_bytes(data)
 
     def _reference_platform(self) -> str:
         """Return the platform to compare with, or nothing."""
@@ -152,6 +183,8 @@ class FileRun:
 
         target = self._target(backend)
         dump = self._dump_observer(module, target)
+        # Compilation edits; the arguments and the reference want the module the user wrote.
+        working = module.clone()
         observers: list[Observer] = []
         if self._options.v:
             observers.append(VerboseObserver(self._options.v, self._console.err))
@@ -161,17 +194,21 @@ class FileRun:
         if self._options.time_passes:
             observers.append(self._timing)
         if self._options.stage:
-            observers.append(StageObserver(self._options.stage, self._console.out))
+            observers.append(self._stage_observer(working))
         try:
             with self._console.busy(f"compiling {module.name}"):
-                # Compilation edits; the arguments and the reference want the module the user wrote.
-                return compile_module(PassContext(target, self._options, tuple(observers)), module.clone())
+                return compile_module(PassContext(target, self._options, tuple(observers)), working)
         except InternalError as error:
             reproducer = _write_reproducer(module, self._options.xla_dump_to)
             raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
         finally:
             if self._options.time_passes:
                 self._console.err(self._timing.table())
+
+    def _stage_observer(self, working: HloModule) -> Observer:
+        if self._options.output_format == "hlo":
+            return StageObserver(self._options.stage, self._show)
+        return StageObserver(self._options.stage, lambda _: self._show_module(working))
 
     def _target(self, backend: Backend | None) -> targets.TargetSpec:
         """Return what to compile for: the flags' choice, else the device that will run it, else the default."""
@@ -208,7 +245,7 @@ class FileRun:
 
     def _run_once(self, runner: _Runner, module: HloModule, reference: str, engine: RandomEngine) -> None:
         options, console = self._options, self._console
-        arguments = make_fake_arguments(
+        arguments = self._given or make_fake_arguments(
             module, engine, options.use_large_float_range, zero=not options.random_init_input_literals
         )
         if options.print_literals:
@@ -260,6 +297,26 @@ def _write_reproducer(module: HloModule, directory: str) -> str:
     ) as file:
         file.write(module_to_string(module, PrintOptions(large_constants=True)))
     return file.name
+
+
+def write_output(path: str, data: bytes, append: bool = False) -> None:
+    """Write a file of `--output_file`; raises UsageError."""
+    try:
+        with open(path, "ab" if append else "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise UsageError(f"--output_file={path} cannot be written: {os.strerror(error.errno or 0)}") from None
+
+
+def _check_output(options: Options, files: Sequence[str]) -> None:
+    """Raise UsageError for output flags that nothing will obey."""
+    if options.output_format != "hlo" and options.stage not in (HLO_INPUT, OPTIMIZED_HLO):
+        hint = f"--stage={OPTIMIZED_HLO} is the module as executed, --stage={HLO_INPUT} the one that was read"
+        raise UsageError(f"--output_format={options.output_format} needs a stage that is an HLO module", hint=hint)
+    if options.output_file and not options.stage:
+        raise UsageError("--output_file needs --stage, which says what to write")
+    if options.output_file and len(files) > 1:
+        raise UsageError("--output_file takes the output of one input file")
 
 
 def list_passes() -> str:

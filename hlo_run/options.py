@@ -32,7 +32,9 @@ class Options:
 
     platform: str = _flag("", "CUDA, Host or Interpreter; empty: CUDA if a device can be opened, else Host.", "NAME")
     reference_platform: str = _flag("default", 'Platform to compare with: Interpreter, or "" for none.', "NAME")
-    input_format: str = _flag("", "Format of the input; empty: by extension.", "hlo|txt")
+    input_format: str = _flag(
+        "", "Format of the input; empty: by extension.", "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc"
+    )
     iterations: int = _flag(1, "Run so many times, each with fresh arguments.", "N")
     seed: int = _flag(1, "Seed of the random arguments.", "N")
     print_literals: bool = _flag(False, "Print arguments and results to stdout.")
@@ -55,6 +57,10 @@ class Options:
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
     stage: str = _flag("", "Print one stage and stop: hlo-input, hlo, llvm, ptx, a row name, ...", "NAME", section="Show")
+    output_format: str = _flag(
+        "hlo", "Format of --stage=hlo and hlo-input.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), section="Show"
+    )
+    output_file: str = _flag("", "Write the stage to a file instead of stdout.", "FILE", section="Show")
     list_passes: bool = _flag(False, "List the rows of both pass tables and stop.", section="Show")
     time_passes: bool = _flag(False, "Print the seconds of every row at the end (stderr).", section="Show")
     print_locations: bool = _flag(False, "Print the HLO instruction (hlo.op) each kernel op came from.", section="Show")
@@ -84,7 +90,7 @@ class Options:
 
 
 # Other spellings of a flag.
-SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes"}
+SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Options)}
 
 

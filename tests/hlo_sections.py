@@ -43,6 +43,9 @@ class CapturingConsole:
     def out(self, text: str) -> None:
         self.stdout.append(text)
 
+    def out_bytes(self, data: bytes) -> None:
+        self.stdout.append(data.decode(errors="replace"))
+
     def err(self, text: str) -> None:
         self.stderr.append(text)
 

@@ -1,0 +1,53 @@
+"""LiteralProto to literal: one numpy array in logical order per leaf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hlo_run.errors import ParseError, Unsupported
+from hlo_run.hlo.dtype import DTYPES, DType
+from hlo_run.hlo.literal import Array, Literal
+
+
+def literal_of_proto(message: Any, number: int) -> Literal:
+    """Return the literal of argument `number`; raises ParseError where its data do not fit its shape."""
+    kind = message.shape.DESCRIPTOR.fields_by_name["element_type"].enum_type.values_by_number
+    name: str = kind[message.shape.element_type].name.lower() if message.shape.element_type in kind else "unknown"
+    if name == "tuple":
+        return tuple(literal_of_proto(element, number) for element in message.tuple_literals)
+    if name not in DTYPES:
+        raise Unsupported(f"argument {number} of the snapshot has element type '{name}'")
+    if message.dynamic_sizes:
+        raise Unsupported(f"argument {number} of the snapshot has a dynamic size")
+    dims = tuple(message.shape.dimensions)
+    flat = _elements(message, DTYPES[name])
+    count = int(np.prod(dims, dtype=object))
+    if flat.size != count:
+        raise ParseError(f"argument {number} of the snapshot has {flat.size} elements, but its shape has {count}")
+    # The data lie as the layout says: the first of minor_to_major varies fastest.
+    order = list(message.shape.layout.minor_to_major)[::-1] or list(range(len(dims)))
+    if sorted(order) != list(range(len(dims))):
+        raise ParseError(f"argument {number} of the snapshot has {len(dims)} dimensions, but its layout has {len(order)}")
+    physical = flat.reshape([dims[dim] for dim in order])
+    return np.ascontiguousarray(physical.transpose(np.argsort(order))).reshape(dims)
+
+
+def _elements(message: Any, dtype: DType) -> Array:
+    """Return the elements in the order of the message's data."""
+    data = getattr(message, f"{dtype.name}s")
+    if dtype.is_complex:
+        part = np.float32 if dtype.name == "c64" else np.float64
+        return np.array(data, part).view(dtype.numpy)
+    if not isinstance(data, bytes):
+        return np.array(data, dtype.numpy)
+    if dtype.is_integer and dtype.bits < 8:
+        # One element per byte, in its low bits.
+        bits = np.frombuffer(data, np.uint8).astype(np.int8) & ((1 << dtype.bits) - 1)
+        signed = bits - ((bits >> (dtype.bits - 1)) << dtype.bits) if dtype.is_signed else bits
+        return signed.astype(dtype.numpy)
+    if len(data) % dtype.numpy.itemsize:
+        return np.zeros(0, dtype.numpy)
+    little = np.dtype(dtype.numpy).newbyteorder("<") if dtype.numpy.kind != "V" else dtype.numpy
+    return np.frombuffer(data, little).astype(dtype.numpy)

@@ -1,0 +1,193 @@
+"""XLA's protobuf messages, binary and text: which message a file holds, its module and its arguments.
+
+Message types come from the schemas that jaxlib's own library carries, so they fit the jaxlib that converts the module;
+reading binary and text is the protobuf package's work.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import mmap
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hlo_run.errors import ParseError, UsageError, Where
+from hlo_run.formats.proto_literals import literal_of_proto
+from hlo_run.formats.xla import INSTALL_HINT, require
+from hlo_run.hlo.literal import Literal
+
+# The messages' types are made while the program runs.
+Message: TypeAlias = Any
+
+_ROOT = "xla/service/hlo.proto"
+# In the order in which XLA's loader tries them, each with the way to its module. What does not fit one fits a later one.
+_KINDS = (
+    ("xla.HloSnapshot", ("hlo", "hlo_module")),
+    ("xla.HloUnoptimizedSnapshot", ("hlo_module",)),  # reads an HloProto as well
+    ("xla.HloModuleProto", ()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProtoContents:
+    """A file's module as a serialized HloModuleProto, and the arguments it brings; None if it is no snapshot."""
+
+    module: bytes
+    arguments: tuple[Literal, ...] | None
+
+
+def read_binary(data: bytes, file: str) -> ProtoContents:
+    """Read HloSnapshot, HloUnoptimizedSnapshot, HloProto or HloModuleProto; raises ParseError for anything else."""
+    from google.protobuf.message import DecodeError
+
+    types = _types(file)
+    for name, path in _KINDS:
+        try:
+            message = types(name).FromString(data)
+        except DecodeError:
+            continue
+        if (contents := _contents(message, path)) is not None:
+            return contents
+    hint = "the file may be cut off, or of another format"
+    raise ParseError(f"'{file}' holds no HloSnapshot, HloProto or HloModuleProto", hint=hint)
+
+
+def read_text(text: str, file: str) -> ProtoContents:
+    """Read the same messages in protobuf's text format; raises ParseError where the text fits none of them."""
+    from google.protobuf import text_format
+
+    types = _types(file)
+    refusals: list[text_format.ParseError] = []
+    for name, path in _KINDS:
+        try:
+            message = text_format.Parse(text, types(name)())
+        except text_format.ParseError as refusal:
+            refusals.append(refusal)
+            continue
+        if (contents := _contents(message, path)) is not None:
+            return contents
+    if not refusals:
+        raise ParseError(f"'{file}' holds no module")
+    # The message that was understood furthest is the one that was meant.
+    raise _text_error(max(refusals, key=lambda refusal: refusal.GetLine() or 0), text, file)
+
+
+def proto_to_text(module: bytes, file: str) -> str:
+    """Return a serialized HloModuleProto as the text format of an HloProto."""
+    from google.protobuf import text_format
+
+    message = _types(file)("xla.HloProto")()
+    message.hlo_module.ParseFromString(module)
+    return text_format.MessageToString(message)
+
+
+def _contents(message: Message, path: tuple[str, ...]) -> ProtoContents | None:
+    """Return what the message holds if it is what it was read as: protobuf reads many other bytes too."""
+    module = functools.reduce(getattr, path, message)
+    if not any(computation.instructions for computation in module.computations):
+        return None
+    literals = tuple(literal_of_proto(literal, number) for number, literal in enumerate(_arguments(message)))
+    return ProtoContents(module.SerializeToString(deterministic=True), literals or None)
+
+
+def _arguments(message: Message) -> Sequence[Message]:
+    """Return the argument literals of a snapshot; of one with several partitions, those of the first."""
+    if message.DESCRIPTOR.name == "HloUnoptimizedSnapshot":
+        return message.partitions[0].arguments if message.partitions else ()
+    return message.arguments if message.DESCRIPTOR.name == "HloSnapshot" else ()
+
+
+def _text_error(refusal: Any, text: str, file: str) -> ParseError:
+    line, column = refusal.GetLine() or 1, refusal.GetColumn() or 1
+    lines = text.splitlines()
+    message = re.sub(r"^\d+:\d+ : ", "", str(refusal)).partition("\n")[0]
+    return ParseError(message, Where(file, line, column, lines[line - 1] if line <= len(lines) else ""))
+
+
+@functools.cache
+def _pool() -> Any:
+    """Return a pool of the message types of jaxlib's HLO schema."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    pool = descriptor_pool.DescriptorPool()
+    known: set[str] = set()
+
+    def add(name: str, library: mmap.mmap) -> None:
+        if name in known:
+            return
+        known.add(name)
+        found = max(_schemas(library, name), key=len, default=b"")
+        schema = descriptor_pb2.FileDescriptorProto.FromString(found)
+        for dependency in schema.dependency:
+            add(dependency, library)
+        pool.Add(schema)
+
+    for path in _libraries():
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+            if next(_schemas(library, _ROOT), None):
+                add(_ROOT, library)
+                return pool
+    raise UsageError("this jaxlib does not carry the schema of HloProto", hint=INSTALL_HINT)
+
+
+def _types(file: str) -> Callable[[str], Message]:
+    """Return the function from message name to message type."""
+    require("jaxlib", f"'{file}'")
+    require("google.protobuf", f"'{file}'")
+    from google.protobuf import message_factory
+
+    pool = _pool()
+
+    def message_type(name: str) -> Message:
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+    return message_type
+
+
+def _libraries() -> list[Path]:
+    """Return jaxlib's shared libraries, the largest first: the schema is in the one that all others share."""
+    spec = importlib.util.find_spec("jaxlib")
+    assert spec is not None, "asked for before"
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    found = [path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".dll", ".pyd")]
+    return sorted(found, key=lambda path: -path.stat().st_size)
+
+
+def _schemas(library: mmap.mmap, name: str) -> Iterator[bytes]:
+    """Yield every serialized FileDescriptorProto of the file `name` that stands in a library's data."""
+    # It begins with its first field, the name; further fields follow in ascending order, and zeros or a next schema after them.
+    key = b"\n" + bytes([len(name)]) + name.encode()
+    start = library.find(key)
+    while start >= 0:
+        yield library[start : _schema_end(library, start)]
+        start = library.find(key, start + 1)
+
+
+_NAME, _SYNTAX, _LENGTH_DELIMITED = 1, 12, 2
+
+
+def _schema_end(library: mmap.mmap, start: int) -> int:
+    position, last = start, 0
+    while position < len(library):
+        field, kind = library[position] >> 3, library[position] & 7
+        if kind != _LENGTH_DELIMITED or not max(last, _NAME) <= field <= _SYNTAX or (field == _NAME and last):
+            break
+        size, after = _varint(library, position + 1)
+        position, last = after + size, field
+    return min(position, len(library))
+
+
+def _varint(data: mmap.mmap, position: int) -> tuple[int, int]:
+    """Return the number that begins at `position` and the position after it."""
+    value = shift = 0
+    while position < len(data):
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            break
+    return value, position

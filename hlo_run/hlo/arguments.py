@@ -1,0 +1,50 @@
+"""Values of callers as literals of a module's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hlo_run.errors import UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.shape import Shape
+
+# Arrays (numpy's, or whatever numpy takes for one), Python numbers, nested lists; tuples for tuples.
+ArgumentLike: TypeAlias = Any
+
+
+def fit_arguments(module: HloModule, values: Sequence[ArgumentLike], source: str = "the caller") -> list[Literal]:
+    """Return one literal per entry parameter; raises UsageError unless number, dimensions and element types fit.
+
+    Arrays must have the parameter's element type; Python numbers and lists of them are converted to it.
+    """
+    parameters = module.entry.parameters
+    if len(values) != len(parameters):
+        raise UsageError(f"'{module.name}' takes {len(parameters)} arguments, but {source} gives {len(values)}")
+    pairs = enumerate(zip(parameters, values, strict=True))
+    return [_fit(parameter.shape, value, f"argument {number} ('{parameter.name}')") for number, (parameter, value) in pairs]
+
+
+def _fit(shape: Shape, value: ArgumentLike, what: str) -> Literal:
+    if shape.is_tuple:
+        elements: list[Any] = [*value] if isinstance(value, tuple | list) else [value]
+        if len(elements) != len(shape.tuple_shapes):
+            raise UsageError(f"{what} must be a tuple of {len(shape.tuple_shapes)} values, but has {len(elements)}")
+        pairs = enumerate(zip(shape.tuple_shapes, elements, strict=True))
+        return tuple(_fit(inner, element, f"{what}, element {number},") for number, (inner, element) in pairs)
+    if not shape.is_array:
+        return ()  # a token
+    expected = shape.dtype.numpy
+    typed = hasattr(value, "dtype")
+    try:
+        array = np.asarray(value) if typed else np.asarray(value).astype(expected)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{what} is no array of {shape.element_type}: {error}") from None
+    if array.dtype != expected:
+        raise UsageError(f"{what} has elements of {array.dtype}, but the parameter is {shape.to_string(layout=False)}")
+    if array.shape != shape.dims:
+        raise UsageError(f"{what} has dimensions {list(array.shape)}, but the parameter is {shape.to_string(layout=False)}")
+    return array
