@@ -10,7 +10,7 @@ from hlo_run.hlo.shape import Shape
 from hlo_run.reference.complex_functions import make_complex
 from hlo_run.reference.constraints import Constraints, constraints_of
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet
+from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet, widen
 
 
 def make_fake_arguments(
@@ -53,7 +53,7 @@ def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngi
     if dtype.is_integer:
         return _integers(dtype, count, constraints, engine)
     if dtype.kind == "pred":
-        return engine.integers(0, 1, count) != 0
+        return engine.integers(dtype, 0, 1, count)
     if dtype.is_complex:
         part = _FLOAT_PARTS[dtype.name]
         real = _floats(part, count, engine, large)
@@ -82,5 +82,9 @@ def _integers(dtype: DType, count: int, constraints: Constraints, engine: Random
     low, high = lowest, highest
     if constraints.index_limit is not None:
         low, high = 0, min(constraints.index_limit, highest)
-    values = engine.integers(low, high, count)
-    return narrow(np.sort(values) if constraints.sorted_ else values, dtype)
+    values = engine.integers(dtype, low, high, count)
+    return _sorted(values, dtype) if constraints.sorted_ else values
+
+
+def _sorted(values: Array, dtype: DType) -> Array:
+    return narrow(np.sort(widen(values, dtype)), dtype)

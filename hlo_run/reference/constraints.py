@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.reference.value_flow import uses_of
 
 # Through these a gather's or scatter's indices are followed back to a parameter.
 _INDEX_MOVERS = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
@@ -33,15 +34,16 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
 
     `path` picks a leaf of a tuple parameter. Raises Unsupported if the uses ask for things that do not go together.
     """
-    demands = [demand for leaf in _leaf_values(parameter, path) for demand in _demands(leaf, leaf)]
+    demands = list(dict.fromkeys(_demands(parameter, path)))
     limits = [demand.index_limit for demand in demands if demand.index_limit is not None]
     identities = [demand.identity for demand in demands if demand.identity is not None]
     no_duplicates = any(demand.no_duplicates for demand in demands)
-    if sum((bool(limits), bool(identities), no_duplicates)) > 1 or len(set(identities)) > 1:
+    if sum((bool(limits), bool(identities), no_duplicates)) > 1:
         raise Unsupported(
             f"conflicting operand generation constraints on parameter '{parameter.name}'",
             parameter.where,
-            hint="give the arguments yourself, with --input_literals_file",
+            hint="give the arguments yourself, with --inputs=FILE.npz",
+            notes=("it is more than one of: an index, a key of a sort, the initial value of a reduction",),
         )
     return Constraints(
         index_limit=min(limits) if limits else None,
@@ -51,33 +53,20 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
     )
 
 
-def _leaf_values(value: HloInstruction, path: tuple[int, ...]) -> Iterator[HloInstruction]:
-    """Yield the instructions that are a tuple's leaf, in the tuple's own computation."""
+def _demands(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Constraints]:
+    """Yield what the uses of a parameter (or of what it was converted to) ask for."""
+    for user, number in uses_of(origin, path):
+        yield from _use_demands(user, number)
     if not path:
-        yield value
-        return
-    for user in value.users:
-        if user.opcode == "get-tuple-element" and user.attrs["index"] == path[0]:
-            yield from _leaf_values(user, path[1:])
+        yield from _moved_index_demands(origin)
 
 
-def _demands(value: HloInstruction, source: HloInstruction) -> Iterator[Constraints]:
-    """Yield what each use of `value` asks for; `source` is the parameter of this computation that it comes from."""
-    for user in value.users:
-        for number, operand in enumerate(user.operands):
-            if operand is value:
-                yield from _use_demands(user, number, source)
-    if value is source and value.parent is not None:
-        yield from _moved_index_demands(value, value.parent)
-
-
-def _use_demands(user: HloInstruction, number: int, source: HloInstruction) -> Iterator[Constraints]:
+def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
     match user.opcode:
-        case "fusion" | "call":
-            inner = user.called_computations[0].parameters[number]
-            yield from _demands(inner, inner)
+        case "fusion":
+            yield from _demands(user.fused_computation.parameters[number])
         case opcode if opcode in _VALUE_KEEPERS:
-            yield from _demands(user, source)
+            yield from _demands(user)
         case "dynamic-slice" if number >= 1:
             yield _start_index(user, number - 1, user.shape.dims)
         case "dynamic-update-slice" if number >= 2:
@@ -117,18 +106,16 @@ def _gather_index(user: HloInstruction) -> Constraints:
     return Constraints(index_limit=max(limit, 0), sorted_=user.attrs.get("indices_are_sorted", False) is True)
 
 
-def _moved_index_demands(parameter: HloInstruction, computation: HloComputation) -> Iterator[Constraints]:
-    """Yield what gathers and scatters ask whose indices are the parameter's elements, only moved about."""
-    for user in computation.instructions:
-        if user.opcode not in ("gather", "scatter"):
-            continue
-        indices = user.operands[_indices_number(user)]
-        if indices is parameter:
-            continue  # a plain use
-        while _moves_indices(indices):
-            indices = indices.operands[0]
-        if indices is parameter:
-            yield _gather_index(user)
+def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:
+    """Yield what gathers and scatters of the same computation ask whose indices are the elements, only moved about."""
+    pending = [user for user in origin.users if _moves_indices(user)]
+    while pending:
+        moved = pending.pop()
+        for user in moved.users:
+            if user.opcode in ("gather", "scatter") and user.operands[_indices_number(user)] is moved:
+                yield _gather_index(user)
+            elif _moves_indices(user):
+                pending.append(user)
 
 
 def _moves_indices(instruction: HloInstruction) -> bool:
@@ -140,6 +127,6 @@ def _moves_indices(instruction: HloInstruction) -> bool:
 def _identity(reducer: HloComputation) -> Constraints:
     """The init of a sum is 0 and of a product 1; other reducers take what comes, as XLA's do."""
     root = reducer.root
-    if len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
+    if len(root.operands) != 2 or len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
         return Constraints()
     return Constraints(identity={"add": 0, "multiply": 1}.get(root.opcode))

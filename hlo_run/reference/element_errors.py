@@ -31,10 +31,14 @@ class ErrorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ElementErrors:
-    """Per element: both errors in double, whether it is wrong, and whether a NaN is why."""
+    """Per element: its errors in double, whether it is wrong, and whether a NaN is why.
+
+    `ulp_error` counts the steps of the element type's numbers between the two; infinite like the others.
+    """
 
     abs_error: Array
     rel_error: Array
+    ulp_error: Array
     mismatch: Array
     nan_mismatch: Array
 
@@ -48,14 +52,16 @@ def element_errors(expected: Array, actual: Array, dtype: DType, spec: ErrorSpec
         return ElementErrors(
             np.maximum(parts[0].abs_error, parts[1].abs_error),
             np.maximum(parts[0].rel_error, parts[1].rel_error),
+            np.maximum(parts[0].ulp_error, parts[1].ulp_error),
             parts[0].mismatch | parts[1].mismatch,
             parts[0].nan_mismatch | parts[1].nan_mismatch,
         )
-    line = ElementErrors(*(np.zeros(expected.shape, kind) for kind in (np.float64, np.float64, np.bool_, np.bool_)))
+    line = ElementErrors(*(np.zeros(expected.shape, kind) for kind in (*(np.float64,) * 3, np.bool_, np.bool_)))
     places = np.flatnonzero(~_same_bits(expected, actual))
     if places.size:
         some = _unequal_errors(widen(expected[places], dtype), widen(actual[places], dtype), dtype, spec)
         line.abs_error[places], line.rel_error[places] = some.abs_error, some.rel_error
+        line.ulp_error[places] = some.ulp_error
         line.mismatch[places], line.nan_mismatch[places] = some.mismatch, some.nan_mismatch
     return line
 
@@ -76,18 +82,19 @@ def _unequal_errors(want: Array, got: Array, dtype: DType, spec: ErrorSpec) -> E
         nan_mismatch = want_nan | got_nan
     if spec.fewer_infs_ok:
         got = np.where(np.isinf(got) & np.isfinite(want), np.copysign(largest_finite(dtype), got), got)
-    # The difference is rounded to the element type, as XLA computes it there.
-    difference = np.abs(widen(narrow(got - want, dtype), dtype)).astype(np.float64)
+    # The difference is rounded to the element type, as XLA computes it there; one that the type cannot hold is infinite.
+    difference = np.abs(widen(narrow(np.abs(got - want), dtype), dtype)).astype(np.float64)
+    difference = np.where(np.isnan(difference), np.inf, difference)
     relative = np.where(want != 0, difference / np.abs(want.astype(np.float64)), np.where(difference == 0, 0.0, np.inf))
     infinite = np.isinf(want) | np.isinf(got) | nan_mismatch
     equal = ~nan_mismatch & (want_nan | got_nan)
-    abs_error = np.where(equal, 0.0, np.where(infinite, np.inf, difference))
-    rel_error = np.where(equal, 0.0, np.where(infinite, np.inf, relative))
-    mismatch = (abs_error > spec.abs) & (rel_error > spec.rel)
+    ulps = float_distance(want, got, dtype).astype(np.float64)
+    errors = [np.where(equal, 0.0, np.where(infinite, np.inf, error)) for error in (difference, relative, ulps)]
+    mismatch = (errors[0] > spec.abs) & (errors[1] > spec.rel)
     if spec.low_precision:
         name, count = spec.low_precision
-        mismatch &= float_distance(want, got, DTYPES[name]) > count
-    return ElementErrors(abs_error, rel_error, mismatch, nan_mismatch)
+        mismatch &= float_distance(want, got, DTYPES[name]) > np.uint64(count)
+    return ElementErrors(errors[0], errors[1], errors[2], mismatch, nan_mismatch)
 
 
 def largest_finite(dtype: DType) -> Array:
@@ -99,9 +106,10 @@ def largest_finite(dtype: DType) -> Array:
 
 
 def float_distance(x: Array, y: Array, dtype: DType) -> Array:
-    """Return how many steps of `dtype`'s numbers lie between x and y, rounded to it; ±0 are one number."""
+    """Return how many steps of `dtype`'s numbers lie between x and y, rounded to it, as u64; ±0 are one number."""
     first, second = (_ordinal(convert(side, _computing_dtype(side), dtype), dtype) for side in (x, y))
-    return np.abs(first - second)
+    # The distance of two f64 may need 64 bits: subtracting the smaller from the larger modulo 2^64 gives it.
+    return np.where(first > second, first - second, second - first).view(np.uint64)
 
 
 def float_distance_between(x: object, y: object, name: str) -> int:
@@ -115,6 +123,9 @@ def _computing_dtype(array: Array) -> DType:
 
 
 def _ordinal(x: Array, dtype: DType) -> Array:
+    """Return the place of each number among all of its type, counted from zero."""
     bits = element_bits(x, dtype).astype(np.int64)
+    if dtype.name == "f8e8m0fnu":
+        return bits  # has no sign
     size = bits & ((1 << (dtype.bits - 1)) - 1)
     return np.where(bits >> (dtype.bits - 1) != 0, -size, size)

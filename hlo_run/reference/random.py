@@ -9,7 +9,8 @@ from functools import cache, partial
 import numpy as np
 
 from hlo_run.hlo.dtype import DType
-from hlo_run.reference.bits import FLOAT_FORMATS, from_element_bits
+from hlo_run.hlo.literal import float_info
+from hlo_run.reference.bits import from_element_bits
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, narrow
 
 # The range of ordinary floats, half open.
@@ -33,14 +34,17 @@ class RandomEngine:
         """Return `count` random u64."""
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64).reshape(count)
 
-    def integers(self, low: int, high: int, count: int) -> Array:
-        """Return u64 or s64 numbers uniform in the closed interval [low, high], which has at most 2^64 members."""
+    def integers(self, dtype: DType, low: int, high: int, count: int) -> Array:
+        """Return integers (or pred) uniform in the closed interval [low, high], which lies within the type."""
+        return _in_chunks(partial(self._some_integers, dtype, low, high), dtype, count)
+
+    def _some_integers(self, dtype: DType, low: int, high: int, count: int) -> Array:
         words = self.words(count)
         span = high - low + 1
         offsets = words if span >= 1 << 64 else words % np.uint64(span)
         # Two's complement: adding the low end modulo 2^64 is right for signed intervals too.
         values = offsets + np.uint64(low % (1 << 64))
-        return values.view(np.int64) if low < 0 else values
+        return values != 0 if dtype.kind == "pred" else narrow(values.view(np.int64) if low < 0 else values, dtype)
 
     def unit(self, count: int) -> Array:
         """Return f64 numbers uniform in [0, 1), multiples of 2^-53."""
@@ -68,21 +72,30 @@ class RandomEngine:
         return narrow(_with_sign_of(dtype, values), dtype)
 
     def _some_large_floats(self, dtype: DType, count: int) -> Array:
-        exponent_bits, _ = FLOAT_FORMATS[dtype.name]
-        top = float(1 << (exponent_bits - 1)) - 1
+        lowest, highest = exponent_range(dtype)
         words = self.words(count)
-        exponent = self.unit(count) * (2 * top - 1) + (1 - top)
+        exponent = self.unit(count) * float(highest - lowest) + float(lowest)
         whole = np.floor(exponent)
         values = np.ldexp(_two_to_the(exponent - whole), whole.astype(np.int32))
         values = np.where(words >> np.uint64(63) != 0, -values, values)
         choice = (words & np.uint64(2**62 - 1)).astype(np.float64) * (2.0**-62 / SPECIAL_PROBABILITY)
         specials = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf])
-        values = np.where(choice < len(specials), specials[np.minimum(choice, len(specials) - 1).astype(np.int64)], values)
+        special = specials[np.minimum(choice, len(specials) - 1).astype(np.int64)]
+        values = np.where(choice < len(specials), special, values)
         return narrow(_with_sign_of(dtype, values), dtype)
 
     def patterns(self, dtype: DType, count: int) -> Array:
         """Return random bit patterns of a float type that holds no infinity and no NaN."""
+        return _in_chunks(partial(self._some_patterns, dtype), dtype, count)
+
+    def _some_patterns(self, dtype: DType, count: int) -> Array:
         return from_element_bits(self.words(count) & np.uint64((1 << dtype.bits) - 1), dtype)
+
+
+def exponent_range(dtype: DType) -> tuple[int, int]:
+    """Return [low, high): the exponents of the large range, C++'s min_exponent - 1 to max_exponent - 1."""
+    info = float_info(dtype)
+    return int(info.minexp), int(info.maxexp) - 1
 
 
 def _with_sign_of(dtype: DType, values: Array) -> Array:

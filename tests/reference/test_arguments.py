@@ -11,6 +11,7 @@ from reference_running import Array
 import hlo_run
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.literal import float_info
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.constraints import Constraints, constraints_of
 from hlo_run.reference.random import RandomEngine
@@ -232,3 +233,143 @@ def test_contradictions_are_refused() -> None:
     text = "HloModule m\n" + ADD.replace("OP", "add").replace("f32", "s32") + "ENTRY e {" + body + "\n}"
     with pytest.raises(Unsupported, match="conflicting operand generation constraints"):
         _constraints(text, 1)
+
+
+LOOP = """HloModule m
+cond {
+  s = (s32[], f32[20], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+slice_it {
+  v = f32[20] parameter(0)
+  at = s32[] parameter(1)
+  ROOT d = f32[4] dynamic-slice(v, at), dynamic_slice_sizes={4}
+}
+body {
+  s = (s32[], f32[20], s32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[20] get-tuple-element(s), index=1
+  j = s32[] get-tuple-element(s), index=2
+  d = f32[4] call(x, j), to_apply=slice_it
+  u = f32[20] dynamic-update-slice(x, d, i)
+  one = s32[] constant(1)
+  k = s32[] add(i, one)
+  ROOT t = (s32[], f32[20], s32[]) tuple(k, u, j)
+}
+ENTRY e {
+  p = (f32[20], (s32[], s32[])) parameter(0)
+  x = f32[20] get-tuple-element(p), index=0
+  q = (s32[], s32[]) get-tuple-element(p), index=1
+  i = s32[] get-tuple-element(q), index=0
+  j = s32[] get-tuple-element(q), index=1
+  t = (s32[], f32[20], s32[]) tuple(i, x, j)
+  ROOT w = (s32[], f32[20], s32[]) while(t), condition=cond, body=body
+}"""
+
+
+def test_indices_are_followed_through_tuples_loops_and_calls() -> None:
+    assert _constraints(LOOP, 0, (1, 0)) == Constraints(index_limit=16), "the loop's counter begins as an index"
+    assert _constraints(LOOP, 0, (1, 1)) == Constraints(index_limit=16)
+    assert _constraints(LOOP, 0, (0,)) == Constraints()
+
+
+BRANCH = """HloModule m
+take {
+  s = (f32[9], s32[]) parameter(0)
+  x = f32[9] get-tuple-element(s), index=0
+  i = s32[] get-tuple-element(s), index=1
+  ROOT d = f32[5] dynamic-slice(x, i), dynamic_slice_sizes={5}
+}
+leave {
+  s = f32[9] parameter(0)
+  ROOT d = f32[5] slice(s), slice={[0:5]}
+}
+ENTRY e {
+  c = pred[] parameter(0)
+  x = f32[9] parameter(1)
+  i = s32[] parameter(2)
+  b = (f32[9], s32[]) tuple(x, i)
+  o = (f32[9], s32[]) opt-barrier(b)
+  ROOT r = f32[5] conditional(c, o, x), true_computation=take, false_computation=leave
+}"""
+
+
+def test_indices_are_followed_into_branches() -> None:
+    assert _constraints(BRANCH, 2) == Constraints(index_limit=4)
+    assert _constraints(BRANCH, 0) == Constraints()
+
+
+def test_what_a_branch_returns_is_followed_out_of_it() -> None:
+    text = """HloModule m
+same { ROOT s = s32[] parameter(0) }
+ENTRY e {
+  c = pred[] parameter(0)
+  x = f32[9] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] conditional(c, i, i), true_computation=same, false_computation=same
+  ROOT d = f32[5] dynamic-slice(x, j), dynamic_slice_sizes={5}
+}"""
+    assert _constraints(text, 2) == Constraints(index_limit=4)
+
+
+def test_moved_indices_are_found_in_fusions_and_after_converts_but_not_in_callees() -> None:
+    gather = """
+  g = f32[6] gather(x, k), offset_dims={}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1}"""
+    body = f"""{{
+  x = f32[10] parameter(0)
+  i = s8[2,3] parameter(1)
+  w = s32[2,3] convert(i)
+  r = s32[6] reshape(w)
+  k = s32[6,1] reshape(r){gather.replace("g =", "ROOT g =")}
+}}"""
+    entry = "ENTRY e {\n  x = f32[10] parameter(0)\n  i = s8[2,3] parameter(1)\n  ROOT r = f32[6] CALL\n}"
+    fused = f"HloModule m\nf {body}\n" + entry.replace("CALL", "fusion(x, i), kind=kLoop, calls=f")
+    assert _constraints(fused, 1) == Constraints(index_limit=9)
+    assert _constraints(f"HloModule m\nENTRY f {body}", 1) == Constraints(index_limit=9)
+    called = f"HloModule m\nf {body.replace('s8[2,3]', 's32[2,3]').replace('convert', 'copy')}\n"
+    called += entry.replace("s8[2,3]", "s32[2,3]").replace("CALL", "call(x, i), to_apply=f")
+    assert _constraints(called, 1) == Constraints()
+
+
+SCATTER = """HloModule m
+plus {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = f32[] parameter(2)
+  d = f32[] parameter(3)
+  ROOT t = (f32[], f32[]) tuple(a, d)
+}
+ENTRY e {
+  x = f32[10] parameter(0)
+  y = f32[10] parameter(1)
+  i = u8[6,1] parameter(2)
+  u = f32[6] parameter(3)
+  ROOT s = (f32[10], f32[10]) scatter(x, y, i, u, u), update_window_dims={}, inserted_window_dims={0},
+    scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=plus
+}"""
+
+
+def test_indices_of_a_scatter_of_several_arrays() -> None:
+    assert _constraints(SCATTER, 2) == Constraints(index_limit=9)
+    assert _constraints(SCATTER, 1) == Constraints()
+
+
+@pytest.mark.parametrize("dtype", [name for name, row in DTYPES.items() if row.is_float and row.bits == 8])
+def test_the_large_range_of_bytes_ends_below_the_largest_power_of_two(dtype: str) -> None:
+    info = float_info(DTYPES[dtype])
+    values: Array = np.abs(_argument(f"{dtype}[20000]", large=True).astype(np.float64))
+    values = values[(values != 0) & np.isfinite(values)]
+    assert len(values) > 19900
+    assert values.max() == 2.0 ** (info.maxexp - 1)
+    assert 2.0**info.minexp <= values.min() <= 2.0 ** (info.minexp + 1)
+
+
+@pytest.mark.parametrize("shape", ["s4[40000]", "s8[0]", "pred[70000]", "u64[33000]", "f4e2m1fn[33000]", "s32[]"])
+def test_long_arguments_are_one_stream(shape: str) -> None:
+    """Chunks are no part of the distribution: half as many elements are the first half."""
+    values: Array = np.ravel(_argument(shape)).astype(np.float64)
+    count = len(values) // 2
+    dtype = shape.partition("[")[0]
+    assert values[:count].tolist() == np.ravel(_argument(f"{dtype}[{count}]")).astype(np.float64).tolist()

@@ -1,0 +1,88 @@
+"""Where an unchanged value goes: through tuples, calls, loops, branches and async pairs, to the ops that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+# An instruction and the index of a leaf in its (tuple) value.
+Position: TypeAlias = tuple[HloInstruction, tuple[int, ...]]
+Use: TypeAlias = tuple[HloInstruction, int]
+
+# Ops whose value is their first operand's, tuples as they are.
+_FORWARDING = frozenset(("opt-barrier", "bitcast", "domain", "add-dependency", "async-update"))
+# The computations that get an op's operands as their parameters.
+_CALLING = frozenset(("call", "async-start"))
+
+
+def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]:
+    """Yield (user, operand number) of every op that gets the array at `path` of `origin` itself.
+
+    The value is followed wherever it may go unchanged, as XLA's dataflow analysis does without SSA form: a loop's state
+    may hold its initial value in every iteration. Fusions are uses; who cares looks inside.
+    """
+    seen: dict[Position, None] = {}
+    pending: list[Position] = [(origin, path)]
+    while pending:
+        position = pending.pop()
+        if position in seen:
+            continue
+        seen[position] = None
+        instruction, place = position
+        for user in instruction.users:
+            for number, operand in enumerate(user.operands):
+                if operand is instruction:
+                    if not place:
+                        yield user, number
+                    pending += _through(user, number, place)
+        pending += _out_of_computation(instruction, place)
+
+
+def _through(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterator[Position]:
+    """Yield where the value at `path` of operand `number` is found again."""
+    match user.opcode:
+        case "tuple":
+            yield user, (number, *path)
+        case "get-tuple-element" if path and path[0] == user.attrs["index"]:
+            yield user, path[1:]
+        case "while":
+            yield user, path
+            for computation in user.called_computations:
+                yield computation.parameters[0], path
+        case "conditional" if number:
+            yield _branches(user)[number - 1].parameters[0], path
+        case "async-done" if path and path[0] == 1:
+            yield user, path[1:]
+        case opcode if opcode in _CALLING:
+            yield user.called_computations[0].parameters[number], path
+        case opcode if opcode in _FORWARDING and not number:
+            yield user, path
+        case _:
+            return
+
+
+def _branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
+    called = conditional.called
+    if "branch_computations" in called:
+        return called["branch_computations"]
+    return (*called["true_computation"], *called["false_computation"])
+
+
+def _out_of_computation(instruction: HloInstruction, path: tuple[int, ...]) -> Iterator[Position]:
+    """Yield where a root's value is found in the callers."""
+    if not instruction.is_root or instruction.parent is None:
+        return
+    for caller in instruction.parent.callers:
+        match caller.opcode:
+            case "call" | "conditional":
+                yield caller, path
+            case "while" if caller.called["body"][0] is instruction.parent:
+                yield caller, path
+                for computation in caller.called_computations:
+                    yield computation.parameters[0], path
+            case "async-start":
+                yield caller, (1, *path)
+            case _:
+                pass
