@@ -184,7 +184,7 @@ def _permute(instruction: HloInstruction, operands: list[Value], device: Device)
     source, targets = permute_ends(instruction, device)
     in_place = len(operands) == 4 and "slice_sizes" in instruction.attrs
     sent = in_place_slices(instruction, operands) if in_place else tuple(operands)
-    channel = instruction.attrs.get("channel_id")
+    channel: int | None = instruction.attrs.get("channel_id")
     lane = ("collective-permute", instruction if channel is None else channel)
     for target in targets:
         post(device, lane, target, sent)

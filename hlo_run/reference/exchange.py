@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,18 +14,22 @@ from hlo_run.reference.device import Device, Wait
 from hlo_run.reference.plan import Frame
 from hlo_run.reference.values import Array, Value, as_array, as_tuple
 
+# What kind of message, and its channel, or the instruction that sends it if there is none.
+Lane: TypeAlias = "tuple[str, int | HloInstruction]"
 
-def post(device: Device, lane: object, target: int, value: Value) -> None:
+
+def post(device: Device, lane: Lane, target: int, value: Value) -> None:
     """Send a message; never waits. Messages of one lane between two devices keep their order."""
     device.world.messages.setdefault((lane, device.id, target), deque()).append(value)
 
 
-def receive(instruction: HloInstruction, device: Device, lane: object, source: int) -> Frame:
+def receive(instruction: HloInstruction, device: Device, lane: Lane, source: int) -> Frame:
     """Wait for the next message of a lane and return it."""
     key = (lane, source, device.id)
     messages = device.world.messages
+    where = f" on channel {lane[1]}" if isinstance(lane[1], int) else ""
     while not messages.get(key):
-        yield Wait(instruction, lambda: bool(messages.get(key)), lambda: f"device {source} sends nothing")
+        yield Wait(instruction, lambda: bool(messages.get(key)), lambda: f"device {source} sends nothing{where}")
     return messages[key].popleft()
 
 
@@ -39,16 +44,20 @@ def ragged_all_to_all(instruction: HloInstruction, everyones: Sequence[Sequence[
     for data, _, starts, sizes, places, _ in everyones:
         if starts.shape[0] % len(everyones) or not starts.ndim:
             raise Unsupported("'ragged-all-to-all' whose offsets do not divide among the members", instruction.where)
-        per_member = starts.shape[0] // len(everyones)
-        for number in np.ndindex(*starts.shape):
-            member = number[0] // per_member if starts.ndim == 1 else number[0]
-            start, size, place = (int(array[number]) for array in (starts, sizes, places))
-            rows, target = data[max(start, 0) : start + size], outputs[member][max(place, 0) : place + size]
+        for number, (start, size, place) in enumerate(_triples(starts, sizes, places)):
+            member = number // (starts.size // len(everyones))
+            output = outputs[member]
+            rows: Array = data[max(start, 0) : start + size]
+            target: Array = output[max(place, 0) : place + size]
             if size < 0 or len(rows) != size or len(target) != size:
-                piece = f"rows {start} to {start + size} of {len(data)} to {place} of {len(outputs[member])}"
+                piece = f"rows {start} to {start + size} of {len(data)} to {place} of {len(output)}"
                 raise Unsupported(f"'ragged-all-to-all' out of bounds: {piece}", instruction.where)
             target[...] = rows
     return outputs
+
+
+def _triples(*arrays: Array) -> list[tuple[int, ...]]:
+    return [tuple(int(number) for number in numbers) for numbers in zip(*(array.reshape(-1) for array in arrays), strict=True)]
 
 
 def in_place_slices(instruction: HloInstruction, operands: Sequence[Value]) -> tuple[Value, ...]:
