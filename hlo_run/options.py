@@ -43,6 +43,10 @@ class Options:
     random_init_input_literals: bool = _flag(True, "Random arguments; false: zeros, as XLA fills them.")
     use_large_float_range: bool = _flag(False, "Draw floats log-uniformly over the whole exponent range.")
     timeout: float = _flag(0.0, "Stop a run on the device after so many seconds (0: never).", "SECONDS")
+    host_engine: str = _flag(
+        "auto", "Host: emulator, jit, or auto: the JIT for long launches.", "NAME", ("auto", "emulator", "jit")
+    )
+    xla_gpu_deterministic_ops: bool = _flag(False, "Host: atomics on floats take effect in the order of the blocks.")
     host_check: str = _flag("", "Host checks: bounds, align, barrier (always on), race; all; statistics.", "CHECKS", bare="all")
 
     target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
