@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,3 @@ def _for_blas(array: Array, dtype: np.dtype[Any]) -> Array:
     direct = columns == item and rows >= item * array.shape[-1]
     turned = rows == item and columns >= item * array.shape[-2]
     return array if direct or turned else np.ascontiguousarray(array)
-
-
-def size_of(dims: tuple[int, ...] | list[int]) -> int:
-    """Return the number of elements."""
-    return math.prod(dims)

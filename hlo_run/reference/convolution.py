@@ -48,7 +48,7 @@ def convolve(source: Array, kernel: Array, window: Sequence[WindowDim], groups: 
 
     Sums in the operands' type: floats in an order of BLAS' choosing, ints wrapping.
     """
-    reversed_dims = [k for k, dim in enumerate(window) if dim.reversal]
+    reversed_dims = tuple(k for k, dim in enumerate(window) if dim.reversal)
     kernel = np.flip(kernel, reversed_dims) if reversed_dims else kernel
     out_spatial = [output_size(dim, size) for dim, size in zip(window, source.shape[1:-1], strict=True)]
     out = np.zeros((source.shape[0], *out_spatial, kernel.shape[-1]), kernel.dtype)

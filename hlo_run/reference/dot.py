@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -66,12 +67,15 @@ def _scaled_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
     """
     result = instruction.shape.dtype
     types = [operand.shape.dtype for operand in instruction.operands]
-    computing = np.result_type(computing_type(result), *(computing_type(dtype) for dtype in types))
-    scaled: list[Array] = []
-    for number in (0, 1):
-        array, scale = (widen(operands[k], types[k]).astype(computing, copy=False) for k in (number, number + 2))
-        scaled.append(array * _spread(scale, array.shape) if scale.ndim else array)
-    return narrow(contract(*scaled, dot_dims(instruction)), result)
+    computing: np.dtype[Any] = np.result_type(computing_type(result), *(computing_type(dtype) for dtype in types))
+    lhs, rhs, lhs_scale, rhs_scale = (
+        widen(operand, dtype).astype(computing, copy=False) for operand, dtype in zip(operands, types, strict=True)
+    )
+    return narrow(contract(_scaled(lhs, lhs_scale), _scaled(rhs, rhs_scale), dot_dims(instruction)), result)
+
+
+def _scaled(array: Array, scale: Array) -> Array:
+    return array * _spread(scale, array.shape) if scale.ndim else array
 
 
 def _spread(scale: Array, dims: tuple[int, ...]) -> Array:

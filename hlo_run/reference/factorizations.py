@@ -33,11 +33,12 @@ def lu(matrix: Array) -> tuple[Array, Array, Array]:
     stack, (rows, columns) = packed.shape[:-2], packed.shape[-2:]
     steps = min(rows, columns)
     pivots = np.zeros((*stack, steps), np.int64)
-    permutation = np.broadcast_to(np.arange(rows), (*stack, rows)).copy()
+    unmoved: Array = np.zeros((*stack, rows), np.int64) + np.arange(rows, dtype=np.int64)
+    permutation = unmoved
     for k in range(steps):
         pivot = k + np.argmax(np.abs(packed[..., k:, k]), axis=-1)
         pivots[..., k] = pivot
-        order = np.broadcast_to(np.arange(rows), (*stack, rows)).copy()
+        order = unmoved.copy()
         np.put_along_axis(order, pivot[..., None], k, -1)
         order[..., k] = pivot
         packed = np.take_along_axis(packed, order[..., None], -2)

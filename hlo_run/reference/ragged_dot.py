@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,7 +82,7 @@ def _multiply_rows(
         return tuple(d - (d > group_dim) for d in found)
 
     inner = DotDims(dims.lhs_batch, without_group(dims.rhs_batch), dims.lhs_contracting, without_group(dims.rhs_contracting))
-    for group, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for group, (start, end) in enumerate(itertools.pairwise(bounds)):
         mine = _lhs_index(lhs.ndim, chosen, ragged, start, end)
         matrix = np.take(rhs, group, group_dim)
         product = contract(lhs[tuple(mine)], matrix[tuple(_rhs_index(matrix.ndim, inner, mine))], inner)
@@ -91,15 +92,13 @@ def _multiply_rows(
 def _sum_ranges(
     out: Array, lhs: Array, rhs: Array, dims: DotDims, ragged: int, chosen: dict[int, int], bounds: list[int]
 ) -> None:
-    for group, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for group, (start, end) in enumerate(itertools.pairwise(bounds)):
         mine = _lhs_index(lhs.ndim, chosen, ragged, start, end)
         product = contract(lhs[tuple(mine)], rhs[tuple(_rhs_index(rhs.ndim, dims, mine))], dims)
         out[(group, *_out_index(dims, mine))] += product
 
 
-def _multiply_batches(
-    out: Array, lhs: Array, rhs: Array, dims: DotDims, ragged: int, chosen: dict[int, int], end: int
-) -> None:
+def _multiply_batches(out: Array, lhs: Array, rhs: Array, dims: DotDims, ragged: int, chosen: dict[int, int], end: int) -> None:
     mine = _lhs_index(lhs.ndim, chosen, ragged, 0, end)
     product = contract(lhs[tuple(mine)], rhs[tuple(_rhs_index(rhs.ndim, dims, mine))], dims)
     out[tuple(_out_index(dims, mine))] = product

@@ -53,7 +53,8 @@ def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
     """A row for an op from arrays to an array that calls no computation."""
 
     def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-        return function(instruction, [as_array(operand) for operand in operands])
+        # numpy makes scalars of some results without dimensions.
+        return np.asarray(function(instruction, [as_array(operand) for operand in operands]))
 
     return opcode, evaluate
 
