@@ -14,6 +14,7 @@ from hlo_run.builder.values import ShapeLike, TypeLike, literal_of, shape_of, ty
 from hlo_run.errors import HloRunError, ParseError, UsageError, Where
 from hlo_run.hlo.attributes import CALLED_ATTRIBUTES
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule, NameUniquer
+from hlo_run.hlo.instruction_rules import Draft, settle
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.parser import UNKNOWN_SHAPE
 from hlo_run.hlo.shape import Shape
@@ -165,8 +166,12 @@ class HloValue:
 
 # What elementwise methods take; numbers become constants.
 Operand: TypeAlias = "HloValue | bool | int | float | complex"
-# A finished computation; a function from values to a value (or several, a tuple); or the opcode of a binary reducer.
-ComputationLike: TypeAlias = "HloComputation | Callable[..., Any] | str"
+# A finished computation; a function from values to a value (or several, a tuple); or the opcode of a binary reducer. The numbers
+# of parameters are spelled out for type checkers, which then know the parameters of a lambda; a `def` may take `*values`.
+_V: TypeAlias = HloValue
+_UpToThree: TypeAlias = Callable[[_V], Any] | Callable[[_V, _V], Any] | Callable[[_V, _V, _V], Any]
+_Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], Any] | Callable[[_V, _V, _V, _V, _V, _V], Any]
+ComputationLike: TypeAlias = HloComputation | _Function | str
 
 
 class BuilderCore:
@@ -213,8 +218,9 @@ class BuilderCore:
             made.operands = [self.operand(operand).instruction for operand in operands]
             made.called = {name: tuple(computations) for name, computations in (called or {}).items()}
             self._set_own_attributes(made, attributes)
-            self.set_attributes(made, self._scope)
+            _obey_rules(made)
             _settle(made, None if result_type is None else type_of(result_type))
+            self.set_attributes(made, self._scope)
         except HloRunError:
             made.operands, made.called = (), {}  # gone from the use lists
             raise
@@ -233,13 +239,10 @@ class BuilderCore:
             if name in given and name not in made.attrs:
                 if name not in opcode.attributes or name in CALLED_ATTRIBUTES:
                     raise ParseError(f"'{made.opcode}' has no attribute '{name}'", made.where, f"it may have {opcode.allowed}")
-                made.attrs[name] = attribute_value(name, given[name], made.where)
+                made.attrs[name] = attribute_value(made.opcode, name, given[name], made.where)
         for name in opcode.attributes:
             if name in opcode.required and name not in made.attrs and name not in made.called:
                 raise ParseError(f"attribute {name} is expected but not seen", made.where)
-        for name, default in opcode.defaults.items():
-            if name not in made.attrs:
-                made.attrs[name] = default
 
     def set_attributes(self, instruction: HloInstruction, attributes: Mapping[str, Any]) -> None:
         """Set attributes that every opcode has; see `HloValue.annotate`."""
@@ -249,7 +252,9 @@ class BuilderCore:
                 raise ParseError(
                     f"not every instruction has an attribute '{name}'", instruction.where, hint=f"these do: {allowed}"
                 )
-            instruction.attrs[name] = attribute_value(name, value, instruction.where)
+            instruction.attrs[name] = attribute_value(instruction.opcode, name, value, instruction.where)
+        if attributes:
+            _obey_rules(instruction)
 
     def leaf(self, opcode: str, shape: Shape, attributes: dict[str, Any]) -> HloValue:
         """Add a parameter or constant, whose attributes are no text."""
@@ -303,7 +308,10 @@ class BuilderCore:
             return body
         builder = self.sub_builder(name)
         values = [builder.leaf("parameter", shape, {"parameter_number": n}) for n, shape in enumerate(parameters)]
-        result: Any = builder.instruction(body, values) if isinstance(body, str) else body(*values)
+        if isinstance(body, str):
+            return builder.build_computation(builder.instruction(body, values))
+        function: Callable[..., Any] = body
+        result = function(*values)
         if isinstance(result, tuple | list):
             elements: list[Any] = [*result]
             result = builder.instruction("tuple", [builder.as_value(element) for element in elements])
@@ -337,6 +345,15 @@ class BuilderCore:
             module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
         verify_module(module)
         return module
+
+
+def _obey_rules(made: HloInstruction) -> None:
+    """Do what the text's parser does with an instruction once its attributes are read."""
+    draft = Draft(made.name, made.opcode, made.shape, list(made.operands), {**made.attrs}, made.called)
+    if problem := settle(draft):
+        raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
+    made.shape, made.operands, made.called = draft.shape, draft.operands, draft.called
+    made.attrs.update(draft.attributes)
 
 
 def _settle(made: HloInstruction, element_type: str | None) -> None:

@@ -81,7 +81,9 @@ class LinalgMethods(BuilderCore):
 
     def topk(self, operand: HloValue, k: int, largest: bool = True, is_stable: bool = True) -> HloValue:
         """The k largest (smallest) along the last dimension, and where they stood (s32), as a tuple."""
-        return self.instruction("topk", [operand], k=k, largest=largest, is_stable=is_stable)
+        return self.instruction(
+            "topk", [operand], k=k, largest=None if largest else False, is_stable=None if is_stable else False
+        )
 
     def scan(
         self,

@@ -12,15 +12,15 @@ from typing import Any
 
 from hlo_run.builder.values import literal_of, shape_of
 from hlo_run.errors import HloRunError, ParseError, Where
-from hlo_run.hlo.attributes import ATTRIBUTES, AttributeValue, Window, WindowDim
+from hlo_run.hlo.attributes import AttributeValue, Window, WindowDim, attribute_kind
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.literal import format_literal
 from hlo_run.hlo.parser import HEADER_ATTRIBUTES
 
 
-def attribute_value(name: str, value: Any, where: Where | None) -> AttributeValue:
-    """Return instruction attribute `name` for a Python value; raises ParseError if the attribute cannot have it."""
-    return _read(name, _SPELL.get(name, _plain)(value), ATTRIBUTES[name].parse, where)
+def attribute_value(opcode: str, name: str, value: Any, where: Where | None) -> AttributeValue:
+    """Return attribute `name` of an opcode for a Python value; raises ParseError if the attribute cannot have it."""
+    return _read(name, _SPELL.get(name, _plain)(value), attribute_kind(opcode, name).parse, where)
 
 
 def header_value(name: str, value: Any, where: Where | None) -> AttributeValue:
@@ -124,13 +124,17 @@ def _shapes(value: str | Sequence[Any]) -> str:
 
 def _aliasing(value: str | Mapping[Any, Any]) -> str:
     """Spell {output index: (operand, operand index)}, or (parameter, index, kind) of a module; a bare operand means index {}."""
-    if isinstance(value, str):
-        return value
-    entries: list[str] = []
-    for output, source in value.items():
-        operand, index, *kind = (source, ()) if isinstance(source, int) else source
-        entries.append(f"{_plain(output)}: ({', '.join([str(operand), _plain(index), *kind])})")
-    return "{ " + ", ".join(entries) + " }"
+    return value if isinstance(value, str) else "{" + ", ".join(_alias(*entry) for entry in value.items()) + "}"
+
+
+def _module_aliasing(value: str | Mapping[Any, Any]) -> str:
+    # XLA prints blanks inside these braces, and not inside those of an instruction.
+    return value if isinstance(value, str) else "{ " + ", ".join(_alias(*entry) for entry in value.items()) + " }"
+
+
+def _alias(output: Any, source: Any) -> str:
+    operand, index, *kind = (source, ()) if isinstance(source, int) else source
+    return f"{_plain(output)}: ({', '.join([str(operand), _plain(index), *kind])})"
 
 
 def _donors(value: str | Sequence[Any]) -> str:
@@ -157,7 +161,7 @@ _SPELL: dict[str, Callable[[Any], str]] = {
     "operand_precision": _words,
     "operand_layout_constraints": _shapes,
     "output_to_operand_aliasing": _aliasing,
-    "input_output_alias": _aliasing,
+    "input_output_alias": _module_aliasing,
     "buffer_donor": _donors,
     "literal": _literal,
     "outfeed_shape": lambda value: str(shape_of(value)),

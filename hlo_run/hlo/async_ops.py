@@ -21,7 +21,7 @@ def async_start(instruction: HloInstruction) -> HloInstruction | None:
 
 def execution_thread(start: HloInstruction) -> str:
     """Return the thread that an async-start names, `main` if it names none."""
-    return str(start.attrs.get("async_execution_thread", f'"{MAIN_THREAD}"'))[1:-1]
+    return str(start.attrs.get("async_execution_thread", MAIN_THREAD))
 
 
 def is_one_instruction(computation: HloComputation) -> bool:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 
 from hlo_run.hlo.async_ops import async_start, execution_thread
-from hlo_run.hlo.attributes import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.opcodes import OPCODES
-from hlo_run.hlo.pending import Pending, check_required
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.pending import Attributes, Pending, check_required
 
 # What is said of the async op holds of the wrapped instruction too; its last async op has the last word.
 _SHARED_ATTRIBUTES = ("metadata", "backend_config", "frontend_attributes", "origin")
@@ -53,9 +52,13 @@ def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
     if pending.wrapped is not None:
         body = _wrap(lexer, pending)
         pending.called = {"calls": (body,)}
-    thread = str(pending.attributes.get("async_execution_thread", "''"))[1:-1]
-    for computation in pending.called.get("calls", ()):
-        computation.execution_thread = thread or computation.execution_thread
+    thread = str(pending.attributes.get("async_execution_thread", ""))
+    waiting = [*pending.called.get("calls", ())] if thread else []
+    while waiting:
+        computation = waiting.pop()
+        if computation.execution_thread != thread:
+            computation.execution_thread = thread
+            waiting += [called for instruction in computation.instructions for called in instruction.called_computations]
     return body
 
 
@@ -65,25 +68,25 @@ def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:
     assert wrapped is not None
     own = {name: pending.attributes.pop(name) for name in wrapped.attributes if name in pending.attributes}
     check_required(lexer, wrapped, (*own, *pending.called), pending.start)
-    for attribute, default in wrapped.defaults.items():
-        own.setdefault(attribute, default)
     count = len(pending.shape.tuple_shapes[0].tuple_shapes)
     if wrapped.arity is not None and wrapped.arity != count:
         raise lexer.error(f"expects {wrapped.arity} operands, but has {count} operands", pending.start)
     if wrapped.name in ("parameter", "constant"):
         raise lexer.error(f"'{wrapped.name}' cannot be async", pending.start)
-    return _wrapping_computation(wrapped.name, pending.shape, own, pending.called)
+    return _wrapping_computation(lexer, pending, wrapped.name, own)
 
 
-def _wrapping_computation(
-    opcode: str, start_shape: Shape, attributes: dict[str, AttributeValue], called: dict[str, tuple[HloComputation, ...]]
-) -> HloComputation:
+def _wrapping_computation(lexer: Lexer, pending: Pending, opcode: str, attributes: Attributes) -> HloComputation:
     """Return a computation of parameters and one `opcode` on them, as XLA's parser makes it for `opcode-start`."""
-    computation = HloComputation("async_wrapped")
+    where, start_shape = lexer.where(pending.start), pending.shape
+    computation = HloComputation("async_wrapped", where)
     operands: list[HloInstruction] = []
     for number, shape in enumerate(start_shape.tuple_shapes[0].tuple_shapes):
-        operands.append(computation.add(HloInstruction("async_param", "parameter", shape, attrs={"parameter_number": number})))
-    root = HloInstruction(opcode, opcode, start_shape.tuple_shapes[1], operands, attributes, called)
+        parameter = HloInstruction("async_param", "parameter", shape, attrs={"parameter_number": number}, where=where)
+        operands.append(computation.add(parameter))
+    draft = Draft(pending.name, opcode, start_shape.tuple_shapes[1], operands, attributes, pending.called)
+    apply_rules(lexer, pending.start, draft)
+    root = HloInstruction(opcode, opcode, draft.shape, draft.operands, attributes, draft.called, where)
     computation.add(root, is_root=True)
     return computation
 
@@ -104,6 +107,6 @@ def _check_chain(lexer: Lexer, pending: Pending) -> None:
         message = f"Expect async wrapped opcode to be {computation.root.opcode}, but got {pending.wrapped.name}"
         raise lexer.error(message, pending.start)
     thread = pending.attributes.pop("async_execution_thread", None)
-    if thread is not None and str(thread)[1:-1] != execution_thread(start):
-        message = f"Expect async_execution_thread to be {execution_thread(start)}, but got {str(thread)[1:-1]}"
+    if thread is not None and str(thread) != execution_thread(start):
+        message = f"Expect async_execution_thread to be {execution_thread(start)}, but got {thread}"
         raise lexer.error(message, pending.start)

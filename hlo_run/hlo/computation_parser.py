@@ -9,7 +9,7 @@ from __future__ import annotations
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attribute_text import parse_raw
 from hlo_run.hlo.graph import HloComputation
-from hlo_run.hlo.instruction_parser import UNKNOWN_SHAPE, InstructionParser, did_you_mean
+from hlo_run.hlo.instruction_parser import UNKNOWN_SHAPE, InstructionParser, did_you_mean, legal_name
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import MAX_DEPTH, parse_shape
@@ -43,7 +43,7 @@ class ComputationParser:
             raise lexer.error(f"computation already exists: {name}", hint=f"computation previously defined here: {previous}")
         lexer.advance()
         result = self._signature() if lexer.value == "(" else None
-        computation = self._instructions.body(HloComputation(name, where))
+        computation = self._instructions.body(HloComputation(legal_name(name), where))
         if result is not None:
             _check_result(computation, result)
         self._computations[name] = computation

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from hlo_run.hlo.async_ops import ASYNC_OPCODES
 from hlo_run.hlo.async_parser import finish_async, share_attributes, split_sugar
 from hlo_run.hlo.attribute_text import parse_integer
-from hlo_run.hlo.attributes import ATTRIBUTES, CALLED_ATTRIBUTES
+from hlo_run.hlo.attributes import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.literal_parser import ElidedFill, parse_literal
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
@@ -128,7 +130,7 @@ class InstructionParser:
         if is_root and self._current.has_root:
             other = self._current.root
             raise lexer.error("one computation should have only one ROOT", root_start, hint=f"the other is {other.name}")
-        legal = _legal_name(name)
+        legal = legal_name(name)
         if legal != name:
             raise lexer.error(f"illegal instruction name: {name}; suggest renaming to: {legal}")
         lexer.advance()
@@ -196,7 +198,7 @@ class InstructionParser:
                 if operand is None:
                     return
                 pending.operands.append(operand)
-            if lexer.value != ",":
+            if lexer.value != "," or opcode.name in ("parameter", "constant"):
                 break
             lexer.advance()
             pending.wants_operand = True
@@ -211,6 +213,8 @@ class InstructionParser:
         lexer = self.lexer
         pending.wants_operand = False
         if pending.opcode.name == "constant":
+            # A literal has all of its elements, whatever part of them the shape declares to be there.
+            pending.shape = _static(pending.shape)
             pending.attributes["literal"] = parse_literal(lexer, pending.shape, self._elided)
             return
         start = lexer.start
@@ -308,7 +312,8 @@ class InstructionParser:
             elif name == "control-predecessors":
                 pending.predecessors = self._predecessors()
             else:
-                pending.attributes[name] = ATTRIBUTES[name].parse(lexer)
+                owner = pending.opcode if name in pending.opcode.attributes or not pending.wrapped else pending.wrapped
+                pending.attributes[name] = attribute_kind(owner.name, name).parse(lexer)
         self._finish(pending)
 
     def _check_attribute(self, pending: Pending, name: str) -> None:
@@ -388,12 +393,12 @@ class InstructionParser:
                 self._computations.closed(body, pending.start)
         attributes = pending.attributes
         check_required(self.lexer, opcode, (*attributes, *pending.called), pending.start)
-        for attribute, default in opcode.defaults.items():
-            attributes.setdefault(attribute, default)
+        draft = Draft(pending.name or opcode.name, opcode.name, pending.shape, pending.operands, attributes, pending.called)
+        apply_rules(self.lexer, pending.start, draft)
         name = pending.name or self._free_name(f"{opcode.name}.anon")
         where = self.lexer.where(pending.start)
-        instruction = HloInstruction(name, opcode.name, pending.shape, pending.operands, attributes, pending.called, where)
-        instruction.control_predecessors = pending.predecessors
+        instruction = HloInstruction(name, opcode.name, draft.shape, draft.operands, attributes, draft.called, where)
+        instruction.control_predecessors = list(dict.fromkeys(pending.predecessors))
         if name in self._names:
             previous = self._names[name].where
             raise self.lexer.error(f"instruction already exists: {name}", pending.start, f"previously defined here: {previous}")
@@ -407,7 +412,16 @@ class InstructionParser:
             parent.operands.append(instruction)
 
 
-def _legal_name(name: str) -> str:
+def _static(shape: Shape) -> Shape:
+    """Return the shape without dynamic dimensions; most have none, and tuples of constants are small."""
+    if all(not leaf.dynamic_dims for _, leaf in shape.leaves()):
+        return shape
+    if shape.is_tuple:
+        return replace(shape, tuple_shapes=tuple(_static(element) for element in shape.tuple_shapes))
+    return replace(shape, dynamic_dims=())
+
+
+def legal_name(name: str) -> str:
     """Return what XLA makes of a name; other characters than a name's never get here."""
     if name in DTYPES or name in ("token", "opaque"):
         return f"{name}_"

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, execution_thread, is_one_instruction
-from hlo_run.hlo.attributes import ATTRIBUTES, CALLED_ATTRIBUTES, RawText
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, is_one_instruction
+from hlo_run.hlo.attributes import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.literal import Literal, format_literal
 from hlo_run.hlo.opcodes import OPCODES
 from hlo_run.hlo.print_options import PrintOptions
+
+if TYPE_CHECKING:
+    # A module prints itself, so the graph needs the printer first.
+    from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 PrintNested: TypeAlias = "Callable[[HloComputation, PrintOptions, int], str]"
 
 _BEFORE_CONTROL = ("sharding", "frontend_attributes")
 _AFTER_CONTROL = ("statistics", "parameter_replication", "result_accuracy")
 _COMMON = frozenset((*_BEFORE_CONTROL, *_AFTER_CONTROL, "origin", "metadata", "backend_config"))
+_NOT_BEFORE = _COMMON | {"is_composite"}
 _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
 _LISTS = ("branch_computations", "called_computations")
 # Integers beyond this many are never essential.
@@ -54,7 +58,7 @@ class InstructionPrinter:
             shape = f"{instruction.shape.to_string(options.layouts)} "
         # The operands come first: canonical names count in the order of their first use.
         arguments = self._arguments(instruction)
-        head = f"{self._name(instruction)} = {shape}{opcode}({arguments})"
+        head = f"{self.name(instruction)} = {shape}{opcode}({arguments})"
         attributes = self._attributes(instruction)
         return f"{head}, {', '.join(attributes)}" if attributes else head
 
@@ -68,7 +72,8 @@ class InstructionPrinter:
         body = start.called["calls"][0] if start is not None and "calls" in start.called else None
         return body if body is not None and is_one_instruction(body) else None
 
-    def _name(self, instruction: HloInstruction) -> str:
+    def name(self, instruction: HloInstruction) -> str:
+        """Return what the instruction is called here."""
         if self._options.canonical_names:
             return f"tmp_{self._numbers.setdefault(instruction, len(self._numbers))}"
         return self._plain_name(instruction)
@@ -101,7 +106,7 @@ class InstructionPrinter:
         while self.is_folded(operand):
             indices = f"#{operand.attrs['index']}{indices}"
             operand = operand.operands[0]
-        name = f"{self._name(operand)}{indices}" if options.operand_names or options.canonical_names else ""
+        name = f"{self.name(operand)}{indices}" if options.operand_names or options.canonical_names else ""
         return f"{shape} {name}" if shape and name else shape + name
 
     def _constant(self, instruction: HloInstruction) -> str:
@@ -119,7 +124,8 @@ class InstructionPrinter:
         """Return `name=value` of each attribute in XLA's order."""
         options = self._options
         parts = self._extra_attributes(instruction)
-        parts.append(_common(instruction, "origin"))
+        if options.origin:
+            parts.append(_common(instruction, "origin"))
         if options.metadata:
             parts.append(_common(instruction, "metadata"))
         if options.backend_config:
@@ -137,8 +143,13 @@ class InstructionPrinter:
         if self._options.extra_attributes:
             opcode = OPCODES.get(instruction.opcode)
             own = opcode.attributes if opcode else tuple(instruction.attrs)
-            parts += [self._own(instruction, name) for name in own if name not in CALLED_ATTRIBUTES and name not in _COMMON]
+            if instruction.opcode == "async-start":
+                is_sugared = self._sugared(instruction) is not None
+                own = ("async_execution_thread",) if is_sugared else ("async_execution_thread", "output_to_operand_aliasing")
+            parts += [self._own(instruction, name) for name in own if name not in CALLED_ATTRIBUTES and name not in _NOT_BEFORE]
         parts += self._called(instruction)
+        if self._options.extra_attributes and "is_composite" in instruction.attrs:
+            parts.append(self._own(instruction, "is_composite"))
         parts += [_common(instruction, name) for name in _BEFORE_CONTROL if not (has_outer_frontend and name != "sharding")]
         if self._options.control_dependencies and instruction.control_predecessors:
             names = ", ".join(self._plain_name(predecessor) for predecessor in instruction.control_predecessors)
@@ -149,8 +160,9 @@ class InstructionPrinter:
         """Return the called computations by name or in full; of a sugared async-start what it wraps."""
         options = self._options
         if instruction.opcode == "async-start" and (body := self._sugared(instruction)) is not None:
-            wrapped = [] if not options.nested_computations else self._bodies(instruction)
-            return [*self._extra_attributes(body.root, "frontend_attributes" in instruction.attrs), *wrapped]
+            wrapped = self._extra_attributes(body.root, "frontend_attributes" in instruction.attrs)
+            aliasing = [self._own(instruction, "output_to_operand_aliasing")] if options.extra_attributes else []
+            return wrapped + aliasing + (self._bodies(instruction) if options.nested_computations else [])
         if options.nested_computations:
             return self._bodies(instruction)
         parts: list[str] = []
@@ -169,14 +181,12 @@ class InstructionPrinter:
     def _own(self, instruction: HloInstruction, name: str) -> str:
         """Return `name=value` of one attribute of the opcode's own, empty if XLA does not print it."""
         value = instruction.attrs.get(name)
-        kind = ATTRIBUTES[name]
         if value is None:
             return ""
-        if name not in OPCODES[instruction.opcode].defaults and value == kind.omitted:
+        kind = attribute_kind(instruction.opcode, name)
+        if kind.is_hidden(value):
             return ""
         if name == "type" and value == _DEFAULT_COMPARISON.get(instruction.operands[0].shape.dtype.kind):
-            return ""
-        if name == "async_execution_thread" and execution_thread(instruction) == "main":
             return ""
         return f"{name}={kind.format(value)}"
 
@@ -185,8 +195,8 @@ def _common(instruction: HloInstruction, name: str) -> str:
     value = instruction.attrs.get(name)
     if value is None:
         return ""
-    text = value if isinstance(value, RawText) else ATTRIBUTES[name].format(value)
-    return "" if text == "{}" and name in ("metadata", "frontend_attributes", "statistics") else f"{name}={text}"
+    kind = ATTRIBUTES[name]
+    return "" if kind.is_hidden(value) else f"{name}={kind.format(value)}"
 
 
 def _essential(instruction: HloInstruction) -> str:

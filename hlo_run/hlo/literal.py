@@ -143,7 +143,7 @@ def _shortest(dtype: DType, reads_back: bool) -> Callable[[Any], str]:
 
 def _nan(value: Any, dtype: DType) -> str:
     bits = int.from_bytes(np.asarray(value, dtype=dtype.numpy).tobytes(), sys.byteorder)
-    sign = "-" if bits >> (dtype.bits - 1) & 1 else ""
+    sign = "-" if bits >> (dtype.bits - 1) & 1 and dtype.name != "f8e8m0fnu" else ""
     mantissa_bits = NAN_MANTISSA_BITS.get(dtype.name)
     if mantissa_bits is None:
         return f"{sign}nan"

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from hlo_run.hlo.attribute_text import parse_bool, parse_entry_layout, parse_frontend_attributes, parse_int, parse_raw
+from hlo_run.hlo.attribute_records import parse_frontend_attributes
+from hlo_run.hlo.attribute_text import parse_bool, parse_entry_layout, parse_int, parse_raw
 from hlo_run.hlo.attributes import AttributeValue, RawText
 from hlo_run.hlo.lexer import Lexer
 

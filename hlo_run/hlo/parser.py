@@ -6,14 +6,14 @@ Shapes that the text leaves out stay open (`UNKNOWN_SHAPE`); `ops.infer` fills t
 from __future__ import annotations
 
 import gc
-import re
+from dataclasses import replace
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.async_ops import is_async_wrapper
-from hlo_run.hlo.attributes import RawText
 from hlo_run.hlo.computation_parser import UNKNOWN_SHAPE, ComputationParser
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.metadata import OpMetadata
 from hlo_run.hlo.module_header import HEADER_ATTRIBUTES, parse_header
 from hlo_run.hlo.shape_text import starts_shape
 from hlo_run.hlo.stack_frames import FrameTables
@@ -31,6 +31,9 @@ def parse_module(text: str, file: str = "<text>") -> HloModule:
     gc.disable()
     try:
         return _module(Lexer(text, file))
+    except RecursionError:
+        # Shapes and computations nest on stacks of our own; what else nests is shallow in any text that means something.
+        raise ParseError("maximum recursion depth exceeded", hint="something in the text is nested very deep") from None
     finally:
         if collects:
             gc.enable()
@@ -97,22 +100,12 @@ def _check_async_callers(module: HloModule) -> None:
                 raise ParseError(f"Computation {computation.name} is called by more than one async op.", starts[1].where)
 
 
-_FRAME_ID = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|[\s,]*\bstack_frame_id=(-?\d{1,18})""")
-
-
 def _number_frames(module: HloModule, tables: FrameTables | None) -> None:
     """Number the frames that instructions name by first use; a frame that is not in the tables is dropped."""
     if tables is not None:
         module.attrs["stack_frames"] = tables.used
     for instruction in module.instructions:
         metadata = instruction.attrs.get("metadata")
-        if metadata is None or "stack_frame_id" not in metadata:
-            continue
-
-        def renumber(found: re.Match[str]) -> str:
-            if found[1]:
-                return found[1]
-            number = tables.resolve(int(found[2])) if tables else 0
-            return found[0].replace(found[2], str(number)) if number else ""
-
-        instruction.attrs["metadata"] = RawText(_FRAME_ID.sub(renumber, metadata))
+        if isinstance(metadata, OpMetadata) and metadata.stack_frame_id:
+            number = tables.resolve(metadata.stack_frame_id) if tables else 0
+            instruction.attrs["metadata"] = replace(metadata, stack_frame_id=number)

@@ -12,6 +12,7 @@ from hlo_run.hlo.opcodes import Opcode
 from hlo_run.hlo.shape import Shape
 
 Attributes: TypeAlias = "dict[str, AttributeValue]"
+Called: TypeAlias = "dict[str, tuple[HloComputation, ...]]"
 Names: TypeAlias = "dict[str, HloInstruction]"
 
 
@@ -65,7 +66,7 @@ class Pending:
         self.wants_operand = True
         self.operands: list[HloInstruction] = []
         self.attributes: Attributes = {}
-        self.called: dict[str, tuple[HloComputation, ...]] = {}
+        self.called: Called = {}
         self.predecessors: list[HloInstruction] = []
         self.seen: set[str] = set()
         self.called_name = self.list_name = ""

@@ -33,6 +33,7 @@ class PrintOptions:
     essential_constants: bool = False
     extra_attributes: bool = True
     full_replica_groups: bool = False
+    origin: bool = True
     metadata: bool = True
     backend_config: bool = True
     control_dependencies: bool = True

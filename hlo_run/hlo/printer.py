@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.attribute_text import format_entry_layout
 from hlo_run.hlo.attributes import EntryLayout
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter, short_name
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
 from hlo_run.hlo.stack_frames import StackFrames
+
+if TYPE_CHECKING:
+    # A module prints itself, so the graph needs the printer first.
+    from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 __all__ = [
     "CANONICAL",
@@ -20,6 +25,8 @@ __all__ = [
     "PrintOptions",
     "computation_order",
     "computation_to_string",
+    "header_to_string",
+    "instruction_order",
     "instruction_to_string",
     "module_to_string",
 ]
@@ -38,7 +45,7 @@ _HEADER_AFTER_LAYOUT = (
 
 def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
     """Return the whole module; an empty line follows the header and every computation."""
-    parts = ["  " * options.indent + _header(module, options)]
+    parts = ["  " * options.indent + header_to_string(module, options)]
     frames = module.attrs.get("stack_frames")
     if options.metadata and isinstance(frames, StackFrames) and frames.frames:
         parts.append(str(frames))
@@ -49,7 +56,8 @@ def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _header(module: HloModule, options: PrintOptions) -> str:
+def header_to_string(module: HloModule, options: PrintOptions) -> str:
+    """Return the first line of a module, `HloModule` and its attributes, and an empty line."""
     parts = [f"HloModule {module.name if options.ids else ''}"]
     if module.schedule is not None:
         parts.append("is_scheduled=true")
@@ -63,7 +71,7 @@ def _has(module: HloModule, name: str) -> bool:
     value = module.attrs.get(name)
     if name in ("replica_count", "num_partitions"):
         return value not in (None, 1)
-    return value not in (None, False, (), (False,), "{}")
+    return value not in (None, False, (), (False,)) and str(value) != "{}"
 
 
 def _header_value(module: HloModule, name: str) -> str:
@@ -131,7 +139,7 @@ def _body(computation: HloComputation, options: PrintOptions, indent: int, head:
     printer = InstructionPrinter(options, indent, _nested)
     lines = [
         (f"{tab}  ROOT " if instruction.is_root else f"{tab}  ") + printer.text(instruction)
-        for instruction in _instruction_order(computation)
+        for instruction in instruction_order(computation)
         if not printer.is_folded(instruction)
     ]
     thread = computation.execution_thread
@@ -144,7 +152,8 @@ def _nested(computation: HloComputation, options: PrintOptions, indent: int) -> 
     return _body(computation, options, indent, "")
 
 
-def _instruction_order(computation: HloComputation) -> list[HloInstruction]:
+def instruction_order(computation: HloComputation) -> list[HloInstruction]:
+    """Return the instructions as they print: as scheduled, else operands before users."""
     schedule = computation.module.schedule if computation.module else None
     if schedule is not None and computation in schedule:
         return schedule[computation]

@@ -165,6 +165,8 @@ def _record(lexer: Lexer, names: tuple[str, ...]) -> dict[str, int]:
         if lexer.kind != "number" or not _NUMBER.fullmatch(lexer.value) or len(lexer.value) > 19:
             raise lexer.error(f"expects an integer, but sees {lexer.seen()}")
         found[name] = int(lexer.value)
+        if not -(2**31) <= found[name] < 2**31:
+            raise lexer.error("value out of range for int32_t")
         lexer.advance()
         if lexer.take(",") and lexer.value == "}":
             raise lexer.error("expects attribute name, but sees '}'")
