@@ -47,6 +47,7 @@ class InstructionParser:
         self._stack: list[Body | Pending] = []
         self._names: Names = {}
         self._current = HloComputation("")
+        self._counters: dict[tuple[HloComputation, str], int] = {}
         self._makes_parameters = False
 
     def body(self, computation: HloComputation) -> HloComputation:
@@ -290,10 +291,12 @@ class InstructionParser:
         return instruction
 
     def _free_name(self, name: str) -> str:
-        unique, number = name, 0
-        while unique in self._names:
+        """Return `name`, or the first `name.N` that nothing in the current computation has yet."""
+        key = (self._current, name)
+        number = self._counters.get(key, 0)
+        while (unique := f"{name}.{number}" if number else name) in self._names:
             number += 1
-            unique = f"{name}.{number}"
+        self._counters[key] = number
         return unique
 
     def _attributes(self, pending: Pending) -> None:
