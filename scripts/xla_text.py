@@ -18,11 +18,6 @@ from types import TracebackType
 from typing import Any
 
 _PRESETS = {"default": "", "short_parsable": "short_parsable", "canonical": "canonical", "fingerprint": "fingerprint"}
-    "default": "HloPrintOptions",
-    "short_parsable": "short_parsable",
-    "canonical": "canonical",
-    "fingerprint": "fingerprint",
-}
 
 
 class XlaText:
