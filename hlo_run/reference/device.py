@@ -38,11 +38,15 @@ class Meeting:
 
 @dataclass(slots=True)
 class World:
-    """What the devices of one run share: their number, meetings that wait for members, messages under way."""
+    """What the devices of one run share: their number, meetings that wait for members, messages under way.
+
+    `seed` is the module's; `rng_places` numbers its `rng` instructions.
+    """
 
     replicas: int = 1
     partitions: int = 1
     seed: int = 42
+    rng_places: dict[HloInstruction, int] = field(default_factory=dict[HloInstruction, int])
     meetings: dict[object, Meeting] = field(default_factory=dict[object, Meeting])
     # (lane, source, target) → messages in order.
     messages: dict[object, deque[Value]] = field(default_factory=dict[object, "deque[Value]"])

@@ -1,7 +1,7 @@
 """rng-bit-generator, bit for bit as XLA; rng and rng-get-and-update-state as its GPU and CPU expander make them.
 
 `rng` takes Philox bits from the state of its own rng-get-and-update-state. XLA mixes its key from the number that the
-instruction happens to have in the process; ours is its place in the module, so that two runs agree.
+instruction happens to have in the process; ours is its number among the module's `rng`, so that two runs agree.
 """
 
 from __future__ import annotations
@@ -130,13 +130,15 @@ def _rng(instruction: HloInstruction, operands: list[Value], device: Device) -> 
 
 
 def _key(instruction: HloInstruction, device: Device) -> int:
-    """Mix the module's seed with the place of the instruction and the number of the device."""
-    computation = instruction.parent
-    assert computation is not None, "it stands in a computation"
-    module = computation.module
-    assert module is not None, "it stands in a module"
-    before = module.computations[: module.computations.index(computation)]
-    place = sum(len(other.instructions) for other in before) + computation.instructions.index(instruction) + 1
+    """Mix the module's seed with the number of the instruction among all `rng` and with the number of the device."""
+    places = device.world.rng_places
+    if not places:
+        computation = instruction.parent
+        assert computation is not None, "it stands in a computation"
+        assert computation.module is not None, "it stands in a module"
+        drawing = (other for other in computation.module.instructions if other.opcode == "rng")
+        places.update({other: number for number, other in enumerate(drawing, 1)})
+    place = places[instruction]
     return device.world.seed ^ ((place * 0x9E3779B97F4A7C15 & _MASK_64) >> 32) ^ device.id << 32
 
 
