@@ -125,6 +125,19 @@ def _compare_floats(expected: Array, actual: Array, shape: Shape, path: tuple[in
     return LeafComparison(path, shape, expected, actual, mismatches, nan_mismatches, first, worst_abs, worst_rel, worst_ulp)
 
 
+def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
+    """Return which elements of a leaf are wrong; if it cannot be compared, none of its own sizes is right."""
+    expected, actual = leaf.expected, leaf.actual
+    if leaf.problem or not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return np.ones(leaf.shape.dims, np.bool_)
+    mask = np.zeros(expected.size, np.bool_)
+    if leaf.mismatches:
+        for start, want, got in steps(expected, actual):
+            wrong = element_errors(want, got, leaf.shape.dtype, spec).mismatch if leaf.is_near else want != got
+            mask[start : start + want.size] = wrong
+    return mask.reshape(expected.shape)
+
+
 def steps(expected: Array, actual: Array) -> Iterator[tuple[int, Array, Array]]:
     """Yield (number of the first element, elements, elements) of two arrays of one shape, in row-major order."""
     flat_expected = np.ascontiguousarray(expected).reshape(-1)
