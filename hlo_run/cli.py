@@ -99,6 +99,11 @@ class PlainConsole:
         _stderr(error.render())
 
     def mismatch(self, findings: Findings) -> None:
+        if sys.stdout.isatty():
+            from hlo_run.terminal import show_mismatch  # imports rich: only on a terminal
+
+            show_mismatch(findings)
+            return
         # Whoever has findings has imported the reference already.
         from hlo_run.reference.report import report
 

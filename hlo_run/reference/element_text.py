@@ -27,9 +27,9 @@ def column_text(value: object, dtype: DType) -> str:
     return _float_text(value, dtype, digits, digits + 7)
 
 
-def precise_text(value: object, dtype: DType) -> str:
+def precise_text(value: object, dtype: DType, digits: int = 12) -> str:
     """Return the float64 value of an element of type `dtype`: all its digits are seldom worth reading, 12 are."""
-    return _float_text(value, dtype, 12, 0)
+    return _float_text(value, dtype, digits, 0)
 
 
 def _float_text(value: object, dtype: DType, digits: int, width: int) -> str:

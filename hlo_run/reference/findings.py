@@ -19,7 +19,7 @@ from hlo_run.reference.element_errors import ElementErrors, ErrorSpec, element_e
 from hlo_run.reference.error_bounds import BoundFinder
 from hlo_run.reference.leaf_comparison import LeafComparison, integer_distance, multi_index, steps
 from hlo_run.reference.patterns import PatternFinder, leaf_patterns
-from hlo_run.reference.precise_values import PreciseLeaf, precise_leaf
+from hlo_run.reference.precise_values import PreciseLeaf, distance, precise_leaf
 from hlo_run.reference.special_values import SpecialValues
 from hlo_run.reference.values import Array, Value, as_array, quiet, widen
 
@@ -42,6 +42,16 @@ class TopMismatch:
     rel_error: float
     ulp_error: float
     precise: object = None
+
+    @property
+    def nearer(self) -> str:
+        """Which side is nearer to the float64 value: `expected`, `actual`, or nothing if none is."""
+        if self.precise is None:
+            return ""
+        distances = [float(distance(np.asarray([side]), np.asarray([self.precise]))[0]) for side in (self.expected, self.actual)]
+        if distances[0] == distances[1]:
+            return ""
+        return "expected" if distances[0] < distances[1] else "actual"
 
 
 @dataclass(slots=True)

@@ -54,15 +54,15 @@ def precise_leaf(leaf: LeafComparison, value: Value | None, spec: ErrorSpec) -> 
 
 def _count(want: Array, got: Array, precise: Array, leaf: LeafComparison, spec: ErrorSpec) -> tuple[int, int, int]:
     dtype = leaf.shape.dtype
-    to_expected, to_actual = _distance(want, precise), _distance(got, precise)
+    to_expected, to_actual = distance(want, precise), distance(got, precise)
     off = element_errors(narrow(precise, dtype), want, dtype, spec).mismatch
     closer = np.count_nonzero(to_expected < to_actual), np.count_nonzero(to_actual < to_expected)
     return int(closer[0]), int(closer[1]), int(np.count_nonzero(off))
 
 
-def _distance(values: Array, precise: Array) -> Array:
+def distance(values: Array, precise: Array) -> Array:
     """Return each distance; a NaN is infinitely far from a number and no way from another NaN, infinities likewise."""
     wide = values.astype(precise.dtype)
     same = (wide == precise) | (np.isnan(wide) & np.isnan(precise))
-    distance = np.where(same, 0.0, np.abs(wide - precise))
-    return np.where(np.isnan(distance), np.inf, distance)
+    found = np.where(same, 0.0, np.abs(wide - precise))
+    return np.where(np.isnan(found), np.inf, found)
