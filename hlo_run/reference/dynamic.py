@@ -65,7 +65,7 @@ def enter(value: Value, shape: Shape) -> Value:
     """Return an argument, whose dynamic dimensions are as long as they are, as values are inside."""
     if isinstance(value, tuple):
         return tuple(enter(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
-    return _put(value, shape)
+    return _put(np.asarray(value), shape)
 
 
 def leave(array: Array) -> Array:
