@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hlo_run.hlo.attributes import DimLabels, Window
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.ops.rule import Rule, array_operand, array_operands, brief, dim_list, is_open, refuse
+from hlo_run.ops.rule import Rule, array_operand, array_operands, brief, dim_list, is_open, one_dim, refuse
 from hlo_run.ops.windows import window_sizes
 
 
@@ -16,7 +16,8 @@ def _result_type(instruction: HloInstruction, default: str) -> str:
     return default if is_open(instruction.shape) or not instruction.shape.is_array else instruction.shape.element_type
 
 
-def _dot_of(instruction: HloInstruction, left: Shape, right: Shape) -> Shape:
+def _dot_of(instruction: HloInstruction, left: Shape, right: Shape, group_dims: tuple[int, ...] = ()) -> Shape:
+    """Return the shape of a product; `group_dims` of the right operand are not in it."""
     left_batch = dim_list(instruction, "lhs_batch_dims", left.rank)
     right_batch = dim_list(instruction, "rhs_batch_dims", right.rank)
     left_inner = dim_list(instruction, "lhs_contracting_dims", left.rank)
@@ -28,7 +29,7 @@ def _dot_of(instruction: HloInstruction, left: Shape, right: Shape) -> Shape:
         raise refuse("a dimension cannot be both batch and contracting")
     dims = [left.dims[dim] for dim in left_batch]
     dims += [size for dim, size in enumerate(left.dims) if dim not in (*left_batch, *left_inner)]
-    dims += [size for dim, size in enumerate(right.dims) if dim not in (*right_batch, *right_inner)]
+    dims += [size for dim, size in enumerate(right.dims) if dim not in (*right_batch, *right_inner, *group_dims)]
     return Shape.array(_result_type(instruction, left.element_type), tuple(dims))
 
 
@@ -39,6 +40,24 @@ def _dot(instruction: HloInstruction) -> Shape:
 def _scaled_dot(instruction: HloInstruction) -> Shape:
     left, right, _, _ = array_operands(instruction)
     return _dot_of(instruction, left, right)
+
+
+def _ragged_dot(instruction: HloInstruction) -> Shape:
+    """A free ragged dimension chooses among the right operand's groups; a contracting one gives a product per group."""
+    left, right, sizes = array_operands(instruction)
+    ragged = one_dim(instruction, "lhs_ragged_dims", left.rank)
+    groups = dim_list(instruction, "rhs_group_dims", right.rank)
+    inner, batch = (instruction.attrs.get(name, ()) for name in ("lhs_contracting_dims", "lhs_batch_dims"))
+    wanted = 0 if ragged in inner or ragged in batch else 1
+    if len(groups) != wanted:
+        raise refuse(f"rhs_group_dims must name {wanted} dimensions where the ragged dimension is {ragged}, not {len(groups)}")
+    if not sizes.rank or not sizes.dtype.is_integer:
+        raise refuse(f"the group sizes must be integers along at least one dimension, but have shape {brief(sizes)}")
+    if groups and right.dims[groups[0]] != sizes.dims[-1]:
+        raise refuse(f"{brief(right)} does not have a group for each of the group sizes {brief(sizes)}")
+    product = _dot_of(instruction, left, right, groups)
+    dims = (sizes.dims[-1], *product.dims) if ragged in inner else product.dims
+    return Shape.array(product.element_type, dims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +148,7 @@ def _fft(instruction: HloInstruction) -> Shape:
 
 INFER: dict[str, Rule] = {
     "dot": _dot,
+    "ragged-dot": _ragged_dot,
     "scaled-dot": _scaled_dot,
     "convolution": _convolution,
     "cholesky": _cholesky,
