@@ -7,7 +7,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import check_size
 from hlo_run.hlo.verify import written_name
-from hlo_run.ops import control, elementwise, linalg, reduce, shaping, slicing, windows
+from hlo_run.ops import control, convolution, dot, elementwise, linalg, reduce, shaping, slicing, windows
 from hlo_run.ops.rule import Rule, brief, compatible_up_to_precision, is_open
 
 INFER: dict[str, Rule] = {
@@ -16,6 +16,8 @@ INFER: dict[str, Rule] = {
     **slicing.INFER,
     **reduce.INFER,
     **windows.INFER,
+    **dot.INFER,
+    **convolution.INFER,
     **linalg.INFER,
     **control.INFER,
 }

@@ -110,7 +110,8 @@ def _topk(instruction: HloInstruction) -> Shape:
 
 
 def _scan(instruction: HloInstruction) -> Shape:
-    shapes, carries = array_operands(instruction), instruction.attrs["num_carries"]
+    shapes = array_operands(instruction)
+    carries: int = instruction.attrs["num_carries"]
     dims: tuple[int, ...] = instruction.attrs["dimensions"]
     body = called(instruction, "to_apply")
     results = results_of(body.root.shape)
