@@ -49,8 +49,9 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
     results: list[FileResult] = []
     try:
         for number, file in enumerate(files):
-            results.append(FileResult(file))
-            _run_file(options, Place(number, len(files)), results[-1], console)
+            result = FileResult(file)
+            _run_file(options, Place(number, len(files)), result, console)
+            results.append(result)  # an interrupted one has no outcome
     finally:
         _write_reports(options, results)
     return next((result.exit_code for result in results if result.exit_code), 0)
