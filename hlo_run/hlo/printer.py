@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import TYPE_CHECKING
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
@@ -26,6 +27,7 @@ __all__ = [
     "PrintOptions",
     "computation_order",
     "computation_to_string",
+    "creation_order",
     "header_to_string",
     "instruction_order",
     "instruction_to_string",
@@ -50,7 +52,7 @@ def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
     frames = module.attrs.get("stack_frames")
     if options.metadata and isinstance(frames, StackFrames) and frames.frames:
         parts.append(str(frames))
-    order = module.computations if options.in_creation_order else computation_order(module)
+    order = creation_order(module) if options.in_creation_order else computation_order(module)
     for computation in order:
         if not (options.async_sugar and is_async_wrapper(computation) and is_one_instruction(computation)):
             parts.append(computation_to_string(computation, options) + "\n")
@@ -102,6 +104,27 @@ def computation_order(module: HloModule) -> list[HloComputation]:
     for computation in module.computations:
         order.setdefault(computation)
     return list(order)
+
+
+def creation_order(module: HloModule) -> list[HloComputation]:
+    """Return the computations as the module has them; a caller that is before a callee comes right after its last one."""
+    numbers = {computation: number for number, computation in enumerate(module.computations)}
+    waits_for = {computation: {c for i in computation.instructions for c in _callees(i)} for computation in numbers}
+    callers: dict[HloComputation, list[HloComputation]] = {computation: [] for computation in numbers}
+    for computation, callees in waits_for.items():
+        for callee in callees:
+            callers[callee].append(computation)
+    ready = [numbers[computation] for computation, callees in waits_for.items() if not callees]
+    order: dict[HloComputation, None] = {}
+    while ready:
+        computation = module.computations[heapq.heappop(ready)]
+        order[computation] = None
+        for caller in callers[computation]:
+            waits_for[caller].discard(computation)
+            if not waits_for[caller]:
+                heapq.heappush(ready, numbers[caller])
+    # As above, only a cycle leaves any out.
+    return list(order | dict.fromkeys(module.computations))
 
 
 def _add_post_order(start: HloComputation, order: dict[HloComputation, None]) -> None:
