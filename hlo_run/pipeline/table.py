@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.emitters.loop import LoopEmitter
+from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.schedule import Schedule
@@ -114,7 +115,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 )
 
 # Tried in order; the last one takes every fusion.
-EMITTERS = (TransposeEmitter, LoopEmitter)
+EMITTERS = (ReductionEmitter, TransposeEmitter, LoopEmitter)
 
 # (row, later row, why): a test checks that the tables keep them.
 ORDER: tuple[tuple[str, str, str], ...] = (

@@ -28,7 +28,7 @@ from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.index_width import index_width_bits
 from hlo_run.analysis.thread_map import drop_unused_ids
-from hlo_run.analysis.transpose_description import describe_transpose
+from hlo_run.analysis.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.analysis.transpose_tiling import TransposeTiling, tile_transpose
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
@@ -38,7 +38,7 @@ from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import KernelModule, pure_call
 from hlo_run.pipeline.elemental.types import element_type
 from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map
-from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, numbered
+from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
 
 # XLA's limit for the loops of every emitter but the loop emitter.
 _MAX_UNROLL = 4
@@ -55,13 +55,14 @@ class TransposeEmitter:
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""
-        assert analysis.transpose is not None, "a transpose kind has a description"
+        description = analysis.description
+        assert isinstance(description, TransposeDescription), "a transpose kind has a description"
         roots = tuple(zip(analysis.roots, analysis.heroes, strict=True))
         transposed = {root: hero for root, hero in roots if hero.opcode == "transpose" and describe_transpose(hero)}
         heroes = tuple(dict.fromkeys(transposed.values()))
         side_outputs = tuple(root for root in analysis.roots if root not in transposed)
         element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
-        tiling = tile_transpose(analysis.transpose, element_bytes, analysis.target)
+        tiling = tile_transpose(description, element_bytes, analysis.target)
         sources = tuple(hero.operands[0] for hero in heroes)
         fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *side_outputs))
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
@@ -123,7 +124,7 @@ class _TransposeKernel:
             targets: list[tuple[SSAValue, Values]] = []
             for instruction in wanted:
                 index = place[: first.rank] if instruction.shape.dims == first.dims else self._index_of(instruction, symbols)
-                targets.append((self._element(instruction, index), index))
+                targets.append((element_of(entry, self.module, instruction, index)[0], index))
             written: Values = ()
             for number, ((value, index), target) in enumerate(zip(targets, loop.iteration_values, strict=True)):
                 index = place[first.rank :] if number < len(tiles) else index
@@ -139,17 +140,6 @@ class _TransposeKernel:
     def _index_of(self, instruction: HloInstruction, symbols: Values) -> Values:
         indexing_map = self._operand_map(instruction)
         return self.entry.builder.apply(indexing_map, (*self.entry.ids(indexing_map), *symbols))
-
-    def _element(self, instruction: HloInstruction, index: Values) -> SSAValue:
-        """Return an element of a parameter, or of the root of a function."""
-        b = self.entry.builder
-        b.locate(instruction)
-        if instruction.opcode == "parameter":
-            number: int = instruction.attrs["parameter_number"]
-            type_ = element_type(instruction.shape.element_type, instruction.where)
-            return b.create(tensor.ExtractOp, (self.entry.parameters[number], *index), type_)
-        signature = self.module.signature(self.module.fused, self.module.fused.subgraph_of[instruction])
-        return pure_call(b, signature, (*self.entry.parameters, *index))[0]
 
     def _write_outputs(
         self,
