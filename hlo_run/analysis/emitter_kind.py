@@ -11,8 +11,9 @@ from hlo_run.analysis.transpose_description import TransposeDescription, find_co
 from hlo_run.hlo.graph import HloInstruction
 
 # XLA has emitters of their own for these heroes. TODO: they leave this table as each gets its emitter here.
-_HEROES_OF_OTHER_EMITTERS = ("scatter", "sort", "concatenate")
+_HEROES_OF_OTHER_EMITTERS = ("scatter", "sort")
 
+MAX_CONCATENATE_OPERANDS = 4
 # A kind, what finds its description, and what a yes says of the hero.
 _DESCRIBED = (
     ("reduction", find_reduction, "is shared by threads"),
@@ -38,9 +39,26 @@ def choose_emitter_kind(roots: Sequence[HloInstruction], heroes: Sequence[HloIns
             decisions.append((name, yes(f"{found.instruction.name} {why}")))
             return EmitterKind(name, found, tuple(decisions))
         decisions.append((name, found))
+    concatenate = _judge_concatenate(roots, heroes)
+    decisions.append(("concatenate", concatenate))
+    if concatenate:
+        return EmitterKind("concatenate", None, tuple(decisions))
     for opcode in _HEROES_OF_OTHER_EMITTERS:
         named = [hero.name for hero in heroes if hero.opcode == opcode]
         if named:
             decisions.append((opcode, no(f"{', '.join(named)}: computed element by element, without an emitter of its own")))
     decisions.append(("loop", yes("takes every fusion")))
     return EmitterKind("loop", None, tuple(decisions))
+
+
+def _judge_concatenate(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+    (hero, *others) = heroes
+    if hero.opcode != "concatenate":
+        return no("no hero is a concatenate")
+    if others:
+        return no(f"{hero.name} is not the only hero")
+    if len(hero.operands) > MAX_CONCATENATE_OPERANDS:
+        return no(f"{hero.name} has {len(hero.operands)} operands, a loop over each would be too many")
+    if roots[0].shape.is_tuple:
+        return no("the root is a tuple")
+    return yes(f"a loop for each operand of {hero.name}")

@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
+from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
@@ -115,7 +116,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 )
 
 # Tried in order; the last one takes every fusion.
-EMITTERS = (ReductionEmitter, TransposeEmitter, LoopEmitter)
+EMITTERS = (ReductionEmitter, TransposeEmitter, ConcatenateEmitter, LoopEmitter)
 
 # (row, later row, why): a test checks that the tables keep them.
 ORDER: tuple[tuple[str, str, str], ...] = (

@@ -54,10 +54,10 @@ def test_reasons_against_a_transpose(rest: str, reason: str) -> None:
     assert reason in str(decision)
 
 
-def test_heroes_without_emitter_of_their_own_are_told() -> None:
-    analysis = fusion_analysis("f { p = f32[8] parameter(0) ROOT c = f32[16] concatenate(p, p), dimensions={0} }")
+def test_reasons_against_a_concatenate() -> None:
+    analysis = fusion_analysis("f { p = f32[8] parameter(0) ROOT c = f32[40] concatenate(p, p, p, p, p), dimensions={0} }")
     assert analysis.kind == "loop"
-    assert "concatenate? no: c" in str(analysis)
+    assert "concatenate? no: c has 5 operands" in str(analysis)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import KernelModule, Signature, pure_call, result_shapes
-from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map
+from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
 from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
 
 # XLA's limit for the loops of every emitter but the loop emitter.
@@ -371,10 +371,11 @@ class _GroupEmitter:
         if not computed:
             return {}
         heroes = dict.fromkeys(root.hero for root in self._reductions if root.hero is not None and root.instruction in computed)
-        signature, names = emit_epilogue(self._module, computed, tuple(heroes), output_map)
-        ids = self._entry.ids_by_name
+        ids = used_ids(computed.values())
+        signature = emit_epilogue(self._module, computed, tuple(heroes), ids, output_map.ranges)
+        by_name = self._entry.ids_by_name
         injected = [by_hero[hero][0] for hero in heroes]
-        arguments = (*self._entry.parameters, *(ids[name] for name in names), *symbols, *injected)
+        arguments = (*self._entry.parameters, *(by_name[id_.name] for id_ in ids), *symbols, *injected)
         values = pure_call(self._b, signature, arguments)
         return {root: (value,) for root, value in zip(computed, values, strict=True)}
 

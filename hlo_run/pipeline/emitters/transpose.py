@@ -37,7 +37,7 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import KernelModule, pure_call
 from hlo_run.pipeline.elemental.types import element_type
-from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map
+from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
 from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
 
 # XLA's limit for the loops of every emitter but the loop emitter.
@@ -180,8 +180,9 @@ class _TransposeKernel:
         computed = {root: root_map for root, root_map in root_maps.items() if root not in heroes}
         if not computed:
             return heroes
-        signature, names = emit_epilogue(self.module, computed, self.heroes, output_map)
-        ids = self.entry.ids_by_name
-        arguments = (*self.entry.parameters, *(ids[name] for name in names), *symbols, *heroes.values())
+        ids = used_ids(computed.values())
+        signature = emit_epilogue(self.module, computed, self.heroes, ids, output_map.ranges)
+        by_name = self.entry.ids_by_name
+        arguments = (*self.entry.parameters, *(by_name[id_.name] for id_ in ids), *symbols, *heroes.values())
         values = pure_call(self.entry.builder, signature, arguments)
         return {**heroes, **dict(zip(computed, values, strict=True))}
