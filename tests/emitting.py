@@ -10,6 +10,7 @@ import numpy as np
 from xla_gpu_interpreter import Interpreter
 
 from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.analysis.in_place import in_place_operands
 from hlo_run.backends.platforms import open_backend
 from hlo_run.dialects.printer import print_module
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -67,7 +68,10 @@ def emit(text: str, target: str = "h100") -> Emitted:
     operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
     results = [shape for _, shape in fusion.shape.leaves()]
     arguments = [EntryArgument(n, 16, shape.size_bytes, True) for n, shape in enumerate(operands)]
-    arguments += [EntryArgument(len(operands) + n, 256, shape.size_bytes, False) for n, shape in enumerate(results)]
+    changed = in_place_operands(fusion)
+    arguments += [
+        EntryArgument(changed.get(n, len(operands) + n), 256, shape.size_bytes, False) for n, shape in enumerate(results)
+    ]
     kernel = emit_kernel(fusion, "kernel", preset(target), arguments)
     kernel.module.verify()
     return Emitted(module, fusion, kernel)

@@ -10,9 +10,6 @@ from hlo_run.analysis.reduction_description import ReductionDescription, find_re
 from hlo_run.analysis.transpose_description import TransposeDescription, find_consistent_transpose
 from hlo_run.hlo.graph import HloInstruction
 
-# XLA has emitters of their own for these heroes. TODO: they leave this table as each gets its emitter here.
-_HEROES_OF_OTHER_EMITTERS = ("scatter", "sort")
-
 MAX_CONCATENATE_OPERANDS = 4
 # A kind, what finds its description, and what a yes says of the hero.
 _DESCRIBED = (
@@ -39,16 +36,21 @@ def choose_emitter_kind(roots: Sequence[HloInstruction], heroes: Sequence[HloIns
             decisions.append((name, yes(f"{found.instruction.name} {why}")))
             return EmitterKind(name, found, tuple(decisions))
         decisions.append((name, found))
-    concatenate = _judge_concatenate(roots, heroes)
-    decisions.append(("concatenate", concatenate))
-    if concatenate:
-        return EmitterKind("concatenate", None, tuple(decisions))
-    for opcode in _HEROES_OF_OTHER_EMITTERS:
-        named = [hero.name for hero in heroes if hero.opcode == opcode]
-        if named:
-            decisions.append((opcode, no(f"{', '.join(named)}: computed element by element, without an emitter of its own")))
+    for name, judge in (("scatter", _judge_scatter), ("concatenate", _judge_concatenate)):
+        decision = judge(roots, heroes)
+        decisions.append((name, decision))
+        if decision:
+            return EmitterKind(name, None, tuple(decisions))
     decisions.append(("loop", yes("takes every fusion")))
     return EmitterKind("loop", None, tuple(decisions))
+
+
+def _judge_scatter(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+    del heroes
+    scatter = next((root for root in roots if root.opcode == "scatter"), None)
+    if scatter is None:
+        return no("no root is a scatter")
+    return yes(f"{scatter.name} changes its operand") if len(roots) == 1 else no(f"{scatter.name} is not the only root")
 
 
 def _judge_concatenate(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:

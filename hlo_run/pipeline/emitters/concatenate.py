@@ -44,8 +44,9 @@ class ConcatenateEmitter:
 
     kind: ClassVar[str] = "concatenate"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Fusions whose hero is a concatenate of few operands."""
+        del arguments
         return analysis.decision(self.kind) or no("no hero is a concatenate")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:

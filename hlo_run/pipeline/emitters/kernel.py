@@ -59,7 +59,7 @@ class KernelEmitter(Protocol):
 
     kind: ClassVar[str]
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Return whether the emitter takes the fusion, or why not."""
         ...
 

@@ -59,8 +59,9 @@ class ReductionEmitter:
 
     kind: ClassVar[str] = "reduction"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Fusions that the analysis found a reduction for."""
+        del arguments
         return analysis.decision(self.kind) or no("no hero is a reduce")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:

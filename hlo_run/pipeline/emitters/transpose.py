@@ -49,8 +49,9 @@ class TransposeEmitter:
 
     kind: ClassVar[str] = "transpose"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Fusions that the analysis found a transpose for."""
+        del arguments
         return analysis.decision(self.kind) or no("no hero is a transpose")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
