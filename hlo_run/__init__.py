@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hlo_run.api import evaluate, from_jax, load, run
+    from hlo_run.builder.builder import HloBuilder
+    from hlo_run.builder.core import HloValue
+    from hlo_run.errors import HloRunError
     from hlo_run.hlo.graph import HloModule
+    from hlo_run.hlo.shape import Shape
 
 __version__ = "0.1.0"
+__all__ = [
+    "HloBuilder",
+    "HloModule",
+    "HloRunError",
+    "HloValue",
+    "Shape",
+    "evaluate",
+    "from_jax",
+    "load",
+    "parse",
+    "run",
+]
+
+# Where the other names come from. They are loaded when first used, so that `import hlo_run` (and `hlo-run --help`) waits for
+# neither numpy nor xDSL.
+_HOMES = {
+    "HloBuilder": "hlo_run.builder.builder",
+    "HloModule": "hlo_run.hlo.graph",
+    "HloRunError": "hlo_run.errors",
+    "HloValue": "hlo_run.builder.core",
+    "Shape": "hlo_run.hlo.shape",
+    "evaluate": "hlo_run.api",
+    "from_jax": "hlo_run.api",
+    "load": "hlo_run.api",
+    "run": "hlo_run.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hlo_run' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
 
 
 def parse(text: str, file: str = "<text>") -> HloModule:
@@ -16,7 +58,7 @@ def parse(text: str, file: str = "<text>") -> HloModule:
     `file` is the name that errors and `where` show. Raises ParseError for text that is not valid HLO, Unsupported for
     valid HLO beyond us.
     """
-    # Imported late, so that `import hlo_run` (and `hlo-run --help`) loads no numpy.
+    # Imported late, like all the rest.
     from hlo_run.hlo.parser import parse_module
     from hlo_run.hlo.verify import verify_module
     from hlo_run.ops.infer import infer_module

@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.options import FIELDS, SHORT_NAMES, Options, read_flags
+
+if TYPE_CHECKING:
+    from hlo_run.reference.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
 _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare with a reference.
@@ -94,6 +97,17 @@ class PlainConsole:
 
     def error(self, error: HloRunError) -> None:
         _stderr(error.render())
+
+    def mismatch(self, findings: Findings) -> None:
+        if sys.stdout.isatty():
+            from hlo_run.terminal import show_mismatch  # imports rich: only on a terminal
+
+            show_mismatch(findings)
+            return
+        # Whoever has findings has imported the reference already.
+        from hlo_run.reference.report import report
+
+        _stdout(report(findings))
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:

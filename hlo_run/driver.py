@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import hlo_run
 from hlo_run import target as targets
@@ -18,11 +15,12 @@ from hlo_run.backends import Backend
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
-from hlo_run.errors import DeviceError, HloRunError, InternalError, Mismatch, UsageError
+from hlo_run.errors import DeviceError, HloRunError, InternalError, UsageError
+from hlo_run.execution import Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.literal import Literal, literal_to_string
+from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.printer import PrintOptions, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options, read_text
@@ -33,25 +31,9 @@ from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.compare import ErrorSpec, compare
-from hlo_run.reference.random import RandomEngine
+from hlo_run.results import FileResult, check_writable, to_json, to_junit, write_artefact
 
 HLO_INPUT = "hlo-input"
-
-
-class Console(Protocol):
-    """Where a run's text goes: results to `out`, everything else to `err`; both add the last newline."""
-
-    def out(self, text: str) -> None: ...
-
-    def out_bytes(self, data: bytes) -> None: ...
-
-    def err(self, text: str) -> None: ...
-
-    def error(self, error: HloRunError) -> None: ...
-
-    def busy(self, what: str) -> AbstractContextManager[None]: ...
 
 
 def run_files(options: Options, files: Sequence[str], console: Console) -> int:
@@ -63,30 +45,48 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
     _check_names(options)
     _check_output(options, files)
-    codes = [_run_file(options, file, number, console) for number, file in enumerate(files)]
-    return next((code for code in codes if code), 0)
-
-
-def _run_file(options: Options, file: str, number: int, console: Console) -> int:
-    """Run one file, say what failed, and return its exit code."""
+    _check_run_flags(options)
+    results: list[FileResult] = []
     try:
-        FileRun(options, file, number, console).run()
+        for number, file in enumerate(files):
+            results.append(FileResult(file))
+            _run_file(options, Place(number, len(files)), results[-1], console)
+    finally:
+        _write_reports(options, results)
+    return next((result.exit_code for result in results if result.exit_code), 0)
+
+
+def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
+    """Run one file, say what failed, and keep it in `result`."""
+    try:
+        FileRun(options, place, result, console).run()
     except StopAtStage:
-        return 0
+        pass
     except HloRunError as error:
-        return _failed(error, console)
+        result.error = error
     except MemoryError:
-        return _failed(DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory"), console)
+        result.error = DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory")
     except Exception as error:  # a bug of ours outside the rows, which report their own
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error}"
-        return _failed(InternalError(message, notes=(f"at {Path(frame.filename).name}:{frame.lineno}, {frame.name}",)), console)
-    return 0
+        result.error = InternalError(message, notes=(f"at {Path(frame.filename).name}:{frame.lineno}, {frame.name}",))
+    if result.error is not None:
+        console.error(result.error)
 
 
-def _failed(error: HloRunError, console: Console) -> int:
-    console.error(error)
-    return error.exit_code
+def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
+    if options.report_json:
+        write_artefact(options.report_json, to_json(results, hlo_run.__version__))
+    if options.report_junit:
+        write_artefact(options.report_junit, to_junit(results))
+
+
+def _check_run_flags(options: Options) -> None:
+    """Raise UsageError for bounds that are none and for files that cannot be written, before anything runs."""
+    error_spec(options)
+    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs"):
+        if path := getattr(options, flag):
+            check_writable(path, flag)
 
 
 def choose_target(options: Options) -> targets.TargetSpec:
@@ -98,12 +98,13 @@ def choose_target(options: Options) -> targets.TargetSpec:
 
 
 class FileRun:
-    """One file of the command line; `number` is its place there, from 0."""
+    """One file of the command line; what becomes of it is kept in `result`."""
 
-    def __init__(self, options: Options, file: str, number: int, console: Console) -> None:
+    def __init__(self, options: Options, place: Place, result: FileResult, console: Console) -> None:
         self._options = options
-        self._file = file
-        self._number = number
+        self._place = place
+        self._result = result
+        self._file = result.file
         self._console = console
         self._timing = TimingObserver()
         self._given: list[Literal] = []  # the arguments of a snapshot
@@ -115,14 +116,17 @@ class FileRun:
         if not options.stage:
             self._console.out(f"\n** Running {self._file} **")
         module = self._load()
+        self._result.module = module.name
         reference = self._reference_platform()
         platform = "" if options.stage else choose_platform(options.platform)
+        self._result.platform, self._result.reference = platform, reference
+        arguments = Arguments(options, module, self._given, self._place)
+        execution = Execution(options, self._console, module, arguments, self._place, self._result)
         if platform == INTERPRETER:
             interpreter = InterpreterBackend()
-            runner = _Runner(
-                interpreter.name, lambda arguments: interpreter.run_module(module, arguments), interpreter.description
-            )
-            self._iterate(runner, module, reference)
+            self._result.device = interpreter.description
+            runner = Runner(platform, interpreter.description, lambda values, seed: interpreter.run_module(module, values, seed))
+            execution.run(runner, reference)
             return
         backend = open_backend(platform, options) if platform else None
         executable = self._compile(module, backend)
@@ -130,9 +134,10 @@ class FileRun:
             self._console.err(f"nothing to print: {module.name} has no kernel, or the row did not run")
             return
         check_memory(executable)
-        runner = _Runner(platform, lambda arguments: backend.run(executable, arguments), backend.description)
+        self._result.device = backend.description
         try:
-            self._iterate(runner, module, reference)
+            runner = Runner(platform, backend.description, lambda values, _: backend.run(executable, values))
+            execution.run(runner, reference)
         finally:
             if report := backend.report():
                 self._console.err(report)
@@ -169,7 +174,9 @@ class FileRun:
             self._console.out_bytes(data)
 
     def _reference_platform(self) -> str:
-        """Return the platform to compare with, or nothing."""
+        """Return the platform (or the file) to compare with, or nothing."""
+        if self._options.expected_output:
+            return self._options.expected_output
         text = self._options.reference_platform
         if text == "default":
             return INTERPRETER
@@ -224,69 +231,7 @@ class FileRun:
         pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
         if pattern is not None and pattern.search(module.name) is None:
             return None
-        return DumpObserver(options, module.name, self._number, target.xla_name, self._console.out)
-
-    def _iterate(self, runner: _Runner, module: HloModule, reference: str) -> None:
-        """Run and compare `--iterations` times; raises the Mismatch of the first iteration that differs, after all of them."""
-        options, console = self._options, self._console
-        engine = RandomEngine(options.seed)
-        mismatches: list[Mismatch] = []
-        for iteration in range(1, options.iterations + 1):
-            if options.iterations != 1:
-                console.err(f"\n=== Iteration {iteration}")
-            try:
-                self._run_once(runner, module, reference, engine)
-            except Mismatch as mismatch:
-                mismatches.append(mismatch)
-        if reference:
-            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
-        if mismatches:
-            raise mismatches[0]
-
-    def _run_once(self, runner: _Runner, module: HloModule, reference: str, engine: RandomEngine) -> None:
-        options, console = self._options, self._console
-        arguments = self._given or make_fake_arguments(
-            module, engine, options.use_large_float_range, zero=not options.random_init_input_literals
-        )
-        if options.print_literals:
-            for number, (argument, parameter) in enumerate(zip(arguments, module.entry.parameters, strict=True)):
-                console.out(f"\n** Argument {number} **\n{literal_to_string(argument, parameter.shape)}")
-        where = f" ({runner.description})" if runner.description else ""
-        console.err(f"Running HLO module with runner {runner.platform}{where}...")
-        actual = self._timed(runner.run, arguments)
-        shape = module.entry.root.shape
-        if options.print_literals:
-            console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, shape)}")
-        if not reference:
-            console.err("Skipping reference runner")
-            return
-        console.err(f"Running HLO module with runner {reference}...")
-        expected = self._timed(lambda values: InterpreterBackend().run_module(module, values), arguments)
-        if options.print_literals:
-            console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, shape)}")
-        spec = ErrorSpec(abs=options.abs_error_bound, rel=options.rel_error_bound)
-        comparison = compare(expected, actual, shape, spec)
-        if not comparison.ok:
-            console.out(comparison.report())
-            raise Mismatch(comparison.summary(), notes=(f"{runner.platform} and {reference} differ in {self._file}",))
-        console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
-        console.err(comparison.summary())
-
-    def _timed(self, work: Callable[[Sequence[Literal]], Literal], arguments: Sequence[Literal]) -> Literal:
-        begin = time.perf_counter()
-        with self._console.busy("running"):
-            result = work(arguments)
-        self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
-        return result
-
-
-class _Runner:
-    """A platform as the iterations see it: a name, and arguments to result."""
-
-    def __init__(self, platform: str, run: Callable[[Sequence[Literal]], Literal], description: str = "") -> None:
-        self.platform = platform
-        self.run = run
-        self.description = description
+        return DumpObserver(options, module.name, self._place.number, target.xla_name, self._console.out)
 
 
 def _write_reproducer(module: HloModule, directory: str) -> str:

@@ -30,6 +30,8 @@ from hlo_run.pipeline.table import PIPELINE
 from hlo_run.reference.agreement import disagreements
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.findings import Findings
+from hlo_run.reference.report import report
 from hlo_run.target import DEFAULT_TARGET, preset
 
 
@@ -51,6 +53,9 @@ class CapturingConsole:
 
     def error(self, error: HloRunError) -> None:
         raise error
+
+    def mismatch(self, findings: Findings) -> None:
+        self.stdout.append(report(findings))
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:

@@ -163,9 +163,12 @@ def test_a_mismatch_is_reported_and_is_exit_code_one(
     small: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A reference that is wrong at one element stands for a kernel that is.
-    def broken(self: InterpreterBackend, module: HloModule, arguments: Sequence[Literal]) -> Literal:
-        value = np.array(evaluate(module, arguments))
-        value[1, 7] += 5
+    def broken(
+        self: InterpreterBackend, module: HloModule, arguments: Sequence[Literal], seed: int = 42, precision: str = "native"
+    ) -> Literal:
+        value = np.array(evaluate(module, arguments, precision, seed))
+        if precision == "native":
+            value[1, 7] += 5
         return value
 
     monkeypatch.setattr(InterpreterBackend, "run_module", broken)
@@ -173,6 +176,7 @@ def test_a_mismatch_is_reported_and_is_exit_code_one(
     out, err = capsys.readouterr()
     assert "Mismatch count 1 (0.8333%) in shape f32[3,40] (120 elements)" in out
     assert "index {1,7}" in out
+    assert "Float64 values: nearer to expected at 0, to actual at 1 of the mismatches; the expected value itself is" in out
     assert "1/1 runs failed." in err
     assert "mismatch: 1 of 120 elements differ" in err
 

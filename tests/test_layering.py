@@ -15,9 +15,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dialects",),
     ("ops",),
     ("analysis", "reference", "builder"),
-    ("pipeline", "backends", "formats"),
+    ("pipeline", "backends", "formats", "results"),
+    ("execution",),
     ("driver", "api"),
-    ("triage",),
+    ("triage", "terminal"),
     ("cli",),
 )
 # errors.py and options.py stand on one line, yet every record raises the family's errors.
@@ -31,7 +32,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "llvmlite": ("pipeline/llvm", "backends/host"),
     "xdsl": ("dialects", "pipeline"),
     "click": ("cli.py",),
-    "rich": ("cli.py",),
+    "rich": ("cli.py", "terminal.py"),
     "jaxlib": ("formats",),
     "jax": ("formats",),
     "google": ("formats",),  # the protobuf package

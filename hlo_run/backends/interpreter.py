@@ -15,6 +15,9 @@ class InterpreterBackend:
     name = "Interpreter"
     description = "numpy"
 
-    def run_module(self, module: HloModule, arguments: Sequence[Literal]) -> Literal:
-        """Run with one literal per entry parameter and return the result; raises Unsupported."""
-        return evaluate(module, arguments)
+    def run_module(self, module: HloModule, arguments: Sequence[Literal], seed: int = 42, precision: str = "native") -> Literal:
+        """Run with one literal per entry parameter and return the result; raises Unsupported.
+
+        `seed` is the module's, `precision` as in `evaluate`.
+        """
+        return evaluate(module, arguments, precision, seed)

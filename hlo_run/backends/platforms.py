@@ -38,7 +38,12 @@ def open_backend(name: str, options: Options) -> Backend:
     """
     make = load_backend(name)
     if name == HOST:
-        return make(checks=_host_checks(options.host_check), timeout_seconds=options.timeout)
+        return make(
+            checks=_host_checks(options.host_check),
+            timeout_seconds=options.timeout,
+            engine=options.host_engine,
+            in_order=options.xla_gpu_deterministic_ops,
+        )
     return make(timeout_seconds=options.timeout)
 
 

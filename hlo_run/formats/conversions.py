@@ -14,7 +14,8 @@ from typing import Any
 REFUSED = 3
 
 
-def _print_in_full(module: Any) -> bytes:
+def print_in_full(module: Any) -> bytes:
+    """Return the text of jaxlib's HloModule, with every constant in full."""
     options = _hlo().HloPrintOptions()
     options.print_large_constants = True
     return module.to_string(options).encode()
@@ -30,7 +31,7 @@ def _mlir() -> Any:
 
 def proto_to_text(data: bytes) -> bytes:
     """HloModuleProto to HLO text in full."""
-    return _print_in_full(_hlo().HloModule.from_serialized_hlo_module_proto(data))
+    return print_in_full(_hlo().HloModule.from_serialized_hlo_module_proto(data))
 
 
 def text_to_proto(data: bytes) -> bytes:
@@ -42,7 +43,7 @@ def mlir_to_text(data: bytes) -> bytes:
     """StableHLO or MHLO, text or bytecode, to HLO text in full; results as run_hlo_module has them (several: one tuple)."""
     source = data if data.startswith(b"ML\xefR") else data.decode()
     computation = _mlir().mlir_module_to_xla_computation(source, use_tuple_args=False, return_tuple=False)
-    return _print_in_full(computation.get_hlo_module())
+    return print_in_full(computation.get_hlo_module())
 
 
 def text_to_stablehlo(data: bytes) -> bytes:

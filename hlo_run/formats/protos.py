@@ -44,7 +44,7 @@ def read_binary(data: bytes, file: str) -> ProtoContents:
     """Read HloSnapshot, HloUnoptimizedSnapshot, HloProto or HloModuleProto; raises ParseError for anything else."""
     from google.protobuf.message import DecodeError
 
-    types = _types(file)
+    types = message_types(file)
     for name, path in _KINDS:
         try:
             message = types(name).FromString(data)
@@ -60,7 +60,7 @@ def read_text(text: str, file: str) -> ProtoContents:
     """Read the same messages in protobuf's text format; raises ParseError where the text fits none of them."""
     from google.protobuf import text_format
 
-    types = _types(file)
+    types = message_types(file)
     refusals: list[text_format.ParseError] = []
     for name, path in _KINDS:
         try:
@@ -70,7 +70,7 @@ def read_text(text: str, file: str) -> ProtoContents:
             continue
         if (contents := _contents(message, path)) is not None:
             return contents
-    if not refusals:
+    if len(refusals) < len(_KINDS):
         raise ParseError(f"'{file}' holds no module")
     # The message that was understood furthest is the one that was meant.
     raise _text_error(max(refusals, key=lambda refusal: refusal.GetLine() or 0), text, file)
@@ -80,7 +80,7 @@ def proto_to_text(module: bytes, file: str) -> str:
     """Return a serialized HloModuleProto as the text format of an HloProto."""
     from google.protobuf import text_format
 
-    message = _types(file)("xla.HloProto")()
+    message = message_types(file)("xla.HloProto")()
     message.hlo_module.ParseFromString(module)
     return text_format.MessageToString(message)
 
@@ -134,7 +134,7 @@ def _pool() -> Any:
     raise UsageError("this jaxlib does not carry the schema of HloProto", hint=INSTALL_HINT)
 
 
-def _types(file: str) -> Callable[[str], Message]:
+def message_types(file: str) -> Callable[[str], Message]:
     """Return the function from message name to message type."""
     require("jaxlib", f"'{file}'")
     require("google.protobuf", f"'{file}'")

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from typing import Any
 
 from hlo_run.errors import HloRunError, InternalError, ParseError, Unsupported, UsageError, Where
 from hlo_run.formats import conversions
@@ -18,6 +19,11 @@ def require(package: str, what: str) -> None:
     """Raise UsageError with the install hint if `package` of the extra `xla` is missing; `what` needs it."""
     if importlib.util.find_spec(package) is None:
         raise UsageError(f"{what} needs {package}, which is not installed", hint=INSTALL_HINT)
+
+
+def full_text(module: Any) -> str:
+    """Return one of jaxlib's own HloModules as HLO text in full."""
+    return _keep_signed_zeros(conversions.print_in_full(module).decode())
 
 
 def proto_to_text(module: bytes, file: str) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hlo_run.errors import Where
+from hlo_run.hlo.fingerprint import module_fingerprint
+from hlo_run.hlo.print_options import DEFAULT, PrintOptions
+from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.shape import Shape
 
 # The closed set of attribute values is the union in hlo/attributes.py; the graph only stores them.
@@ -348,6 +351,14 @@ class HloModule:
         if self.schedule is not None:
             copy.schedule = {computations[c]: [instructions[i] for i in order] for c, order in self.schedule.items()}
         return copy
+
+    def to_string(self, options: PrintOptions = DEFAULT) -> str:
+        """Return the module as HLO text, by default the text of XLA's `HloModule::ToString`."""
+        return module_to_string(self, options)
+
+    def fingerprint(self) -> str:
+        """Return a digest of what the module means: names, metadata and the order of computations do not count."""
+        return module_fingerprint(self)
 
     def unique_instruction_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""

@@ -15,21 +15,33 @@ from hlo_run.hlo.dtype import DTYPES
 # Longest first: an alternation takes the first word that fits, and f8e4m3 begins f8e4m3fn.
 _DTYPE_WORDS = sorted((*DTYPES, "token", "opaque", "opaque_type"), key=len, reverse=True)
 _IDENT = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
+_COMMENT = r"//[^\n]*+|/\*(?s:.*?)\*/"
+# What may stand between two tokens. Possessive: what follows must never make the engine try the blanks in another way.
+BLANKS = rf"(?:[ \t\r\n]++|{_COMMENT})*+"
+# Words of the grammar, which are no names unless a `%` stands before them.
+RESERVED = frozenset(
+    (
+        *DTYPES,
+        *"""token opaque true false inf nan HloModule ENTRY ROOT FileNames FunctionNames FileLocations StackFrames maximal
+        replicated manual last_tile_dim_replicate shard_as shard_like unknown unreduced""".split(),
+    )
+)
 
-# The skipped prefix is possessive: what follows must never make the engine try the blanks in another way.
+_BLANKS = re.compile(BLANKS)
 _TOKEN = re.compile(
     rf"""
-    (?:[ \t\r\n]++|//[^\n]*+|/\*(?s:.*?)\*/)*+
+    {BLANKS}
     (?:
-      (?P<shape>(?:{"|".join(_DTYPE_WORDS)})[ \t]*\[[^\[\]{{}}()\n]*+\](?:[ \t]*\{{[ \t]*[\d:][^{{}}\n]*+\}})?)
+      (?P<shape>(?:{"|".join(_DTYPE_WORDS)}){BLANKS}\[(?:[^\[\]{{}}()/]++|{_COMMENT})*+\]
+                (?:{BLANKS}\{{{BLANKS}[\d:\-](?:[^{{}}/]++|{_COMMENT})*+\}})?)
     | (?P<labels>[0-9bf?]{{2,}}_[0-9io?]{{2,}}->[0-9bf?]{{2,}})
     | (?P<attr>{_IDENT})=
     | (?P<colon>{_IDENT}):
     | %(?P<percent>{_IDENT})
     | (?P<ident>{_IDENT})
-    | (?P<ints>\{{[ \t\d,\-]*+\}})
+    | (?P<ints>\{{[ \t\r\n\d,\-]*+\}})
     | (?P<pad>-?\d+_-?\d+(?:_-?\d+)?(?:x-?\d+_-?\d+(?:_-?\d+)?)*+)
-    | (?P<number>-?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+\-]?\d+)?|-inf|-nan)
+    | (?P<number>(?:-?\d+(?:\.\d*)?|-\.\d+)(?:[eE][+\-]?\d+)?|-inf|-nan)
     | (?P<string>"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')
     | (?P<punct>->|<=|\.\.\.|[=,:*\#+~\[\]{{}}()?])
     | (?P<eof>\Z)
@@ -142,6 +154,18 @@ class Lexer:
             pos = found.end()
             if not expected:
                 return pos
+
+    @property
+    def at_name(self) -> bool:
+        """True on a token that may name something: `%x`, `x:`, or a word that the grammar does not use itself."""
+        kind = self.kind
+        return kind in ("percent", "colon") or (kind == "ident" and self.value not in RESERVED)
+
+    def is_followed_by(self, text: str) -> bool:
+        """True if `text` comes next after the current token, blanks and comments aside."""
+        found = _BLANKS.match(self.text, self.pos)
+        assert found is not None
+        return self.text.startswith(text, found.end())
 
     def jump(self, pos: int) -> None:
         """Go on with the token at `pos`."""

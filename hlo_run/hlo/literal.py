@@ -25,12 +25,30 @@ NAN_MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "f8e5m2": 2, "f
 _COMPONENTS = {"c64": "f32", "c128": "f64"}
 
 
-def format_literal(literal: Literal, shape: Shape) -> str:
-    """Return the text between the parentheses of `constant(..)`: one line, no shapes."""
-    if isinstance(literal, tuple):
-        pairs = zip(literal, shape.tuple_shapes, strict=True)
-        return "( " + ", ".join(format_literal(element, inner) for element, inner in pairs) + " )"
-    return _format_array(literal, shape, " ")
+def format_literal(literal: Literal, shape: Shape, reads_back: bool = False) -> str:
+    """Return the text between the parentheses of `constant(..)`: one line, no shapes.
+
+    XLA prints -0, which it then reads as the integer 0; with `reads_back` the text is -0.0, which keeps the sign.
+    """
+    if not isinstance(literal, tuple):
+        return _format_array(literal, shape, " ", reads_back)
+    parts: list[str] = []
+    # Either a text to print or a value that is still to be printed, the next one last.
+    waiting: list[str | tuple[Literal, Shape]] = [(literal, shape)]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            parts.append(item)
+        elif not isinstance(item[0], tuple):
+            parts.append(_format_array(item[0], item[1], " ", reads_back))
+        else:
+            parts.append("( ")
+            waiting.append(" )")
+            for number, element in reversed([*enumerate(zip(item[0], item[1].tuple_shapes, strict=True))]):
+                waiting.append(element)
+                if number:
+                    waiting.append(", ")
+    return "".join(parts)
 
 
 def literal_to_string(literal: Literal, shape: Shape) -> str:
@@ -41,23 +59,23 @@ def literal_to_string(literal: Literal, shape: Shape) -> str:
     return f"{shape.to_string(layout=False)} {_format_array(literal, shape, chr(10))}"
 
 
-def _format_array(literal: Array, shape: Shape, line_break: str) -> str:
+def _format_array(literal: Array, shape: Shape, line_break: str, reads_back: bool = False) -> str:
     if shape.rank == 0:
         if shape.dtype.kind == "pred":
             return "true" if literal else "false"
-        return item_formatter(shape.dtype)(literal[()])
-    items = _items(literal, shape.dtype)
+        return item_formatter(shape.dtype, reads_back)(literal[()])
+    items = _items(literal, shape.dtype, reads_back)
     if shape.rank == 1:
         return "{" + ", ".join(items) + "}"
     return _format_rows(items, shape.dims, (), line_break)
 
 
-def _items(literal: Array, dtype: DType) -> Sequence[str]:
+def _items(literal: Array, dtype: DType, reads_back: bool) -> Sequence[str]:
     """Return the elements' texts in row-major order."""
     flat = literal.reshape(-1)
     if dtype.kind == "pred" or dtype.is_integer:
         return [str(int(value)) for value in flat.tolist()]
-    return list(map(item_formatter(dtype), flat))
+    return list(map(item_formatter(dtype, reads_back), flat))
 
 
 def _format_rows(items: Sequence[str], dims: tuple[int, ...], index: tuple[int, ...], line_break: str) -> str:
@@ -76,17 +94,23 @@ def _format_rows(items: Sequence[str], dims: tuple[int, ...], index: tuple[int, 
     return opening + f",{line_break}".join(rows) + line_break + "}"
 
 
-def item_formatter(dtype: DType) -> Callable[[Any], str]:
-    """Return the function that prints one element (a numpy scalar)."""
+def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], str]:
+    """Return the function that prints one element (a numpy scalar); `reads_back` as for `format_literal`."""
     if dtype.kind == "pred" or dtype.is_integer:
         return lambda value: str(int(value))
     if dtype.is_complex:
-        part = item_formatter(DTYPES[_COMPONENTS[dtype.name]])
+        part = item_formatter(DTYPES[_COMPONENTS[dtype.name]], reads_back)
         return lambda value: f"({part(value.real)}, {part(value.imag)})"
     if dtype.name in ("f32", "f64"):
-        return _shortest(dtype)
+        return _shortest(dtype, reads_back)
     digits = math.ceil(1 + (float_info(dtype).nmant + 1) * math.log10(2))
-    return lambda value: _nan(value, dtype) if value != value else f"{float(value):.{digits}g}" if value else _zero(float(value))
+
+    def show(value: Any) -> str:
+        if value != value:
+            return _nan(value, dtype)
+        return f"{float(value):.{digits}g}" if value else _zero(float(value), reads_back)
+
+    return show
 
 
 def float_info(dtype: DType) -> Any:
@@ -94,12 +118,13 @@ def float_info(dtype: DType) -> Any:
     return ml_dtypes.finfo(dtype.numpy)  # pyright: ignore[reportUnknownVariableType]
 
 
-def _zero(number: float) -> str:
-    """Return `0` or `-0.0`: XLA prints `-0`, which it then reads as the integer 0, so its own text loses the sign."""
-    return "0" if math.copysign(1, number) > 0 else "-0.0"
+def _zero(number: float, reads_back: bool) -> str:
+    if math.copysign(1, number) > 0:
+        return "0"
+    return "-0.0" if reads_back else "-0"
 
 
-def _shortest(dtype: DType) -> Callable[[Any], str]:
+def _shortest(dtype: DType, reads_back: bool) -> Callable[[Any], str]:
     short, full = (6, 9) if dtype.name == "f32" else (15, 17)
     kind: Any = np.float32 if dtype.name == "f32" else np.float64
 
@@ -108,7 +133,7 @@ def _shortest(dtype: DType) -> Callable[[Any], str]:
             return _nan(value, dtype)
         number = float(value)
         if number == 0:
-            return _zero(number)
+            return _zero(number, reads_back)
         text = f"{number:.{short}g}"
         with np.errstate(over="ignore"):
             return text if float(kind(float(text))) == number else f"{number:.{full}g}"
@@ -118,7 +143,7 @@ def _shortest(dtype: DType) -> Callable[[Any], str]:
 
 def _nan(value: Any, dtype: DType) -> str:
     bits = int.from_bytes(np.asarray(value, dtype=dtype.numpy).tobytes(), sys.byteorder)
-    sign = "-" if bits >> (dtype.bits - 1) & 1 else ""
+    sign = "-" if bits >> (dtype.bits - 1) & 1 and dtype.name != "f8e8m0fnu" else ""
     mantissa_bits = NAN_MANTISSA_BITS.get(dtype.name)
     if mantissa_bits is None:
         return f"{sign}nan"

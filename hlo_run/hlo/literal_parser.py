@@ -17,7 +17,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.literal import NAN_MANTISSA_BITS, Array, Literal, float_info
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.shape import UNBOUNDED, Shape
 
 # Of an elided constant; beyond it the filled array would fill the machine before any device refuses it.
 MAX_ELIDED_BYTES = 2**32
@@ -26,7 +26,10 @@ _ROW = re.compile(r"\{([^{}]*)\}")
 _NOT_BRACES = re.compile(r"[^{}]+")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _BULK = re.compile(r"[^()./]*(?:/\*[^*]*\*/[^()./]*|\.(?!\.)[^()./]*)*+")
-_NUMBERS = re.compile(r"[\d\s.+\-einfatrusl]*")
+# Plain items with one blank after each. A number does not begin with a point unless there is a sign before it.
+_NUMBERS = re.compile(r"(?:(?:(?:-?\d++(?:\.\d*+)?|-\.\d++)(?:[eE][+\-]?\d++)?|-?inf|-?nan|true|false) )*+")
+# The quiet NaN of doubles; it stands for the quiet NaN of every type.
+_DEFAULT_DOUBLE_PAYLOAD = 1 << 51
 _NAN_PAYLOAD = re.compile(r"\(0x([0-9a-fA-F]{1,16})\)")
 
 
@@ -69,16 +72,41 @@ def _sign_extend(data: NDArray[np.uint8], dtype: DType) -> NDArray[np.uint8]:
 
 def parse_literal(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Literal:
     """Read the literal of `shape` that begins at the current token and leave the lexer after it."""
-    if shape.is_tuple:
-        return _parse_tuple(lexer, shape, elided)
+    if not shape.is_tuple:
+        return _parse_array(lexer, shape, elided)
+    lexer.expect("(", "at the start of a tuple literal")
+    # The tuples that are open, as their shape and the elements so far.
+    opened: list[tuple[Shape, list[Literal]]] = [(shape, [])]
+    while True:
+        top, elements = opened[-1]
+        if len(elements) < len(top.tuple_shapes):
+            if elements:
+                lexer.take(",")
+            inner = top.tuple_shapes[len(elements)]
+            if inner.is_tuple:
+                lexer.expect("(", "at the start of a tuple literal")
+                opened.append((inner, []))
+            else:
+                elements.append(_parse_array(lexer, inner, elided))
+            continue
+        lexer.expect(")", "at the end of a tuple literal")
+        opened.pop()
+        if not opened:
+            return tuple(elements)
+        opened[-1][1].append(tuple(elements))
+
+
+def _parse_array(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
     if not shape.is_array:
         raise lexer.error(f"a literal cannot have the shape {shape}")
+    if UNBOUNDED in shape.dims:
+        raise lexer.error(f"a literal of shape {shape} has no size")
     if shape.rank == 0:
         return np.array(_parse_scalar(lexer, shape), dtype=shape.dtype.numpy)
     if lexer.value == "{" and lexer.text.startswith("...", _skip_blanks(lexer.text, lexer.pos)):
         return _parse_elided(lexer, shape, elided)
     bulk = _parse_bulk(lexer, shape)
-    return _parse_nested(lexer, shape) if bulk is None else bulk
+    return _parse_nested(lexer, shape, elided) if bulk is None else bulk
 
 
 def _skip_blanks(text: str, pos: int) -> int:
@@ -88,27 +116,26 @@ def _skip_blanks(text: str, pos: int) -> int:
 
 
 def _parse_elided(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
+    lexer.advance()
+    return _fill(lexer, shape, elided)
+
+
+def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
+    """Step over `...}` and return what stands for the elided data."""
     if shape.element_count * shape.dtype.numpy.itemsize > MAX_ELIDED_BYTES:
         raise Unsupported(
             f"the elided constant of shape {shape.to_string(layout=False)} is too large to fill",
             lexer.where(),
             hint="print the module with large constants, or make it a parameter",
         )
-    lexer.advance()
+    where = lexer.where()
     lexer.advance()
     lexer.expect("}", "after '...'")
-    return elided.fill(shape)
-
-
-def _parse_tuple(lexer: Lexer, shape: Shape, elided: ElidedFill) -> tuple[Literal, ...]:
-    lexer.expect("(", "at the start of a tuple literal")
-    elements: list[Literal] = []
-    for number, element in enumerate(shape.tuple_shapes):
-        if number:
-            lexer.expect(",", "between the elements of a tuple literal")
-        elements.append(parse_literal(lexer, element, elided))
-    lexer.expect(")", "at the end of a tuple literal")
-    return tuple(elements)
+    try:
+        return elided.fill(shape)
+    except MemoryError:
+        shown = shape.to_string(layout=False)
+        raise Unsupported(f"there is no memory for the elided constant of shape {shown}", where) from None
 
 
 def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
@@ -144,7 +171,7 @@ def _skeleton(dims: tuple[int, ...]) -> str:
 
 def _bulk_values(items: list[str], dtype: DType) -> Array | None:
     """Return the flat array, or None if any item is not plainly in range."""
-    if not _NUMBERS.fullmatch(" ".join(items)):
+    if items and not _NUMBERS.fullmatch(" ".join(items) + " "):
         return None
     try:
         if dtype.kind == "pred":
@@ -162,9 +189,10 @@ def _bulk_values(items: list[str], dtype: DType) -> Array | None:
 
 def _number(text: str) -> float:
     """Return the double that `text` spells; NaN for one beyond the range of doubles, which no caller accepts."""
-    if text == "-0":
-        # A number without point and exponent is an integer to XLA, and integers have one zero.
-        return 0.0
+    if text.lstrip("-").isdigit():
+        # A number without point and exponent is an integer to XLA: one of 64 bits, signed, and with one zero.
+        integer = int(text) if len(text) <= 20 else 2**64
+        return float(integer if integer < 2**63 else integer - 2**64) if -(2**63) <= integer < 2**64 else math.nan
     value = float(text)
     return math.nan if math.isinf(value) and "inf" not in text else value
 
@@ -173,9 +201,15 @@ _PRED_WORDS = {"true": True, "false": False, "1": True, "0": False}
 _WIDE: dict[str, Any] = {"signed": np.int64, "unsigned": np.uint64}
 
 
+_SMALLEST_SCALE = 2.0**-127
+
+
 def _to_float(values: Array, dtype: DType) -> Array | None:
     """Round doubles to `dtype`; None if a finite one is no longer finite, or if one is a NaN, which has another reader."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if dtype.name == "f8e8m0fnu":
+            # No sign and no zero: what is too small becomes the smallest power of two.
+            values = np.where((values > 0) & (values < _SMALLEST_SCALE), _SMALLEST_SCALE, values)
         rounded = values.astype(dtype.numpy)
         back = rounded.astype(np.float64)
     lost = np.isnan(values) | (np.isfinite(values) & ~np.isfinite(back))
@@ -189,14 +223,19 @@ def integer_range(dtype: DType) -> tuple[int, int]:
     return 0, (1 << dtype.bits) - 1
 
 
-def _parse_nested(lexer: Lexer, shape: Shape) -> Array:
+def _parse_nested(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
     values: list[Any] = []
-    _parse_row(lexer, shape, (), values)
+    if not _parse_row(lexer, shape, (), values):
+        # What was written before the dots does not count, as in XLA.
+        return _fill(lexer, shape, elided)
     return np.array(values, dtype=shape.dtype.numpy).reshape(shape.dims)
 
 
-def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[Any]) -> None:
-    """Read the braces of one dimension; `index` are the outer dimensions' indices, whose count is bounded by the rank."""
+def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[Any]) -> bool:
+    """Read the braces of one dimension; `index` are the outer dimensions' indices, whose count is bounded by the rank.
+
+    False if the outermost braces hold `...`, on which the lexer stands then.
+    """
     if lexer.kind == "ints":
         # The token holds a whole row; here each element is wanted.
         lexer.pos = lexer.start + 1
@@ -208,6 +247,8 @@ def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[
     while lexer.value != "}":
         if lexer.take(","):
             continue
+        if not index and lexer.value == "...":
+            return False
         if innermost and lexer.value != "{" and lexer.kind != "ints":
             values.append(_parse_scalar(lexer, shape))
         elif innermost:
@@ -219,6 +260,7 @@ def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[
         position = "".join(f"[{number}]" for number in index)
         raise lexer.error(f"expects {shape.dims[place]} elements in the {position}th element, but sees {count}", start)
     lexer.advance()
+    return True
 
 
 def _parse_scalar(lexer: Lexer, shape: Shape) -> Any:
@@ -234,16 +276,22 @@ def _parse_scalar(lexer: Lexer, shape: Shape) -> Any:
     if lexer.kind != "number" or not text.lstrip("-").isdigit():
         raise lexer.error(f"expects an integer for primitive type {dtype.name.upper()}, but sees {lexer.seen()}")
     lexer.advance()
-    value = int(text) if len(text) <= 20 else 10**20
+    value = int(text) if len(text) <= 20 else 1 << 64
+    if not -(1 << 63) <= value < 1 << 64:
+        raise lexer.error(f"the integer {text[:20]} does not fit into 64 bits", start)
     if dtype.kind == "pred":
         return value != 0
     low, high = integer_range(dtype)
-    if dtype.bits == 64 and -(1 << 63) <= value < 1 << 64:
-        # XLA reads both 64-bit types through one 64-bit word.
-        value = (value - low) % (1 << 64) + low
+    if dtype.is_signed or dtype.bits == 64:
+        # XLA reads every integer as one signed word of 64 bits; only unsigned types look at it as it was written.
+        value = (value - _WORD_LOW[dtype.is_signed]) % (1 << 64) + _WORD_LOW[dtype.is_signed]
     if not low <= value <= high:
         raise lexer.error(_out_of_range(text, dtype, low, high), start)
     return value
+
+
+# The smallest value of an unsigned and of a signed word.
+_WORD_LOW = (0, -(1 << 63))
 
 
 def _out_of_range(text: str, dtype: DType, low: Any, high: Any) -> str:
@@ -275,6 +323,9 @@ def _parse_nan(lexer: Lexer, dtype: DType) -> Any:
         return value[()]
     mantissa_bits = NAN_MANTISSA_BITS.get(dtype.name)
     bits = int(payload[1], 16)
+    if bits == _DEFAULT_DOUBLE_PAYLOAD:
+        lexer.jump(payload.end())
+        return value[()]
     if mantissa_bits is None or not 0 < bits < 1 << mantissa_bits:
         raise lexer.error(f"the NaN payload 0x{payload[1]} does not fit into {dtype.name.upper()}", lexer.pos)
     lexer.jump(payload.end())
@@ -283,14 +334,19 @@ def _parse_nan(lexer: Lexer, dtype: DType) -> Any:
     return np.array([word], dtype=f"u{dtype.bits // 8}").view(dtype.numpy)[0]
 
 
-def _parse_complex(lexer: Lexer, dtype: DType) -> complex:
+def _parse_complex(lexer: Lexer, dtype: DType) -> Any:
     part = _COMPLEX_PART[dtype.name]
     lexer.expect("(", "at the start of a complex number")
     real = _parse_float(lexer, part)
     lexer.expect(",", "between the parts of a complex number")
     imaginary = _parse_float(lexer, part)
     lexer.expect(")", "at the end of a complex number")
-    return complex(real, imaginary)
+    if real != real:
+        # XLA looks at the real part to tell what NaN the imaginary one is.
+        imaginary = real
+    elif imaginary != imaginary and part.bits == 32:
+        imaginary = np.copysign(part.numpy.type(np.nan), imaginary)
+    return np.array([real, imaginary], dtype=part.numpy).view(dtype.numpy)[0]
 
 
 _COMPLEX_PART = {

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hlo_run.hlo.replica_groups import ReplicaGroups
+
+DefaultValue: TypeAlias = "bool | tuple[int, ...] | ReplicaGroups"
 
 # On every instruction, after the opcode's own, in the order of the printer.
 COMMON_ATTRIBUTES = (
@@ -29,7 +34,7 @@ class Opcode:
     attributes: tuple[str, ...] = ()
     required: frozenset[str] = frozenset()
     can_infer_shape: bool = False
-    defaults: dict[str, bool | tuple[int, ...]] = field(default_factory=dict[str, "bool | tuple[int, ...]"])
+    defaults: dict[str, DefaultValue] = field(default_factory=dict[str, "DefaultValue"])
 
     @property
     def allowed(self) -> list[str]:
@@ -48,7 +53,7 @@ _INFERABLE = frozenset(
     shift-right-logical atan2""".split()
 )
 
-_GROUPS = "channel_id replica_groups constrain_layout use_global_device_ids mode"
+_GROUPS = "channel_id replica_groups constrain_layout use_global_device_ids"
 _DOT = "lhs_batch_dims lhs_contracting_dims rhs_batch_dims rhs_contracting_dims"
 _PRECISION = "operand_precision algorithm"
 
@@ -80,10 +85,11 @@ map | - | dimensions to_apply!
 sort | - | dimensions! is_stable to_apply!
 topk | 1 | k! largest is_stable
 scan | - | dimensions! num_carries! is_reverse is_associative to_apply!
-dot | 2 | {_DOT} {_PRECISION}
-ragged-dot | 3 | {_DOT} lhs_ragged_dims rhs_group_dims {_PRECISION}
+dot | - | {_DOT} {_PRECISION}
+ragged-dot | 3 | {_DOT} lhs_ragged_dims rhs_group_dims operand_precision
 scaled-dot | 4 | {_DOT} {_PRECISION}
-convolution | 2 | window dim_labels! feature_group_count batch_group_count convolution_kind {_PRECISION} sparsity_config
+convolution | 2 | window dim_labels! feature_group_count batch_group_count operand_precision sparsity_config \
+convolution_kind
 gather | 2 | offset_dims! collapsed_slice_dims! start_index_map! operand_batching_dims start_indices_batching_dims \
 index_vector_dim! slice_sizes! indices_are_sorted
 scatter | - | update_window_dims! inserted_window_dims! scatter_dims_to_operand_dims! input_batching_dims \
@@ -95,7 +101,7 @@ batch-norm-training | 3 | epsilon! feature_index!
 batch-norm-inference batch-norm-grad | 5 | epsilon! feature_index!
 reduce-precision | 1 | exponent_bits! mantissa_bits!
 rng | - | distribution!
-rng-bit-generator | 1 | algorithm!
+rng-bit-generator | - | algorithm!
 rng-get-and-update-state | 0 | delta!
 tuple | - |
 get-tuple-element | 1 | index!
@@ -103,9 +109,9 @@ while | 1 | condition! body!
 conditional | - | true_computation false_computation branch_computations
 call | - | to_apply! is_composite
 fusion | - | kind! output_to_operand_aliasing calls!
-custom-call | - | window dim_labels feature_group_count batch_group_count padding_type {_PRECISION} custom_call_target! \
-operand_layout_constraints custom_call_has_side_effect to_apply called_computations output_to_operand_aliasing literal \
-schedule api_version
+custom-call | - | window dim_labels feature_group_count batch_group_count operand_precision padding_type custom_call_target! \
+operand_layout_constraints custom_call_has_side_effect literal output_to_operand_aliasing schedule api_version to_apply \
+called_computations
 infeed | 1 | infeed_config
 outfeed | 2 | outfeed_shape outfeed_config
 send | 2 | channel_id is_host_transfer
@@ -116,11 +122,11 @@ partition-id replica-id | 0 |
 domain | 1 | domain!
 get-dimension-size | 1 | dimensions!
 set-dimension-size | 2 | dimensions!
-all-reduce all-reduce-start | - | {_GROUPS} to_apply!
-reduce-scatter | - | {_GROUPS} dimensions! to_apply!
-all-gather all-gather-start | - | channel_id replica_groups constrain_layout dimensions! use_global_device_ids mode
-all-to-all | - | {_GROUPS} dimensions
-ragged-all-to-all | 6 | channel_id replica_groups
+all-reduce all-reduce-start | - | {_GROUPS} mode to_apply!
+reduce-scatter | - | {_GROUPS} mode dimensions! to_apply!
+all-gather all-gather-start | - | channel_id replica_groups constrain_layout dimensions! use_global_device_ids
+all-to-all | - | channel_id replica_groups constrain_layout dimensions
+ragged-all-to-all | - | channel_id replica_groups dimensions
 collective-broadcast | - | channel_id replica_groups has_dynamic_root
 collective-permute collective-permute-start | - | channel_id source_target_pairs! slice_sizes
 all-reduce-done all-gather-done collective-permute-done copy-done | 1 |
@@ -130,12 +136,14 @@ async-update | - | async_execution_thread calls
 async-done | 1 | async_execution_thread calls
 """
 
-# Attributes that XLA prints whether written or not; elsewhere a value that equals its default is left out.
-_ALWAYS_PRINTED: dict[str, dict[str, bool | tuple[int, ...]]] = {
-    "topk": {"largest": True, "is_stable": True},
-    "collective-broadcast": {"has_dynamic_root": False},
+_GROUPED = """all-reduce all-reduce-start reduce-scatter all-gather all-gather-start all-to-all ragged-all-to-all
+    collective-broadcast""".split()
+# What is there, and prints, whether it is written or not.
+_DEFAULTS: dict[str, dict[str, DefaultValue]] = {
+    "topk": {"largest": True},
     "scan": {"is_associative": False},
-    "broadcast": {"dimensions": ()},
+    **{name: {"lhs_contracting_dims": (), "rhs_contracting_dims": ()} for name in ("dot", "ragged-dot", "scaled-dot")},
+    **{name: {"replica_groups": ReplicaGroups()} for name in _GROUPED},
 }
 
 
@@ -147,7 +155,7 @@ def _read_table() -> dict[str, Opcode]:
         required = frozenset(name.rstrip("!") for name in attributes if name.endswith("!"))
         for name in names:
             count = None if arity[0] == "-" else int(arity[0])
-            defaults = _ALWAYS_PRINTED.get(name, {})
+            defaults = _DEFAULTS.get(name, {})
             opcodes[name] = Opcode(name, count, plain, required, name in _INFERABLE, defaults)
     return opcodes
 

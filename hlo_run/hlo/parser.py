@@ -1,4 +1,4 @@
-"""HLO text to graph: the module's header, then its computations.
+"""HLO text to graph: a module with its header, bare computations, or one single instruction.
 
 Shapes that the text leaves out stay open (`UNKNOWN_SHAPE`); `ops.infer` fills them.
 """
@@ -6,40 +6,19 @@ Shapes that the text leaves out stay open (`UNKNOWN_SHAPE`); `ops.infer` fills t
 from __future__ import annotations
 
 import gc
-import re
-from collections.abc import Callable
+from dataclasses import replace
 
-from hlo_run.hlo.attribute_text import (
-    parse_bool,
-    parse_entry_layout,
-    parse_frontend_attributes,
-    parse_input_output_alias,
-    parse_int,
-    parse_raw,
-)
-from hlo_run.hlo.attributes import AttributeValue, RawText
-from hlo_run.hlo.computation_parser import NAME_KINDS, UNKNOWN_SHAPE, ComputationParser
+from hlo_run.errors import ParseError
+from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.computation_parser import UNKNOWN_SHAPE, ComputationParser
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.metadata import OpMetadata
+from hlo_run.hlo.module_header import HEADER_ATTRIBUTES, parse_header
+from hlo_run.hlo.shape_text import starts_shape
+from hlo_run.hlo.stack_frames import FrameTables
 
 __all__ = ["HEADER_ATTRIBUTES", "UNKNOWN_SHAPE", "parse_module"]
-
-HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {
-    "is_scheduled": parse_bool,
-    "alias_passthrough_params": parse_bool,
-    "replica_count": parse_int,
-    "num_partitions": parse_int,
-    "entry_computation_layout": parse_entry_layout,
-    "frontend_attributes": parse_frontend_attributes,
-    "input_output_alias": parse_input_output_alias,
-    "buffer_donor": parse_raw,
-    "allow_spmd_sharding_propagation_to_parameters": parse_raw,
-    "allow_spmd_sharding_propagation_to_output": parse_raw,
-    "origin_recovery_table": parse_raw,
-    "debug_attributes": parse_raw,
-}
-# The tables end where a line begins a computation.
-_STACK_FRAMES = re.compile(r"FileNames\b.*?(?=\n[ \t]*(?:ENTRY\b|%|[A-Za-z_][\w.\-]*[ \t]*(?:\([^\n]*)?\{[ \t]*\n))", re.DOTALL)
 
 
 def parse_module(text: str, file: str = "<text>") -> HloModule:
@@ -52,6 +31,9 @@ def parse_module(text: str, file: str = "<text>") -> HloModule:
     gc.disable()
     try:
         return _module(Lexer(text, file))
+    except RecursionError:
+        # Shapes and computations nest on stacks of our own; what else nests is shallow in any text that means something.
+        raise ParseError("maximum recursion depth exceeded", hint="something in the text is nested very deep") from None
     finally:
         if collects:
             gc.enable()
@@ -61,54 +43,17 @@ def _module(lexer: Lexer) -> HloModule:
     if lexer.kind == "eof":
         raise lexer.error("the text is empty", hint="a module begins with 'HloModule name'")
     if lexer.value == "HloModule" and lexer.kind == "ident":
-        name, attributes = _header(lexer)
+        name, attributes = parse_header(lexer)
+        tables = FrameTables(lexer) if lexer.value == "FileNames" else None
         module = _computations(lexer, name)
         module.attrs = attributes
         if attributes.get("is_scheduled"):
-            module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
+            _schedule_as_written(module)
+        _number_frames(module, tables)
         return module
-    if lexer.value == "ENTRY" or lexer.text[lexer.pos :].lstrip()[:1] == "{":
+    if lexer.value == "ENTRY" or lexer.is_followed_by("{"):
         return _computations(lexer, None)
-    raise lexer.error(
-        f"expects 'HloModule', 'ENTRY' or a computation, but sees {lexer.seen()}",
-        hint="a module begins with 'HloModule name'; is this an HLO text file?",
-    )
-
-
-def _header(lexer: Lexer) -> tuple[str, dict[str, AttributeValue]]:
-    lexer.advance()
-    name = _module_name(lexer)
-    lexer.take(":")
-    attributes: dict[str, AttributeValue] = {}
-    while lexer.take(","):
-        attribute = lexer.value
-        if lexer.kind != "attr":
-            raise lexer.error(f"expects a module attribute, but sees {lexer.seen()}")
-        if attribute in attributes:
-            raise lexer.error(f"attribute {attribute} already exists")
-        if attribute not in HEADER_ATTRIBUTES:
-            raise lexer.error(f'unexpected attribute "{attribute}". Allowed attributes: {", ".join(sorted(HEADER_ATTRIBUTES))}')
-        attributes[attribute] = HEADER_ATTRIBUTES[attribute](lexer)
-    if lexer.value == "FileNames":
-        attributes["stack_frames"] = _stack_frames(lexer)
-    return name, attributes
-
-
-def _module_name(lexer: Lexer) -> str:
-    if lexer.kind not in (*NAME_KINDS, "colon"):
-        raise lexer.error(f"expects a module name, but sees {lexer.seen()}")
-    name = lexer.value
-    lexer.advance()
-    return name
-
-
-def _stack_frames(lexer: Lexer) -> RawText:
-    """Return the four tables as written; they matter to `metadata` alone, which is kept as written as well."""
-    found = _STACK_FRAMES.match(lexer.text, lexer.start)
-    if found is None:
-        raise lexer.error("the stack-frame tables are not followed by a computation")
-    lexer.jump(found.end())
-    return RawText(found[0].strip())
+    return _single_instruction(lexer)
 
 
 def _computations(lexer: Lexer, name: str | None) -> HloModule:
@@ -120,4 +65,47 @@ def _computations(lexer: Lexer, name: str | None) -> HloModule:
     module = HloModule(name or f"module_{entry.name}", has_header=name is not None, has_entry=parser.entry is not None)
     for computation in parser.ordered:
         module.add_computation(computation, is_entry=computation is entry)
+    _check_async_callers(module)
     return module
+
+
+def _single_instruction(lexer: Lexer) -> HloModule:
+    """Return a scheduled module of one instruction, called `_` as its entry is."""
+    is_named = lexer.value == "ROOT" or (lexer.at_name and lexer.is_followed_by("="))
+    if not is_named and not starts_shape(lexer):
+        raise lexer.error(
+            f"expects 'HloModule', 'ENTRY', a computation or an instruction, but sees {lexer.seen()}",
+            hint="a module begins with 'HloModule name'; is this an HLO text file?",
+        )
+    parser = ComputationParser(lexer)
+    entry = parser.single_instruction()
+    module = HloModule("_")
+    module.add_computation(entry, is_entry=True)
+    for computation in parser.ordered:
+        if computation is not entry:
+            module.add_computation(computation)
+    _schedule_as_written(module)
+    return module
+
+
+def _schedule_as_written(module: HloModule) -> None:
+    module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
+
+
+def _check_async_callers(module: HloModule) -> None:
+    for computation in module.computations:
+        if is_async_wrapper(computation):
+            starts = [caller for caller in computation.callers if caller.opcode == "async-start"]
+            if len(starts) > 1:
+                raise ParseError(f"Computation {computation.name} is called by more than one async op.", starts[1].where)
+
+
+def _number_frames(module: HloModule, tables: FrameTables | None) -> None:
+    """Number the frames that instructions name by first use; a frame that is not in the tables is dropped."""
+    if tables is not None:
+        module.attrs["stack_frames"] = tables.used
+    for instruction in module.instructions:
+        metadata = instruction.attrs.get("metadata")
+        if isinstance(metadata, OpMetadata) and metadata.stack_frame_id:
+            number = tables.resolve(metadata.stack_frame_id) if tables else 0
+            instruction.attrs["metadata"] = replace(metadata, stack_frame_id=number)

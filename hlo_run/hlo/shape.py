@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 
 from hlo_run.hlo.dtype import DTYPES, DType
 
+# The size of a dimension without a bound (`?`), as XLA keeps it.
+UNBOUNDED = -(2**63)
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Physical order of an array: `minor_to_major[0]` is the dimension that varies fastest.
 
-    `extra` keeps the text between `:` and `}` of a layout (tiles, memory space, element bits) as written.
+    `extra` is the text between `:` and `}` of a layout (tiles, memory space, element bits), spelled as XLA prints it.
     """
 
     minor_to_major: tuple[int, ...]
@@ -28,9 +31,10 @@ class Layout:
 class Shape:
     """One HLO shape.
 
-    `element_type` is a dtype name of `DTYPES`, or `tuple`, `token`, `opaque`. Arrays have `dims` (logical order; for a
-    dynamic dimension the bound) and a layout (None only where the text left it open and nothing filled it). Tuples have
-    `tuple_shapes`. `dynamic_dims` says per dimension whether its size is dynamic (`<=N`); empty means none is.
+    `element_type` is a dtype name of `DTYPES`, or `tuple`, `buffer`, `token`, `opaque`. Arrays have `dims` (logical order;
+    for a dynamic dimension the bound, `UNBOUNDED` without one) and a layout (None only where the text left it open and
+    nothing filled it). Tuples have `tuple_shapes`, a buffer `b(f32[2])` has the array in it. `dynamic_dims` says per
+    dimension whether its size is dynamic (`<=N`, `?`); empty means none is.
     """
 
     element_type: str
@@ -88,12 +92,13 @@ class Shape:
 
     def leaves(self) -> Iterator[tuple[tuple[int, ...], Shape]]:
         """Yield (shape index, shape) of every leaf that is not a tuple, depth first; an array yields itself at ()."""
-        if not self.is_tuple:
-            yield (), self
-            return
-        for number, element in enumerate(self.tuple_shapes):
-            for index, leaf in element.leaves():
-                yield (number, *index), leaf
+        waiting: list[tuple[tuple[int, ...], Shape]] = [((), self)]
+        while waiting:
+            index, shape = waiting.pop()
+            if shape.is_tuple:
+                waiting += reversed([((*index, number), element) for number, element in enumerate(shape.tuple_shapes)])
+            else:
+                yield index, shape
 
     def with_element_type(self, element_type: str) -> Shape:
         """Return the same dimensions and layout with another element type."""
@@ -105,30 +110,51 @@ class Shape:
 
     def compatible(self, other: Shape) -> bool:
         """True if the shapes are equal up to layouts (XLA's `Compatible`)."""
-        if self.is_tuple or other.is_tuple:
-            return (
-                self.is_tuple
-                and other.is_tuple
-                and len(self.tuple_shapes) == len(other.tuple_shapes)
-                and all(a.compatible(b) for a, b in zip(self.tuple_shapes, other.tuple_shapes, strict=True))
-            )
-        return self.element_type == other.element_type and self.dims == other.dims
+        waiting = [(self, other)]
+        while waiting:
+            one, two = waiting.pop()
+            if one.element_type != two.element_type or one.dims != two.dims:
+                return False
+            if one.tuple_shapes or two.tuple_shapes:
+                if len(one.tuple_shapes) != len(two.tuple_shapes):
+                    return False
+                waiting += zip(one.tuple_shapes, two.tuple_shapes, strict=True)
+        return True
 
     def to_string(self, layout: bool = True) -> str:
         """Return HLO text: `f32[2,3]{1,0}`, `(f32[], s32[4]{0})`; with `layout` False no layouts, as XLA's human string.
 
         Scalars and tokens never print a plain layout. Tuples get `/*index=5*/` before every fifth element, as XLA's do.
         """
-        if self.is_tuple:
-            parts = [
-                (f"/*index={i}*/" if i and i % 5 == 0 else "") + element.to_string(layout)
-                for i, element in enumerate(self.tuple_shapes)
-            ]
-            return "(" + ", ".join(parts) + ")"
-        dynamic = self.dynamic_dims or (False,) * self.rank
-        dims = ",".join(f"<={size}" if is_dynamic else str(size) for size, is_dynamic in zip(self.dims, dynamic, strict=True))
+        if self.element_type not in ("tuple", "buffer"):
+            return self._leaf_text(layout)
+        parts: list[str] = []
+        waiting: list[Shape | str] = [self]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, str):
+                parts.append(item)
+            elif item.element_type == "buffer":
+                waiting += (")", item.tuple_shapes[0], "b(")
+            elif item.is_tuple:
+                parts.append("(")
+                waiting.append(")")
+                for number in reversed(range(len(item.tuple_shapes))):
+                    waiting.append(item.tuple_shapes[number])
+                    if number:
+                        waiting.append(", " if number % 5 else f", /*index={number}*/")
+            else:
+                parts.append(item._leaf_text(layout))
+        return "".join(parts)
+
+    def _leaf_text(self, layout: bool) -> str:
+        if self.dynamic_dims:
+            pairs = zip(self.dims, self.dynamic_dims, strict=True)
+            dims = ",".join("?" if d == UNBOUNDED else f"<={d}" if dynamic else str(d) for d, dynamic in pairs)
+        else:
+            dims = ",".join(map(str, self.dims))
         text = f"{self.element_type}[{dims}]"
-        if layout and self.layout and (self.rank or self.layout.extra):
+        if layout and self.layout and (self.dims or self.layout.extra):
             text += str(self.layout)
         return text
 

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.ops.rule import Rule, array_operand, array_operands, brief, is_open, refuse, resized, same_dims, same_types
+from hlo_run.ops.rule import (
+    Rule,
+    array_operand,
+    array_operands,
+    bit_width,
+    brief,
+    changed_type,
+    dynamic_dims,
+    make_array,
+    refuse,
+    same_dims,
+    same_type,
+    same_types,
+    wider_type,
+    with_dynamic,
+    with_element_size,
+)
 
 _COMPONENT = {"c64": "f32", "c128": "f64"}
 _COMPLEX = {"f32": "c64", "f64": "c128"}
@@ -15,55 +34,81 @@ _PRED = "pred"
 _REAL = "real"
 
 
-def _check_kind(opcode: str, shape: Shape, kinds: str) -> None:
-    if shape.dtype.kind not in kinds.split():
-        raise refuse(f"{opcode} does not take elements of type {shape.element_type} (operand of shape {brief(shape)})")
+def _wrong_kind(opcode: str, shape: Shape) -> ParseError:
+    return refuse(f"{opcode} does not take elements of type {shape.element_type} (operand of shape {brief(shape)})")
 
 
 def _result(shape: Shape, result: str) -> Shape:
     if result == _PRED:
-        return shape.with_element_type("pred")
-    if result == _REAL:
-        return shape.with_element_type(_COMPONENT.get(shape.element_type, shape.element_type))
-    return shape
+        return changed_type(shape, "pred")
+    return changed_type(shape, _COMPONENT[shape.element_type]) if shape.dtype.is_complex else shape
 
 
-def _elementwise(opcode: str, kinds: str, result: str = _SAME) -> tuple[str, Rule]:
-    """Return the rule of operands that all have one shape, with elements of one of `kinds`."""
+def _joined(shapes: list[Shape]) -> Shape:
+    """Return the shape of operands that must agree: the wider float, dynamic where one of them is."""
+    first = shapes[0]
+    for shape in shapes[1:]:
+        if shape is first:
+            continue
+        same_dims([first, shape])
+        same_types([first, shape])
+        if shape.element_type != first.element_type:
+            first = changed_type(first, wider_type(first.element_type, shape.element_type))
+        first = _dynamic_where_either(first, shape)
+    return first
+
+
+def _dynamic_where_either(first: Shape, second: Shape) -> Shape:
+    if not second.dynamic_dims:
+        return first
+    pairs = zip(dynamic_dims(first), second.dynamic_dims, strict=True)
+    return with_dynamic(first, [one or other for one, other in pairs])
+
+
+def _unary(opcode: str, kinds: str, result: str = _SAME) -> tuple[str, Rule]:
+    """Return the rule of one operand with elements of one of `kinds`."""
+    allowed = frozenset(kinds.split())
 
     def infer(instruction: HloInstruction) -> Shape:
-        shapes = array_operands(instruction)
-        same_dims(shapes)
-        same_types(shapes)
-        _check_kind(opcode, shapes[0], kinds)
-        return _result(shapes[0], result)
+        shape = array_operand(instruction)
+        if shape.dtype.kind not in allowed:
+            raise _wrong_kind(opcode, shape)
+        return shape if result == _SAME else _result(shape, result)
 
     return opcode, infer
 
 
-def _each(opcodes: str, kinds: str, result: str = _SAME) -> dict[str, Rule]:
-    return dict(_elementwise(opcode, kinds, result) for opcode in opcodes.split())
+def _binary(opcode: str, kinds: str) -> tuple[str, Rule]:
+    """Return the rule of two operands that have one shape, with elements of one of `kinds`."""
+    allowed = frozenset(kinds.split())
+
+    def infer(instruction: HloInstruction) -> Shape:
+        shape = _joined([array_operand(instruction, 0), array_operand(instruction, 1)])
+        if shape.dtype.kind not in allowed:
+            raise _wrong_kind(opcode, shape)
+        return shape if not shape.layout or not shape.layout.extra else changed_type(shape, shape.element_type)
+
+    return opcode, infer
+
+
+def _each(make: Callable[..., tuple[str, Rule]], opcodes: str, *options: str) -> dict[str, Rule]:
+    return dict(make(opcode, *options) for opcode in opcodes.split())
 
 
 def _complex(instruction: HloInstruction) -> Shape:
-    shapes = array_operands(instruction)
-    same_dims(shapes)
-    same_types(shapes)
-    if shapes[0].element_type not in _COMPLEX:
-        raise refuse(f"complex takes f32 or f64 parts, but the operand has shape {brief(shapes[0])}")
-    return shapes[0].with_element_type(_COMPLEX[shapes[0].element_type])
+    parts = array_operands(instruction)
+    shape = _joined(parts)
+    if parts[0].element_type != parts[1].element_type or shape.element_type not in _COMPLEX:
+        raise refuse(f"complex takes two parts of f32 or f64, but has {brief(parts[0])} and {brief(parts[1])}")
+    return changed_type(shape, _COMPLEX[shape.element_type])
 
 
 def _compare(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
-    same_dims(shapes)
-    same_types(shapes)
     kind, order = shapes[0].dtype.kind, instruction.attrs.get("type")
-    if kind == "complex" and instruction.attrs["direction"] not in ("EQ", "NE"):
-        raise refuse(f"complex numbers compare by EQ and NE only, not by {instruction.attrs['direction']}")
     if order is not None and kind not in _COMPARE_KINDS[order]:
         raise refuse(f"comparison type {order} does not fit elements of type {shapes[0].element_type}")
-    return shapes[0].with_element_type("pred")
+    return changed_type(_joined(shapes), "pred")
 
 
 _COMPARE_KINDS = {
@@ -75,24 +120,24 @@ _COMPARE_KINDS = {
 
 
 def _select(instruction: HloInstruction) -> Shape:
-    predicate, on_true, on_false = (o.shape for o in instruction.operands)
-    if not on_true.compatible(on_false):
+    predicate, on_true, on_false = array_operands(instruction)
+    if on_true is not on_false and not (on_true.dims == on_false.dims and same_type(on_true, on_false)):
         raise refuse(f"the two cases differ in shape: {brief(on_true)} and {brief(on_false)}")
     if predicate.element_type != "pred":
         raise refuse(f"the selector must be pred, but has shape {brief(predicate)}")
-    if predicate.rank and predicate.dims != on_true.dims:
+    if predicate.dims and predicate.dims != on_true.dims:
         raise refuse(f"the selector's shape {brief(predicate)} is neither a scalar nor that of the cases, {brief(on_true)}")
-    return on_true
+    joined = _joined([on_true, on_false])
+    shape = _dynamic_where_either(predicate, joined) if predicate.dims else joined
+    return with_element_size(shape.with_element_type(joined.element_type), on_true)
 
 
 def _clamp(instruction: HloInstruction) -> Shape:
     low, middle, high = array_operands(instruction)
     same_types([middle, low, high])
     for bound in (low, high):
-        if bound.rank and bound.dims != middle.dims:
+        if bound.dims and bound.dims != middle.dims:
             raise refuse(f"the bound's shape {brief(bound)} is neither a scalar nor that of the operand, {brief(middle)}")
-    if middle.dtype.kind == "complex":
-        raise refuse("clamp does not take complex numbers")
     return middle
 
 
@@ -105,16 +150,16 @@ def _convert(instruction: HloInstruction) -> Shape:
 
 def _stochastic_convert(instruction: HloInstruction) -> Shape:
     value, random = array_operands(instruction)
-    same_dims([value, random])
-    if not value.dtype.is_float or not random.dtype.is_unsigned or random.dtype.bits != value.dtype.bits:
+    if value.with_element_type(random.element_type) != random:
+        raise refuse(f"the operands differ in shape: {value} and {random}")
+    one_width = bit_width(random.element_type) == bit_width(value.element_type)
+    if not value.dtype.is_float or not random.dtype.is_unsigned or not one_width:
         raise refuse(f"takes floats and unsigned integers of one width, but has {brief(value)} and {brief(random)}")
     return _convert(instruction)
 
 
 def _copy(instruction: HloInstruction) -> Shape:
-    shape = instruction.operands[0].shape
-    # A copy may convert.
-    return shape if is_open(instruction.shape) or not shape.is_array or not instruction.shape.is_array else _convert(instruction)
+    return array_operand(instruction) if instruction.operands[0].shape.is_array else instruction.operands[0].shape
 
 
 def _bitcast_convert(instruction: HloInstruction) -> Shape:
@@ -123,43 +168,48 @@ def _bitcast_convert(instruction: HloInstruction) -> Shape:
         raise refuse(f"the result must be an array, but has shape {brief(target)}")
     if source.dtype.is_complex != target.dtype.is_complex:
         raise refuse(f"cannot convert between real and complex: {brief(source)} to {brief(target)}")
-    wide, narrow = source.dtype.bits, target.dtype.bits
+    wide, narrow = bit_width(source.element_type), bit_width(target.element_type)
     if wide == narrow:
         return source.with_element_type(target.element_type)
+    if max(wide, narrow) % min(wide, narrow):
+        raise refuse(f"element widths {wide} and {narrow} do not divide each other")
+    flags = dynamic_dims(source)
     if wide > narrow:
-        if wide % narrow:
-            raise refuse(f"element widths {wide} and {narrow} do not divide each other")
-        return resized(source, (*source.dims, wide // narrow), target.element_type)
+        return make_array(target.element_type, (*source.dims, wide // narrow), (*flags, False))
     if not source.rank or source.dims[-1] * wide != narrow:
         raise refuse(f"the last dimension of {brief(source)} must hold exactly one element of {target.element_type}")
-    return resized(source, source.dims[:-1], target.element_type)
+    return make_array(target.element_type, source.dims[:-1], flags[:-1])
 
 
 def _reduce_precision(instruction: HloInstruction) -> Shape:
     shape = array_operand(instruction)
-    _check_kind("reduce-precision", shape, "float")
+    if not shape.dtype.is_float:
+        raise _wrong_kind("reduce-precision", shape)
     if instruction.attrs["exponent_bits"] < 1 or instruction.attrs["mantissa_bits"] < 0:
         raise refuse("expects exponent_bits of at least 1 and mantissa_bits of at least 0")
     return shape
 
 
-_NUMBER = "signed unsigned float complex"
+_INTEGER = "signed unsigned"
+_NUMBER = f"{_INTEGER} float complex"
 
+# Its keys are the element-wise opcodes, all but `map`.
 INFER: dict[str, Rule] = {
-    **_each("abs", "signed float complex", _REAL),
-    **_each("negate", _NUMBER),
-    **_each("sign", "signed float complex"),
-    **_each("not", "pred signed unsigned"),
-    **_each("floor ceil round-nearest-afz round-nearest-even cbrt erf", "float"),
-    **_each("is-finite", "float", _PRED),
-    **_each("real imag", "float complex", _REAL),
-    **_each("popcnt count-leading-zeros", "signed unsigned"),
-    **_each("exponential exponential-minus-one log log-plus-one sine cosine tan sqrt rsqrt tanh logistic", "float complex"),
-    **_each("acos acosh asin asinh atanh sinh cosh", "float complex"),
-    **_each("add multiply maximum minimum", f"pred {_NUMBER}"),
-    **_each("subtract divide remainder power atan2", _NUMBER),
-    **_each("mulhi shift-left shift-right-arithmetic shift-right-logical", "signed unsigned"),
-    **_each("and or xor", "pred signed unsigned"),
+    **_each(_unary, "abs", "signed float complex", _REAL),
+    **_each(_unary, "negate", _NUMBER),
+    **_each(_unary, "sign", "signed float complex"),
+    **_each(_unary, "not", f"pred {_INTEGER}"),
+    **_each(_unary, "floor ceil round-nearest-afz round-nearest-even cbrt erf", "float"),
+    **_each(_unary, "is-finite", "float", _PRED),
+    **_each(_unary, "real imag", "float complex", _REAL),
+    **_each(_unary, "popcnt count-leading-zeros", _INTEGER),
+    **_each(_unary, "exponential exponential-minus-one log log-plus-one sine cosine tan sqrt rsqrt", "float complex"),
+    **_each(_unary, "tanh logistic acos acosh asin asinh atanh sinh cosh", "float complex"),
+    **_each(_binary, "add multiply maximum minimum mulhi", f"pred {_NUMBER}"),
+    **_each(_binary, "subtract divide remainder power", _NUMBER),
+    **_each(_binary, "shift-left shift-right-arithmetic shift-right-logical", _NUMBER),
+    **_each(_binary, "atan2", "float complex"),
+    **_each(_binary, "and or xor", f"pred {_INTEGER}"),
     "complex": _complex,
     "compare": _compare,
     "select": _select,

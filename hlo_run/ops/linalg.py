@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from hlo_run.hlo.attributes import Window
+from hlo_run.hlo.attributes import DimLabels, Window
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.ops.reduce import window_sizes
 from hlo_run.ops.rule import Rule, array_operand, array_operands, brief, dim_list, is_open, refuse
+from hlo_run.ops.windows import window_sizes
 
 
 def _result_type(instruction: HloInstruction, default: str) -> str:
@@ -51,26 +50,13 @@ class ConvolutionLabels:
     output: tuple[int, int, tuple[int, ...]]
 
 
-_LABELS = re.compile(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)")
-
-
-def convolution_labels(text: str) -> ConvolutionLabels:
+def convolution_labels(labels: DimLabels) -> ConvolutionLabels:
     """Return the positions that `b01f_01io->b01f` names (kernel: input feature, output feature); raises ParseError."""
-    found = _LABELS.fullmatch(text)
-    if found is None:
-        raise refuse(f"cannot read dim_labels '{text}'", hint="write them like b01f_01io->b01f")
-    parts = (_positions(found[1], "bf"), _positions(found[2], "io"), _positions(found[3], "bf"))
-    if len({len(part[2]) for part in parts}) != 1:
-        raise refuse(f"dim_labels '{text}' differ in their number of spatial dimensions")
+    for part in (labels.input, labels.kernel, labels.output):
+        if len({part.first_dim, part.second_dim, *part.spatial_dims}) != len(part.spatial_dims) + 2:
+            raise refuse(f"dim_labels {labels} must name each of {', '.join(part.letters)} and the spatial dimensions once")
+    parts = ((part.first_dim, part.second_dim, part.spatial_dims) for part in (labels.input, labels.kernel, labels.output))
     return ConvolutionLabels(*parts)
-
-
-def _positions(labels: str, names: str) -> tuple[int, int, tuple[int, ...]]:
-    digits = sorted(char for char in labels if char.isdigit())
-    wanted = [*names, *map(str, range(len(digits)))]
-    if any(labels.count(char) != 1 for char in wanted):
-        raise refuse(f"dim_labels '{labels}' must name {', '.join(wanted)} once each")
-    return labels.index(names[0]), labels.index(names[1]), tuple(labels.index(char) for char in digits)
 
 
 def _convolution(instruction: HloInstruction) -> Shape:
@@ -80,7 +66,7 @@ def _convolution(instruction: HloInstruction) -> Shape:
     batch_groups = instruction.attrs.get("batch_group_count", 1)
     batch, feature, spatial = labels.input
     kernel_in, kernel_out, kernel_spatial = labels.kernel
-    if "?" in instruction.attrs["dim_labels"]:
+    if "?" in str(instruction.attrs["dim_labels"]):
         raise refuse("dim_labels with '?' are not supported")
     if source.rank != kernel.rank or source.rank != len(spatial) + 2:
         raise refuse(f"dim_labels do not go with the shapes {brief(source)} and {brief(kernel)}")

@@ -1,20 +1,26 @@
 """What shape rules share: the type of a rule, and the checks and refusals that many of them need.
 
 A rule takes an instruction whose operands have shapes and returns the shape that the instruction must have; where the
-text decides a part of it (`convert`'s element type), the rule takes that part from the written shape.
+text decides a part of it (`convert`'s element type), the rule takes that part from the written shape. It refuses what
+XLA's shape inference or verifier refuses, whether or not the shape is written.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from hlo_run.errors import ParseError
+from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.shape import Layout, Shape
 
 Rule: TypeAlias = "Callable[[HloInstruction], Shape]"
+
+SCALAR_PRED = Shape.array("pred", ())
+TOKEN = Shape("token")
 
 
 def refuse(message: str, hint: str = "") -> ParseError:
@@ -60,10 +66,54 @@ def same_dims(shapes: Sequence[Shape]) -> None:
 
 
 def same_types(shapes: Sequence[Shape]) -> None:
-    """Refuse shapes of different element types."""
+    """Refuse shapes of different element types; floats of different width are one type here, as everywhere in XLA."""
     for shape in shapes[1:]:
-        if shape.element_type != shapes[0].element_type:
+        if not same_type(shape, shapes[0]):
             raise refuse(f"operand element types differ: {brief(shapes[0])} and {brief(shape)}")
+
+
+def same_type(first: Shape, second: Shape) -> bool:
+    """True if the element types are equal up to the width of floats."""
+    if first.element_type == second.element_type:
+        return True
+    return first.is_array and second.is_array and first.dtype.is_float and second.dtype.is_float
+
+
+# Largest exponent and bits of the significand of the floats, by which XLA orders their precision.
+_PRECISION = {
+    "f8e8m0fnu": (128, 1),
+    "f4e2m1fn": (3, 2),
+    "f6e2m3fn": (3, 4),
+    "f6e3m2fn": (5, 3),
+    "f8e3m4": (4, 5),
+    "f8e4m3b11fnuz": (5, 4),
+    "f8e4m3": (8, 4),
+    "f8e4m3fnuz": (8, 4),
+    "f8e4m3fn": (9, 4),
+    "f8e5m2": (16, 3),
+    "f8e5m2fnuz": (16, 3),
+    "f16": (16, 11),
+    "bf16": (128, 8),
+    "f32": (128, 24),
+    "f64": (1024, 53),
+}
+
+
+def wider_type(first: str, second: str) -> str:
+    """Return the element type with more range, then more precision; two floats that agree in both are refused."""
+    if first == second:
+        return first
+    one, two = _precision(first), _precision(second)
+    if one == two:
+        raise refuse(f"neither of {first} and {second} is the wider type", hint="convert one operand to the other's type")
+    return first if one > two else second
+
+
+def _precision(name: str) -> tuple[int, int, int, int, bool]:
+    dtype = DTYPES[name]
+    part = {"c64": "f32", "c128": "f64"}.get(name, name)
+    exponent, significand = _PRECISION.get(part, (-1, -1))
+    return dtype.is_complex, exponent, significand, DTYPES[part].bits, dtype.is_signed
 
 
 def dim_list(instruction: HloInstruction, attribute: str, rank: int, ordered: bool = False) -> tuple[int, ...]:
@@ -73,13 +123,14 @@ def dim_list(instruction: HloInstruction, attribute: str, rank: int, ordered: bo
         if not 0 <= dim < rank:
             raise refuse(f"{attribute} names dimension {dim}, but the rank is {rank}")
     if len(set(dims)) != len(dims):
-        raise refuse(f"{attribute} names a dimension twice: {_braces(dims)}")
+        raise refuse(f"{attribute} names a dimension twice: {braces(dims)}")
     if ordered and list(dims) != sorted(dims):
-        raise refuse(f"{attribute} must be ascending, but is {_braces(dims)}")
+        raise refuse(f"{attribute} must be ascending, but is {braces(dims)}")
     return dims
 
 
-def _braces(dims: Sequence[Any]) -> str:
+def braces(dims: Sequence[Any]) -> str:
+    """Return `{1,2}`."""
     return "{" + ",".join(map(str, dims)) + "}"
 
 
@@ -87,8 +138,19 @@ def one_dim(instruction: HloInstruction, attribute: str, rank: int) -> int:
     """Return the single dimension number of a list attribute."""
     dims = dim_list(instruction, attribute, rank)
     if len(dims) != 1:
-        raise refuse(f"{attribute} must name exactly one dimension, but is {_braces(dims)}")
+        raise refuse(f"{attribute} must name exactly one dimension, but is {braces(dims)}")
     return dims[0]
+
+
+def dynamic_dims(shape: Shape) -> tuple[bool, ...]:
+    """Return per dimension whether its size is dynamic."""
+    return shape.dynamic_dims or (False,) * shape.rank
+
+
+def make_array(element_type: str, dims: Sequence[int], dynamic: Sequence[bool] = ()) -> Shape:
+    """Return an array in the default layout; all dimensions are static unless `dynamic` says otherwise."""
+    order = tuple(range(len(dims) - 1, -1, -1))
+    return Shape(element_type, tuple(dims), Layout(order), (), tuple(dynamic) if any(dynamic) else ())
 
 
 def resized(shape: Shape, dims: Sequence[int], element_type: str | None = None) -> Shape:
@@ -96,7 +158,40 @@ def resized(shape: Shape, dims: Sequence[int], element_type: str | None = None) 
     kind = element_type or shape.element_type
     if len(dims) == shape.rank and not any(shape.dynamic_dims):
         return replace(shape, element_type=kind, dims=tuple(dims))
-    return Shape.array(kind, tuple(dims))
+    return make_array(kind, dims)
+
+
+def bit_width(element_type: str) -> int:
+    """Return the bits of an element where XLA's shape rules count them: 8 for the types of 6 bits."""
+    bits = DTYPES[element_type].bits
+    return 8 if bits == 6 else bits
+
+
+def changed_type(shape: Shape, element_type: str) -> Shape:
+    """Return the shape with another element type; a layout's element size goes along to types below 8 bits only."""
+    layout = shape.layout
+    if layout and "E(" in layout.extra and bit_width(element_type) >= 8:
+        layout = replace(layout, extra=_ELEMENT_SIZE.sub("", layout.extra))
+    return replace(shape, element_type=element_type, layout=layout)
+
+
+_ELEMENT_SIZE = re.compile(r"E\(\d+\)")
+
+
+def with_element_size(shape: Shape, other: Shape) -> Shape:
+    """Return the shape with the element size that `other`'s layout names."""
+    ours = shape.layout.extra if shape.layout else ""
+    found = _ELEMENT_SIZE.search(other.layout.extra) if other.layout else None
+    if shape.layout is None or (found is None and "E(" not in ours):
+        return shape
+    tiles, space, rest = _ELEMENT_SIZE.sub("", ours).partition("S(")
+    return replace(shape, layout=replace(shape.layout, extra=f"{tiles}{found[0] if found else ''}{space}{rest}"))
+
+
+def with_dynamic(shape: Shape, dynamic: Sequence[bool]) -> Shape:
+    """Return the shape with other dynamic dimensions."""
+    flags = tuple(dynamic) if any(dynamic) else ()
+    return shape if flags == shape.dynamic_dims else replace(shape, dynamic_dims=flags)
 
 
 def tuple_or_one(shapes: Sequence[Shape]) -> Shape:
@@ -104,23 +199,43 @@ def tuple_or_one(shapes: Sequence[Shape]) -> Shape:
     return shapes[0] if len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
 
 
+def results_of(shape: Shape) -> tuple[Shape, ...]:
+    """Return the elements of a tuple, or the shape alone."""
+    return shape.tuple_shapes if shape.is_tuple else (shape,)
+
+
+def called(instruction: HloInstruction, attribute: str) -> HloComputation:
+    """Return the one computation that an attribute names."""
+    found = instruction.called.get(attribute, ())
+    if len(found) != 1:
+        raise refuse(f"{attribute} must name one computation, but names {len(found)}")
+    return found[0]
+
+
 def check_parameters(computation: HloComputation, shapes: Sequence[Shape], what: str) -> None:
-    """Refuse a called computation whose parameters do not take `shapes` (float precision may differ)."""
+    """Refuse a called computation whose parameters do not take `shapes` exactly."""
     parameters = computation.parameters
     if len(parameters) != len(shapes):
         raise refuse(f"{what} '{computation.name}' has {len(parameters)} parameters, but must have {len(shapes)}")
     for number, (parameter, shape) in enumerate(zip(parameters, shapes, strict=True)):
-        if not compatible_up_to_precision(parameter.shape, shape):
-            raise refuse(
-                f"parameter {number} of {what} '{computation.name}': expected {brief(shape)}, found {brief(parameter.shape)}"
-            )
+        if parameter.shape is not shape and not parameter.shape.compatible(shape):
+            raise wrong_parameter(computation, number, shape, what)
+
+
+def wrong_parameter(computation: HloComputation, number: int, expected: Shape, what: str) -> ParseError:
+    """Return the error of a parameter that does not have the expected shape."""
+    found = brief(computation.parameters[number].shape)
+    return refuse(f"parameter {number} of {what} '{computation.name}': expected {brief(expected)}, found {found}")
 
 
 def compatible_up_to_precision(first: Shape, second: Shape) -> bool:
     """True if the shapes are equal up to layouts and the width of floats."""
-    if first.is_tuple and second.is_tuple:
-        pairs = zip(first.tuple_shapes, second.tuple_shapes, strict=False)
-        return len(first.tuple_shapes) == len(second.tuple_shapes) and all(compatible_up_to_precision(a, b) for a, b in pairs)
-    if first.is_array and second.is_array and first.dtype.is_float and second.dtype.is_float:
-        return first.dims == second.dims
-    return first.compatible(second)
+    waiting = [(first, second)]
+    while waiting:
+        one, two = waiting.pop()
+        if one is two:
+            continue
+        if one.dims != two.dims or not same_type(one, two) or len(one.tuple_shapes) != len(two.tuple_shapes):
+            return False
+        waiting += zip(one.tuple_shapes, two.tuple_shapes, strict=True)
+    return True

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hlo_run.hlo.shape import Shape
 from hlo_run.reference import report
 from hlo_run.reference.element_errors import ErrorSpec
-from hlo_run.reference.leaf_comparison import LeafComparison, compare_leaf
-from hlo_run.reference.values import Value, quiet
+from hlo_run.reference.findings import Findings, PreciseSource, examine
+from hlo_run.reference.leaf_comparison import LeafComparison, compare_leaf, mismatch_mask
+from hlo_run.reference.values import Array, Value, quiet
 
 __all__ = ["Comparison", "ErrorSpec", "compare"]
 
@@ -35,12 +36,18 @@ class Comparison:
         """Return one line: how many elements are wrong and which is the first, and the worst errors in any case."""
         return self.problem or report.summary(self.leaves, self.spec)
 
+    def examine(self, precise: PreciseSource | None = None) -> Findings:
+        """Look closely at what differs; `precise` gives the float64 value of the result if it is asked."""
+        return examine(self.leaves, self.shape, self.spec, self.problem, precise)
+
+    def masks(self) -> list[Array]:
+        """Return per leaf which elements are wrong."""
+        with quiet():
+            return [mismatch_mask(leaf, self.spec) for leaf in self.leaves]
+
     def report(self, verbosity: int = 0) -> str:
         """Return the detailed text in XLA's layout; from `verbosity` 2 on with literals of any size."""
-        if self.problem:
-            return self.problem
-        with quiet():
-            return report.report(self.leaves, self.shape, self.spec, verbosity)
+        return report.report(self.examine(), verbosity)
 
 
 def compare(expected: Value, actual: Value, shape: Shape, spec: ErrorSpec) -> Comparison:

@@ -35,6 +35,29 @@ def complex_sign(z: Array) -> Array:
     return np.where(z == 0, z, z / np.abs(z))
 
 
+def complex_logistic(z: Array) -> Array:
+    return divide_complex(np.ones_like(z), 1 + np.exp(-z))
+
+
+def complex_reciprocal_sqrt(z: Array) -> Array:
+    return divide_complex(np.ones_like(z), np.sqrt(z))
+
+
+def complex_maximum(x: Array, y: Array) -> Array:
+    """The larger by real parts, then by imaginary ones; what does not compare (NaN) gives `y`."""
+    return np.where(_not_below(x, y), x, y)
+
+
+def complex_minimum(x: Array, y: Array) -> Array:
+    """The smaller by real parts, then by imaginary ones; what does not compare (NaN) gives `y`."""
+    return np.where(_not_below(y, x), x, y)
+
+
+def _not_below(x: Array, y: Array) -> Array:
+    a, b, c, d = real_part(x), imaginary_part(x), real_part(y), imaginary_part(y)
+    return (a > c) | ((a == c) & (b >= d))
+
+
 def divide_complex(x: Array, y: Array) -> Array:
     """C's Annex G division: infinities and zeros give infinities, not NaN, where the quotient has a size."""
     quotient = x / y

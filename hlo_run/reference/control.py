@@ -1,4 +1,4 @@
-"""Ops that pass values on or call computations: tuples, calls, loops, barriers, tokens."""
+"""Ops that pass values on or call computations: tuples, calls, loops, branches, barriers, tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.reference.device import Device
+from hlo_run.reference.plan import Frame, ProgramEvaluator
 from hlo_run.reference.values import TOKEN, Calls, Row, Value, as_array, as_tuple, table
 
 
@@ -31,24 +33,20 @@ def _token(_instruction: HloInstruction, _operands: Sequence[Value], _calls: Cal
     return TOKEN
 
 
-def _device_zero(_instruction: HloInstruction, _operands: Sequence[Value], _calls: Calls) -> Value:
-    """The only device is number 0."""
-    return np.zeros((), np.uint32)
+def _call(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    return (yield device.frame(instruction.called_computations[0], operands))
 
 
-def _call(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    return calls.call(instruction.called_computations[0], operands)
-
-
-def _while(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+def _while(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
     (condition,), (body,) = instruction.called["condition"], instruction.called["body"]
-    state = operands[0]
-    while as_array(calls.call(condition, [state])).item():
-        state = calls.call(body, [state])
-    return state
+    # The state lives in this list alone, and the body's frame empties it: its parts are freed while the body runs.
+    state = operands
+    while as_array((yield device.frame(condition, list(state)))).item():
+        state = [(yield device.frame(body, state))]
+    return state[0]
 
 
-def _conditional(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+def _conditional(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
     """A pred selects branch 0 when true; a number outside the branches, also a negative one, selects the last."""
     branches = instruction.called_computations
     selector = as_array(operands[0]).item()
@@ -56,7 +54,19 @@ def _conditional(instruction: HloInstruction, operands: Sequence[Value], calls: 
         number = 0 if selector else 1
     else:
         number = selector if 0 <= selector < len(branches) else len(branches) - 1
-    return calls.call(branches[number], [operands[1 + number]])
+    argument = [operands[1 + number]]
+    operands.clear()
+    return (yield device.frame(branches[number], argument))
+
+
+def _replica_id(_instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
+    yield from ()
+    return np.asarray(device.replica, np.uint32)
+
+
+def _partition_id(_instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
+    yield from ()
+    return np.asarray(device.partition, np.uint32)
 
 
 def _same(opcode: str) -> Row:
@@ -67,15 +77,18 @@ EVALUATE = table(
     ("constant", _constant),
     ("tuple", _tuple),
     ("get-tuple-element", _get_tuple_element),
-    ("fusion", _call),
-    ("call", _call),
-    ("while", _while),
-    ("conditional", _conditional),
     _same("opt-barrier"),
     _same("optimization-barrier"),
     _same("add-dependency"),
     _same("domain"),
     ("after-all", _token),
-    ("partition-id", _device_zero),
-    ("replica-id", _device_zero),
 )
+
+PROGRAM: dict[str, ProgramEvaluator] = {
+    "fusion": _call,
+    "call": _call,
+    "while": _while,
+    "conditional": _conditional,
+    "replica-id": _replica_id,
+    "partition-id": _partition_id,
+}

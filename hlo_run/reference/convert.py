@@ -77,13 +77,14 @@ def _reduce_precision(instruction: HloInstruction, operands: Sequence[Array]) ->
 def reduce_precision(x: Array, dtype: DType, exponent_bits: int, mantissa_bits: int) -> Array:
     """Round to the nearest number with these bits; above their range ±inf, at or below its minimum exponent ±0.
 
-    Works on the bits: a part that is as wide as the type's own, or wider, changes nothing. NaN stays.
+    Works on the bits: a part that is as wide as the type's own, or wider, changes nothing. NaN stays, and stands for
+    infinity in types without one.
     """
     own_exponent_bits, own_mantissa_bits = FLOAT_FORMATS[dtype.name]
     bits = x.view(np.dtype(f"u{x.dtype.itemsize}"))
     number = bits.dtype.type
     sign_mask, exponent_mask = number(1 << (dtype.bits - 1)), number(((1 << own_exponent_bits) - 1) << own_mantissa_bits)
-    out = bits
+    out, overflows = bits, np.zeros(x.shape, np.bool_)
     dropped = own_mantissa_bits - mantissa_bits
     if dropped > 0:
         last = number(1 << dropped)
@@ -93,9 +94,11 @@ def reduce_precision(x: Array, dtype: DType, exponent_bits: int, mantissa_bits: 
         sign = out & sign_mask
         exponent = out & exponent_mask
         bias, reduced_bias = (1 << (own_exponent_bits - 1)) - 1, (1 << (exponent_bits - 1)) - 1
-        out = np.where(exponent > number((bias + reduced_bias) << own_mantissa_bits), sign | exponent_mask, out)
+        overflows = exponent > number((bias + reduced_bias) << own_mantissa_bits)
+        out = np.where(overflows, sign | exponent_mask, out)
         out = np.where(exponent <= number((bias - reduced_bias) << own_mantissa_bits), sign, out)
-    return np.where(np.isnan(x), x, out.view(x.dtype))
+    reduced = np.where(np.isnan(x), x, out.view(x.dtype))
+    return reduced if np.isinf(np.asarray(np.inf, x.dtype)) else np.where(overflows, x.dtype.type(np.nan), reduced)
 
 
 def _stochastic_convert(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
@@ -107,7 +110,7 @@ def _stochastic_convert(instruction: HloInstruction, operands: Sequence[Array]) 
         size = np.abs(wide)
         whole = np.floor(np.where(np.isfinite(size), size, 0))
         threshold = np.floor((np.where(np.isfinite(size), size, 0) - whole) * 2.0**source.bits)
-        up = random.astype(np.uint64) < np.minimum(threshold, 2.0**63).astype(np.uint64)
+        up = random.astype(np.uint64) < threshold.astype(np.uint64)
         rounded = np.copysign(np.where(np.isfinite(size), whole + up, size), wide)
         return _float_to_int(np.where(np.isnan(wide), np.nan, rounded), target)
 

@@ -1,184 +1,195 @@
-"""The reference evaluator: one walk over each computation, one table row per opcode, arrays freed after their last use."""
+"""The reference evaluator: plans of computations, run on one simulated device or on several together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from hlo_run.errors import InternalError
+from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
-from hlo_run.reference import control, convert, dot, elementwise, indexed, reduce, shaping, sort, windows
-from hlo_run.reference.values import Array, Evaluator, Value, as_array, merge, out_of_memory, quiet, unsupported
+from hlo_run.reference import (
+    async_ops,
+    batch_norm,
+    collectives,
+    control,
+    convert,
+    convolution,
+    custom_calls,
+    dot,
+    dynamic,
+    elementwise,
+    fft,
+    indexed,
+    lifted,
+    ragged_dot,
+    reduce,
+    rng,
+    scan,
+    shaping,
+    sort,
+    transfers,
+    triangular,
+    windows,
+)
+from hlo_run.reference.device import Device, Wait, World, shape_mismatch
+from hlo_run.reference.plan import Plan, ProgramEvaluator, find_effects, make_plan
+from hlo_run.reference.precision import widen_module, widen_value
+from hlo_run.reference.values import Evaluator, Value, merge, quiet
 
 EVALUATE: dict[str, Evaluator] = merge(
     (
+        async_ops.EVALUATE,
+        batch_norm.EVALUATE,
+        collectives.EVALUATE,
         control.EVALUATE,
         convert.EVALUATE,
+        convolution.EVALUATE,
         dot.EVALUATE,
         elementwise.EVALUATE,
+        fft.EVALUATE,
         indexed.EVALUATE,
+        ragged_dot.EVALUATE,
         reduce.EVALUATE,
+        rng.EVALUATE,
+        scan.EVALUATE,
         shaping.EVALUATE,
         sort.EVALUATE,
+        triangular.EVALUATE,
         windows.EVALUATE,
     )
 )
-
-# Opcodes that mean the same applied to one scalar and applied to each element of an array.
-_PER_ELEMENT = frozenset(elementwise.EVALUATE) | frozenset(
-    (
-        "constant",
-        "tuple",
-        "get-tuple-element",
-        "fusion",
-        "call",
-        "convert",
-        "bitcast-convert",
-        "reduce-precision",
-        "copy",
-        "opt-barrier",
-    )
-)
-# Between scalars these do nothing; on an array of scalars their own rule would see wrong dimensions.
-_SCALAR_IDENTITIES = frozenset(("broadcast", "reshape", "transpose", "slice", "reverse"))
+PROGRAM: dict[str, ProgramEvaluator] = {
+    **async_ops.PROGRAM,
+    **collectives.PROGRAM,
+    **control.PROGRAM,
+    **custom_calls.PROGRAM,
+    **rng.PROGRAM,
+    **transfers.PROGRAM,
+}
+_LIFTED_PROGRAM: dict[str, ProgramEvaluator] = {
+    "fusion": lifted.lifted_call,
+    "call": lifted.lifted_call,
+    "conditional": lifted.lifted_conditional,
+    "while": lifted.lifted_while,
+}
 
 
-def evaluate(module: HloModule, arguments: Sequence[Value]) -> Value:
-    """Return the value of the entry's root, every op rounded to its type, for one argument per entry parameter.
+def evaluate(module: HloModule, arguments: Sequence[Value], precision: str = "native", seed: int = 42) -> Value:
+    """Return the value of the entry's root for one argument per entry parameter, on one device; see `Reference`."""
+    return Reference(module, precision).run([arguments], seed=seed)[0]
 
-    Arrays are in logical order with the numpy type of `DTYPES`; the result's arrays are contiguous and may be an
-    argument itself. Raises `Unsupported` for an instruction without evaluation (only if the root needs it), DeviceError
-    where memory runs out.
+
+class Reference:
+    """A module ready to be evaluated, any number of times.
+
+    `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
+    the module has narrower types). The module must not be edited afterwards.
     """
-    with quiet():
-        return _contiguous(_Evaluation().call(module.entry, arguments))
 
+    def __init__(self, module: HloModule, precision: str = "native") -> None:
+        assert precision in ("native", "f64"), precision
+        self._original = module
+        self._is_wide = precision == "f64"
+        self._module = widen_module(module) if self._is_wide else module
+        self._effects = find_effects(self._module.computations)
+        self._liftable: set[HloComputation] | None = None
+        self._plans: dict[tuple[HloComputation, bool], Plan] = {}
+        # What infeed takes, in order, and what outfeed gave in the last run; one list per device.
+        self.infeed: list[list[Value]] = []
+        self.outfeed: list[list[Value]] = []
 
-def _contiguous(value: Value) -> Value:
-    if isinstance(value, tuple):
-        return tuple(_contiguous(element) for element in value)
-    return np.ascontiguousarray(value).reshape(value.shape)
+    def run(self, arguments: Sequence[Sequence[Value]], replicas: int = 1, partitions: int = 1, seed: int = 42) -> list[Value]:
+        """Return each device's value of the entry's root; device replica · partitions + partition has that place.
 
+        `arguments` are the devices' arguments, one per entry parameter: arrays in logical order with the numpy type of
+        `DTYPES`, dynamic dimensions as long as they are. The results' arrays are contiguous and may be an argument
+        itself. `seed` is the module's seed, which `rng` draws from. Raises `Unsupported` for an instruction without
+        evaluation (only if it is reached), DeviceError where memory runs out or devices wait for each other for ever.
+        """
+        world = World(replicas, partitions, seed)
+        assert len(arguments) == world.size, "one list of arguments per device"
+        devices = [Device(world, number, self, self._infeed_of(number)) for number in range(world.size)]
+        with quiet():
+            for device, values in zip(devices, arguments, strict=True):
+                device.start(self._module.entry, self._accepted(values))
+            _run_together(devices)
+            self.outfeed = [device.outfeed for device in devices]
+            return [_finished(device.result) for device in devices]
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One instruction of a plan; `dead` are the instructions whose value nobody reads after it."""
-
-    instruction: HloInstruction
-    dead: tuple[HloInstruction, ...]
-
-
-class _Evaluation:
-    """One run: remembers the plan of each computation, since loop bodies are called many times."""
-
-    def __init__(self) -> None:
-        self._plans: dict[HloComputation, tuple[_Step, ...]] = {}
-        self._per_element: dict[HloComputation, bool] = {}
-
-    def call(self, computation: HloComputation, arguments: Sequence[Value]) -> Value:
-        """Return the root's value; see `Calls`."""
-        values: dict[HloInstruction, Value] = {}
-        for step in self._plan(computation):
-            instruction = step.instruction
-            value = self._value(instruction, values, arguments)
-            _check(instruction, value, instruction.shape)
-            values[instruction] = value
-            for dead in step.dead:
-                del values[dead]
-        return values[computation.root]
-
-    def _value(self, instruction: HloInstruction, values: dict[HloInstruction, Value], arguments: Sequence[Value]) -> Value:
-        if instruction.opcode == "parameter":
-            number: int = instruction.attrs["parameter_number"]
-            return arguments[number]
-        evaluator = EVALUATE.get(instruction.opcode)
-        if evaluator is None:
-            raise unsupported(instruction, f"'{instruction.opcode}'")
-        try:
-            return evaluator(instruction, [values[operand] for operand in instruction.operands], self)
-        except MemoryError:
-            raise out_of_memory(instruction) from None
-
-    def call_on_elements(self, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
-        """Apply a computation of scalars to every element; see `Calls`."""
-        dims = np.broadcast_shapes(*(argument.shape for argument in arguments))
-        if self._is_per_element(computation):
-            results = _results(self._lifted(computation, arguments))
-            return tuple(np.broadcast_to(result, dims) for result in results)
-        spread = [np.broadcast_to(argument, dims) for argument in arguments]
-        outs = [np.empty(dims, shape.dtype.numpy) for _, shape in computation.root.shape.leaves()]
-        for index in np.ndindex(*dims):
-            results = _results(self.call(computation, [np.asarray(argument[index]) for argument in spread]))
-            for out, result in zip(outs, results, strict=True):
-                out[index] = result
-        return tuple(outs)
-
-    def _lifted(self, computation: HloComputation, arguments: Sequence[Value]) -> Value:
-        """Evaluate a computation of scalars with arrays in their place."""
-        values: dict[HloInstruction, Value] = {}
-        for step in self._plan(computation):
-            instruction = step.instruction
-            operands = [values[operand] for operand in instruction.operands]
-            if instruction.opcode in _SCALAR_IDENTITIES:
-                value = operands[0]
-            elif instruction.opcode in ("fusion", "call"):
-                value = self._lifted(instruction.called_computations[0], operands)
-            else:
-                value = self._value(instruction, values, arguments)
-            values[instruction] = value
-            for dead in step.dead:
-                del values[dead]
-        return values[computation.root]
-
-    def _is_per_element(self, computation: HloComputation) -> bool:
-        known = self._per_element.get(computation)
-        if known is None:
-            known = all(self._instruction_is_per_element(step.instruction) for step in self._plan(computation))
-            self._per_element[computation] = known
-        return known
-
-    def _instruction_is_per_element(self, instruction: HloInstruction) -> bool:
-        if any(leaf.rank for _, leaf in instruction.shape.leaves()):
-            return False
-        if instruction.opcode in ("fusion", "call"):
-            return self._is_per_element(instruction.called_computations[0])
-        return instruction.opcode in _PER_ELEMENT or instruction.opcode in _SCALAR_IDENTITIES or instruction.opcode == "parameter"
-
-    def _plan(self, computation: HloComputation) -> tuple[_Step, ...]:
-        plan = self._plans.get(computation)
+    def plan(self, computation: HloComputation, lifted: bool) -> Plan:
+        """Return the steps of a computation; see `Plans`."""
+        key = (computation, lifted)
+        plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[computation] = tuple(_make_plan(computation))
+            plan = self._plans[key] = make_plan(computation, _choose_lifted if lifted else _choose, self._effects, not lifted)
         return plan
 
+    def is_liftable(self, computation: HloComputation) -> bool:
+        """True if the computation may be applied to arrays in place of its scalars."""
+        if self._liftable is None:
+            self._liftable = lifted.find_liftable(self._module.computations, frozenset(elementwise.EVALUATE))
+        return computation in self._liftable
 
-def _make_plan(computation: HloComputation) -> Iterable[_Step]:
-    """Yield what the root needs, operands first, and after each step the values that were read for the last time."""
-    needed: set[HloInstruction] = set()
-    stack = [computation.root]
-    while stack:
-        instruction = stack.pop()
-        if instruction not in needed:
-            needed.add(instruction)
-            stack.extend(instruction.operands)
-    order = [instruction for instruction in computation.post_order() if instruction in needed]
-    last_reader = {operand: instruction for instruction in order for operand in instruction.operands}
-    for instruction in order:
-        operands = dict.fromkeys(instruction.operands)
-        yield _Step(instruction, tuple(o for o in operands if last_reader[o] is instruction and o is not computation.root))
+    def _infeed_of(self, number: int) -> list[Value]:
+        return self.infeed[number] if number < len(self.infeed) else []
+
+    def _accepted(self, values: Sequence[Value]) -> list[Value]:
+        """Return the arguments as the entry takes them; raises UsageError for wrong ones."""
+        parameters = self._original.entry.parameters
+        if len(values) != len(parameters):
+            raise UsageError(f"the module takes {len(parameters)} arguments, but {len(values)} are given")
+        for number, (value, parameter) in enumerate(zip(values, parameters, strict=True)):
+            if wrong := shape_mismatch(value, parameter.shape):
+                raise UsageError(f"argument {number} (%{parameter.name}): {wrong}", parameter.where)
+        shapes = [parameter.shape for parameter in parameters]
+        wide = [widen_value(v, s) for v, s in zip(values, shapes, strict=True)] if self._is_wide else list(values)
+        return [dynamic.enter(value, shape) for value, shape in zip(wide, shapes, strict=True)]
 
 
-def _results(value: Value) -> tuple[Array, ...]:
-    return tuple(as_array(part) for part in value) if isinstance(value, tuple) else (value,)
+def _choose(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+    program = PROGRAM.get(instruction.opcode)
+    if program is not None:
+        return None, program
+    evaluator = EVALUATE.get(instruction.opcode)
+    if dynamic.is_dynamic(instruction):
+        evaluator = dynamic.evaluator(instruction, evaluator)
+    return evaluator, None
 
 
-def _check(instruction: HloInstruction, value: Value, shape: Shape) -> None:
-    """Hold every evaluator to the shape that inference promised: a wrong oracle must not go unseen."""
-    if not shape.is_array:
-        return
-    array = as_array(value)
-    if array.shape != shape.dims or array.dtype != shape.dtype.numpy:
-        found = f"{array.dtype}{list(array.shape)}"
-        raise InternalError(f"the reference made {found} of %{instruction.name}, a {shape}", instruction.where)
+def _choose_lifted(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+    if instruction.opcode in lifted.SCALAR_IDENTITIES:
+        return lifted.identity, None
+    return EVALUATE.get(instruction.opcode), _LIFTED_PROGRAM.get(instruction.opcode)
+
+
+def _run_together(devices: Sequence[Device]) -> None:
+    """Run each device until it waits, in turn, until all are done; raises DeviceError if none can go on."""
+    waiting: dict[int, Wait | None] = dict.fromkeys(range(len(devices)))
+    while waiting:
+        went_on = False
+        for number in list(waiting):
+            wait = waiting[number]
+            if wait is not None and not wait.ready():
+                continue
+            went_on = True
+            stopped = devices[number].advance()
+            if stopped is None:
+                del waiting[number]
+            else:
+                waiting[number] = stopped
+        if not went_on:
+            raise _deadlock({number: wait for number, wait in waiting.items() if wait is not None})
+
+
+def _deadlock(waiting: dict[int, Wait]) -> DeviceError:
+    first = next(iter(waiting.values()))
+    notes = tuple(f"device {number} waits at %{wait.instruction.name}: {wait.what()}" for number, wait in waiting.items())
+    return DeviceError("deadlock: every device that still runs waits for another", first.instruction.where, notes=notes)
+
+
+def _finished(value: Value) -> Value:
+    if isinstance(value, tuple):
+        return tuple(_finished(element) for element in value)
+    array = dynamic.leave(value)
+    return np.ascontiguousarray(array).reshape(array.shape)

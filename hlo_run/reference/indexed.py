@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.reduce import REDUCTIONS, recognised
 from hlo_run.reference.values import Array, Calls, Value, arrays_row, as_array, computing_type, narrow, table
@@ -36,7 +37,7 @@ def _elements(starts: Array, window_sizes: Sequence[int], window_dims: Sequence[
     """Return the index per operand dimension, all broadcasting to [batch dims.., window dims..]."""
     found: list[Array] = []
     for dim in range(len(window_sizes)):
-        start = starts[..., dim].reshape(*starts.shape[:-1], *(1 for _ in window_dims))
+        start = starts[..., dim].reshape((*starts.shape[:-1], *(1 for _ in window_dims)))
         if dim in window_dims:
             place = window_dims.index(dim)
             start = start + np.arange(window_sizes[dim]).reshape([-1 if w == place else 1 for w in range(len(window_dims))])
@@ -103,27 +104,32 @@ def _scatter_targets(instruction: HloInstruction, operand: Array, indices: Array
     for index, size in zip(_elements(starts, sizes, window_dims), operand.shape, strict=True):
         flat = flat * size + index
     dims = (*starts.shape[:-1], *(sizes[d] for d in window_dims))
-    valid = np.broadcast_to(inside.reshape(*inside.shape, *(1 for _ in window_dims)), dims)
+    valid = np.broadcast_to(inside.reshape((*inside.shape, *(1 for _ in window_dims))), dims)
     return np.broadcast_to(flat, dims).reshape(-1), valid.reshape(-1)
 
 
 def _combine(instruction: HloInstruction, outs: list[Array], targets: Array, updates: list[Array], calls: Calls) -> None:
     """Combine each update into its target, in order where several meet."""
     (combiner,) = instruction.called["to_apply"]
-    dtype = instruction.operands[0].shape.dtype
-    opcode = recognised(combiner)
-    if opcode in REDUCTIONS and dtype.kind != "pred" and computing_type(dtype) == dtype.numpy:
-        REDUCTIONS[opcode].at(outs[0], targets, updates[0])
+    types = [operand.shape.dtype for operand in instruction.operands[: len(outs)]]
+    if len(outs) == 1 and combine_quickly(recognised(combiner), outs[0], targets, updates[0], types[0]):
         return
-    types = [operand.shape.dtype for operand in instruction.operands]
-    for chosen in _rounds(targets):
+    for chosen in rounds(targets):
         places = targets[chosen]
         combined = calls.call_on_elements(combiner, [*(out[places] for out in outs), *(update[chosen] for update in updates)])
         for out, new, out_type in zip(outs, combined, types, strict=False):
             out[places] = narrow(new, out_type)
 
 
-def _rounds(targets: Array) -> Iterator[Array]:
+def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Array, dtype: DType) -> bool:
+    """Combine the updates into their places of `out`, a line, by one op in place; False if numpy has no such op."""
+    if opcode not in REDUCTIONS or dtype.kind == "pred" or computing_type(dtype) != dtype.numpy:
+        return False
+    REDUCTIONS[opcode].at(out, targets, update)
+    return True
+
+
+def rounds(targets: Array) -> Iterator[Array]:
     """Yield positions so that no round meets a target twice and equal targets come in order of position."""
     if not targets.size:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -106,7 +107,7 @@ def _reduced_first(array: Array, dims: tuple[int, ...]) -> Array:
     """Return the array with the reduced dimensions, in row-major order, as one dimension in front."""
     kept = [d for d in range(array.ndim) if d not in dims]
     moved = np.transpose(array, (*sorted(dims), *kept))
-    return moved.reshape(-1, *(array.shape[d] for d in kept))
+    return moved.reshape((math.prod(array.shape[d] for d in dims), *(array.shape[d] for d in kept)))
 
 
 def _map(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:

@@ -1,26 +1,23 @@
-"""The text of a comparison, in the layout of XLA's miscompare report: other tools parse its lines."""
+"""The text of a comparison: one line in any case, and a report in the layout of XLA's, whose lines other tools parse.
+
+What XLA's report lacks (worst errors, special values, float64 values, patterns) stands in blocks of its own after the
+suggested bounds.
+"""
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from hlo_run.hlo.literal import literal_to_string
-from hlo_run.hlo.shape import Shape
-from hlo_run.reference.bits import FLOAT_FORMATS
-from hlo_run.reference.element_errors import ErrorSpec, element_errors, float_distance_between
-from hlo_run.reference.error_bounds import BoundFinder
-from hlo_run.reference.leaf_comparison import LeafComparison, Worst, steps
-from hlo_run.reference.values import Array, as_array, widen
+from hlo_run.reference.element_errors import ErrorSpec, float_distance_between
+from hlo_run.reference.element_text import column_text, element_text, precise_text
+from hlo_run.reference.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, LeafFindings, TopMismatch
+from hlo_run.reference.leaf_comparison import LeafComparison, Worst
+from hlo_run.reference.values import Array
 
 TOP_MISMATCHES = 5
 MAX_PRINTED_ELEMENTS = 1000
-_MAGNITUDE_BOUNDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, math.inf)
-_ERROR_BOUNDS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)
+_WORST = (("abs", "worst_abs"), ("rel", "worst_rel"), ("ulp", "worst_ulp"))
 
 
 def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
@@ -30,40 +27,52 @@ def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
     if wrong and wrong[0].problem:
         return _at(wrong[0], len(leaves)) + wrong[0].problem
     parts = [f"{sum(leaf.mismatches for leaf in leaves)} of {total} elements differ"] if wrong else [f"{total} elements agree"]
+    if len(wrong) and len(leaves) > 1:
+        parts[0] += f" in {len(wrong)} of {len(leaves)} arrays"
     if wrong and wrong[0].first:
         first = wrong[0].first
         parts.append(
-            f"first {_at(wrong[0], len(leaves))}at {{{_join(first.index)}}}: actual {_plain(wrong[0], first.actual)}, "
-            f"expected {_plain(wrong[0], first.expected)}"
+            f"first {_at(wrong[0], len(leaves))}at {{{join(first.index)}}}: actual {_text(wrong[0], first.actual)}, "
+            f"expected {_text(wrong[0], first.expected)}"
         )
-    parts.append(f"bounds abs {spec.abs:g} rel {spec.rel:g}")
-    for name in ("worst_abs", "worst_rel"):
-        found = [(leaf, worst) for leaf in leaves if (worst := getattr(leaf, name)) is not None]
-        if found:
-            leaf, worst = max(found, key=lambda pair: pair[1].error)
-            place = f" {_at(leaf, len(leaves))}at {{{_join(worst.index)}}}" if worst.error else ""
-            parts.append(f"worst {name[6:]} error {worst.error:.3g}{place}")
+    if any(leaf.is_near for leaf in leaves):
+        parts.append(f"bounds abs {spec.abs:g} rel {spec.rel:g}")
+    parts += _worst_parts(leaves)
     return ", ".join(parts)
 
 
-def report(leaves: Sequence[LeafComparison], shape: Shape, spec: ErrorSpec, verbosity: int) -> str:
-    """Return the detailed report on every leaf that differs, tuples with the place of each leaf; empty if none does."""
-    texts = [(leaf, _leaf_report(leaf, spec, verbosity)) for leaf in leaves if not leaf.ok]
-    if not texts:
-        return ""
-    if not shape.is_tuple:
+def _worst_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
+    for name, field in _WORST:
+        found = [(leaf, worst) for leaf in leaves if (worst := getattr(leaf, field)) is not None]
+        if found:
+            leaf, worst = max(found, key=lambda pair: pair[1].error)
+            place = f" {_at(leaf, len(leaves))}at {{{join(worst.index)}}}" if worst.error else ""
+            yield f"worst {name} error {error_text(worst.error, name)}{place}"
+
+
+def report(findings: Findings, verbosity: int = 0) -> str:
+    """Return the detailed report on every leaf that differs, tuples with the place of each leaf; empty if none does.
+
+    From `verbosity` 2 on literals of any size are printed.
+    """
+    if findings.problem or not findings.leaves:
+        return findings.problem
+    texts = [(found.leaf, _leaf_report(found, findings.spec, verbosity)) for found in findings.leaves]
+    if not findings.shape.is_tuple:
         return texts[0][1]
-    total = sum(leaf.element_count for _, leaf in shape.leaves() if leaf.is_array)
-    lines = [f"Mismatches in shape {shape.to_string(layout=False)} ({total} elements):"]
-    lines += [f"Array at shape index {{{_join(leaf.path)}}}, {text}" for leaf, text in texts]
+    total = sum(leaf.shape.element_count for leaf in findings.compared)
+    lines = [f"Mismatches in shape {findings.shape.to_string(layout=False)} ({total} elements):"]
+    lines += [f"Array at shape index {{{join(leaf.path)}}}, {text}" for leaf, text in texts]
+    lines += [f"Pattern: {pattern}" for pattern in findings.patterns]
     return "\n".join(lines)
 
 
-def _leaf_report(leaf: LeafComparison, spec: ErrorSpec, verbosity: int) -> str:
+def _leaf_report(found: LeafFindings, spec: ErrorSpec, verbosity: int) -> str:
+    leaf = found.leaf
     if leaf.problem:
         return leaf.problem
-    is_float = leaf.shape.dtype.kind in ("float", "complex")
-    lines = _float_report(leaf, spec) if is_float else _exact_report(leaf)
+    lines = _float_report(found, spec) if leaf.is_near else _exact_report(leaf)
+    lines += _own_blocks(found)
     for name, literal in (("Expected", leaf.expected), ("Actual", leaf.actual)):
         lines.append(f"{name} literal:")
         if leaf.shape.element_count >= MAX_PRINTED_ELEMENTS and verbosity < 2:
@@ -78,15 +87,16 @@ def _exact_report(leaf: LeafComparison) -> list[str]:
     assert leaf.first is not None, "a leaf that differs has a first wrong element"
     return [
         f"Mismatch count {_share(leaf.mismatches, total)} in shape {leaf.shape.to_string(layout=False)} ({total} elements)",
-        f"first mismatch at array index {{{_join(leaf.first.index)}}}:",
-        f"  expected value: {_plain(leaf, leaf.first.expected)}",
-        f"  actual value:   {_plain(leaf, leaf.first.actual)}",
+        f"first mismatch at array index {{{join(leaf.first.index)}}}:",
+        f"  expected value: {_text(leaf, leaf.first.expected)}",
+        f"  actual value:   {_text(leaf, leaf.first.actual)}",
     ]
 
 
-def _float_report(leaf: LeafComparison, spec: ErrorSpec) -> list[str]:
+def _float_report(found: LeafFindings, spec: ErrorSpec) -> list[str]:
+    leaf, histograms = found.leaf, found.histograms
+    assert histograms is not None, "floats have histograms"
     total, shape = leaf.shape.element_count, leaf.shape.to_string(layout=False)
-    found = _Statistics(leaf, spec)
     lines = [
         f"Mismatch count {_share(leaf.mismatches, total)} in shape {shape} ({total} elements), "
         f"abs bound {spec.abs:g}, rel bound {spec.rel:g}"
@@ -94,19 +104,18 @@ def _float_report(leaf: LeafComparison, spec: ErrorSpec) -> list[str]:
     if leaf.nan_mismatches:
         lines.append(f"nan mismatches {leaf.nan_mismatches}")
     lines.append("Top relative error mismatches:")
-    lines += [f"  {_mismatch_line(leaf, worst, abs_error, spec)}" for worst, abs_error in found.top()]
+    lines += [f"  {_mismatch_line(leaf, mismatch, spec)}" for mismatch in found.top[:TOP_MISMATCHES]]
     lines.append("Absolute magnitude breakdown of actual values:")
     for low, high, count, wrong in zip(
-        _MAGNITUDE_BOUNDS[:-1], _MAGNITUDE_BOUNDS[1:], found.magnitudes, found.wrong_magnitudes, strict=True
+        MAGNITUDE_BOUNDS[:-1], MAGNITUDE_BOUNDS[1:], histograms.magnitudes, histograms.wrong_magnitudes, strict=True
     ):
-        lines.append(f"  {low:<6g} <= x < {high:<6g} : {int(count):7d} ({_percent(int(count), total)}), mismatches {int(wrong)}")
-    lines += _breakdown("abs", spec.abs, "Relative", found.exceeding_abs, found.rel_of_exceeding_abs, total)
-    lines += _breakdown("rel", spec.rel, "Absolute", found.exceeding_rel, found.abs_of_exceeding_rel, total)
+        lines.append(f"  {low:<6g} <= x < {high:<6g} : {int(count):7d} ({percent(int(count), total)}), mismatches {int(wrong)}")
+    lines += _breakdown("abs", spec.abs, "Relative", histograms.exceeding_abs, histograms.rel_of_exceeding_abs, total)
+    lines += _breakdown("rel", spec.rel, "Absolute", histograms.exceeding_rel, histograms.abs_of_exceeding_rel, total)
     lines.append(f"Current ErrorSpec: ErrorSpec{{{spec.abs:g}, {spec.rel:g}}}")
     lines.append("Suggested ErrorSpec adjustments to make this test pass:")
-    options = found.bounds.options()
-    lines += [f"  Option {number}: ErrorSpec{{{a:g}, {r:g}}}" for number, (a, r) in enumerate(options, 1)]
-    return lines if options else [*lines, "  none: a NaN or an infinity is on one side only"]
+    lines += [f"  Option {number}: ErrorSpec{{{a:g}, {r:g}}}" for number, (a, r) in enumerate(found.bounds, 1)]
+    return lines if found.bounds else [*lines, "  none: a NaN or an infinity is on one side only"]
 
 
 def _breakdown(name: str, bound: float, other: str, exceeding: int, counts: Array, total: int) -> list[str]:
@@ -115,107 +124,69 @@ def _breakdown(name: str, bound: float, other: str, exceeding: int, counts: Arra
     lines.append(f"{other} error breakdown of elements exceeding {name} error bound:")
     below = exceeding - int(counts[0])
     for sign, limit, count in (
-        ("< ", _ERROR_BOUNDS[0], below),
-        *((">=", b, int(c)) for b, c in zip(_ERROR_BOUNDS, counts, strict=True)),
+        ("< ", ERROR_BOUNDS[0], below),
+        *((">=", b, int(c)) for b, c in zip(ERROR_BOUNDS, counts, strict=True)),
     ):
-        lines.append(f"  {sign} {limit:<6g} : {count:7d} ({_percent(count, exceeding)})")
+        lines.append(f"  {sign} {limit:<6g} : {count:7d} ({percent(count, exceeding)})")
     return lines
 
 
-def _mismatch_line(leaf: LeafComparison, worst: Worst, abs_error: float, spec: ErrorSpec) -> str:
+def _mismatch_line(leaf: LeafComparison, mismatch: TopMismatch, spec: ErrorSpec) -> str:
+    dtype = leaf.shape.dtype
     text = (
-        f"actual {_value(leaf, worst.actual)}, expected {_value(leaf, worst.expected)}, index {{{_join(worst.index)}}}, "
-        f"rel error {worst.error:8.3g}, abs error {abs_error:8.3g}"
+        f"actual {column_text(mismatch.actual, dtype)}, expected {column_text(mismatch.expected, dtype)}, "
+        f"index {{{join(mismatch.index)}}}, rel error {mismatch.rel_error:8.3g}, abs error {mismatch.abs_error:8.3g}"
     )
-    if spec.low_precision and leaf.shape.dtype.is_float:
-        text += f", float distance {float_distance_between(worst.actual, worst.expected, spec.low_precision[0])}"
+    if spec.low_precision and dtype.is_float:
+        text += f", float distance {float_distance_between(mismatch.actual, mismatch.expected, spec.low_precision[0])}"
     return text
 
 
-@dataclass(slots=True)
-class _Statistics:
-    """What a second walk over two float arrays counts for the report."""
-
-    leaf: LeafComparison
-    spec: ErrorSpec
-    magnitudes: Array = field(default_factory=lambda: np.zeros(len(_MAGNITUDE_BOUNDS) - 1, np.int64))
-    wrong_magnitudes: Array = field(default_factory=lambda: np.zeros(len(_MAGNITUDE_BOUNDS) - 1, np.int64))
-    exceeding_abs: int = 0
-    exceeding_rel: int = 0
-    rel_of_exceeding_abs: Array = field(default_factory=lambda: np.zeros(len(_ERROR_BOUNDS), np.int64))
-    abs_of_exceeding_rel: Array = field(default_factory=lambda: np.zeros(len(_ERROR_BOUNDS), np.int64))
-    bounds: BoundFinder = field(default_factory=BoundFinder)
-    _top: list[tuple[float, int, float]] = field(default_factory=list[tuple[float, int, float]])
-
-    def __post_init__(self) -> None:
-        for start, want, got in steps(as_array(self.leaf.expected), as_array(self.leaf.actual)):
-            self._add(start, want, got)
-
-    def _add(self, start: int, want: Array, got: Array) -> None:
-        dtype = self.leaf.shape.dtype
-        errors = element_errors(want, got, dtype, self.spec)
-        magnitude = np.abs(widen(got, dtype)).astype(np.float64)
-        self.magnitudes += np.histogram(magnitude[np.isfinite(magnitude)], _MAGNITUDE_BOUNDS)[0]
-        wrong = magnitude[errors.mismatch]
-        self.wrong_magnitudes += np.histogram(wrong[np.isfinite(wrong)], _MAGNITUDE_BOUNDS)[0]
-        over_abs, over_rel = errors.abs_error > self.spec.abs, errors.rel_error > self.spec.rel
-        self.exceeding_abs += int(np.count_nonzero(over_abs))
-        self.exceeding_rel += int(np.count_nonzero(over_rel))
-        self.rel_of_exceeding_abs += [np.count_nonzero(errors.rel_error[over_abs] >= bound) for bound in _ERROR_BOUNDS]
-        self.abs_of_exceeding_rel += [np.count_nonzero(errors.abs_error[over_rel] >= bound) for bound in _ERROR_BOUNDS]
-        self.bounds.add(errors.abs_error, errors.rel_error)
-        places = np.flatnonzero(errors.mismatch)
-        if places.size:
-            worst = places[np.argsort(-errors.rel_error[places], kind="stable")[:TOP_MISMATCHES]]
-            self._top += [(float(errors.rel_error[p]), -(start + int(p)), float(errors.abs_error[p])) for p in worst]
-            self._top = heapq.nlargest(TOP_MISMATCHES, self._top)
-
-    def top(self) -> list[tuple[Worst, float]]:
-        """Return the mismatches of largest relative error with their absolute errors; of equals the first elements."""
-        expected, actual = as_array(self.leaf.expected), as_array(self.leaf.actual)
-        found: list[tuple[Worst, float]] = []
-        for rel_error, place, abs_error in self._top:
-            index = tuple(int(i) for i in np.unravel_index(-place, expected.shape)) if expected.ndim else ()
-            found.append((Worst(rel_error, index, expected[index], actual[index]), abs_error))
-        return found
+def _own_blocks(found: LeafFindings) -> Iterator[str]:
+    """Yield the lines on what XLA's report does not have."""
+    leaf = found.leaf
+    for name, worst in worst_errors(leaf):
+        yield (
+            f"Worst {name} error {error_text(worst.error, name)} at {{{join(worst.index)}}}: actual {_text(leaf, worst.actual)}, "
+            f"expected {_text(leaf, worst.expected)}"
+        )
+    if found.special is not None and (texts := found.special.texts()):
+        yield f"Special values: {', '.join(texts)}"
+    if found.precise is not None:
+        yield f"Float64 values: {found.precise.verdict}"
+        for mismatch in found.top[:TOP_MISMATCHES]:
+            yield f"  float64 {precise_text(mismatch.precise, leaf.shape.dtype)}, index {{{join(mismatch.index)}}}"
+    for pattern in found.patterns:
+        yield f"Pattern: {pattern}"
 
 
-def _share(count: int, total: int) -> str:
-    return f"{count} ({_percent(count, total)})"
+def worst_errors(leaf: LeafComparison) -> list[tuple[str, Worst]]:
+    """Return the name (abs, rel, ulp) and the worst element of every error that the leaf's type has."""
+    return [(name, worst) for name, field in _WORST if (worst := getattr(leaf, field)) is not None]
 
 
-def _percent(count: int, total: int) -> str:
+def error_text(error: float, name: str) -> str:
+    """Return an error; steps of the type (`ulp`) are whole numbers."""
+    return f"{error:.0f}" if name == "ulp" and error < 1e6 else f"{error:.3g}"
+
+
+def percent(count: int, total: int) -> str:
+    """Return a share as XLA prints it."""
     return f"{100 * count / total if total else 0:.4f}%"
 
 
-def _join(index: Sequence[int]) -> str:
+def join(index: Sequence[int]) -> str:
+    """Return an index without its braces."""
     return ",".join(map(str, index))
 
 
+def _share(count: int, total: int) -> str:
+    return f"{count} ({percent(count, total)})"
+
+
 def _at(leaf: LeafComparison, leaves: int) -> str:
-    return f"array {{{_join(leaf.path)}}} " if leaves > 1 else ""
+    return f"array {{{join(leaf.path)}}} " if leaves > 1 else ""
 
 
-def _value(leaf: LeafComparison, value: object) -> str:
-    """Return a float with the digits that tell it from its neighbours, in a column."""
-    digits = _digits(leaf)
-    if leaf.shape.dtype.is_complex:
-        number = np.asarray(value).astype(np.complex128).item()
-        return f"({number.real:>{digits + 7}.{digits}g}, {number.imag:>{digits + 7}.{digits}g})"
-    return f"{float(np.asarray(value).astype(np.float64)):>{digits + 7}.{digits}g}"
-
-
-def _plain(leaf: LeafComparison, value: object) -> str:
-    """Return one element without a column's blanks."""
-    dtype = leaf.shape.dtype
-    if dtype.kind == "pred":
-        return "true" if value else "false"
-    if dtype.is_integer:
-        return str(int(np.asarray(value).astype(np.uint64 if dtype.is_unsigned else np.int64)))
-    return " ".join(_value(leaf, value).replace("(", "").replace(")", "").split()) if dtype.is_float else _value(leaf, value)
-
-
-def _digits(leaf: LeafComparison) -> int:
-    """Decimal digits that are enough to tell any two numbers of the type apart (C++'s max_digits10)."""
-    name = {"c64": "f32", "c128": "f64"}.get(leaf.shape.element_type, leaf.shape.element_type)
-    return math.ceil(1 + (FLOAT_FORMATS[name][1] + 1) * math.log10(2))
+def _text(leaf: LeafComparison, element: object) -> str:
+    return element_text(element, leaf.shape.dtype)

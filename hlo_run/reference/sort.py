@@ -9,7 +9,7 @@ import numpy as np
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.reference.total_order import total_order_key
-from hlo_run.reference.values import Array, Calls, Value, as_array, table, widen
+from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, table, widen
 
 # (indices, indices) → whether the first element comes before the second.
 Before = Callable[[Array, Array], Array]
@@ -94,11 +94,25 @@ def _count_before(order: Array, before: Before, is_left: Array, low: Array, high
 
 def _topk(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """The k largest (or smallest) of the last dimension in the total order; of equal ones the lower index first."""
-    array = as_array(operands[0])
-    dtype: DType = instruction.operands[0].shape.dtype
+    largest = instruction.attrs.get("largest", True) is True
+    return top_k(as_array(operands[0]), instruction.operands[0].shape.dtype, instruction.attrs["k"], largest)
+
+
+def top_k(array: Array, dtype: DType, k: int, largest: bool) -> tuple[Array, Array]:
+    """Return the values and s32 positions of the k first in the total order of the last dimension."""
     key = total_order_key(array, dtype) if dtype.is_float else widen(array, dtype)
-    order = stable_order(key, instruction.attrs.get("largest", True) is True)[..., : instruction.attrs["k"]]
+    order = stable_order(key, largest)[..., :k]
     return np.take_along_axis(array, order, -1), order.astype(np.int32)
 
 
+def _topk_call(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    """The older form: as many as the result has, largest first unless the comparator says less-than."""
+    comparators = instruction.called_computations
+    largest = not comparators or comparators[0].root.attrs.get("direction", "GT") in ("GT", "GE")
+    dtype, k = instruction.operands[0].shape.dtype, instruction.shape.tuple_shapes[0].dims[-1]
+    return top_k(as_array(operands[0]), dtype, k, largest)
+
+
 EVALUATE = table(("sort", _sort), ("topk", _topk))
+# Custom call target → evaluator.
+CUSTOM_CALLS: dict[str, Evaluator] = {"TopK": _topk_call, "__gpu$TopK": _topk_call}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -53,7 +54,8 @@ def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
     """A row for an op from arrays to an array that calls no computation."""
 
     def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-        return function(instruction, [as_array(operand) for operand in operands])
+        # numpy makes scalars of some results without dimensions.
+        return np.asarray(function(instruction, [as_array(operand) for operand in operands]))
 
     return opcode, evaluate
 
@@ -126,8 +128,10 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
 
     Large arrays go through in flat chunks, so that what `function` makes on the way stays in the cache.
     """
-    dims = np.broadcast_shapes(*(operand.shape for operand in operands))
-    count = int(np.prod(dims, dtype=np.int64))
+    dims = operands[0].shape
+    if any(operand.shape != dims for operand in operands):
+        dims = np.broadcast_shapes(*(operand.shape for operand in operands))
+    count = math.prod(dims)
     if count <= CHUNK_ELEMENTS:
         return np.asarray(function(*operands), dtype=result).reshape(dims)
     flat = [_flat(operand, dims) for operand in operands]

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hlo_run.hlo.attributes import Window, WindowDim
-from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.reference.indexed import combine_quickly, rounds
+from hlo_run.reference.reduce import recognised
 from hlo_run.reference.values import Array, Calls, Value, as_array, narrow, table
 
 
@@ -70,11 +73,20 @@ def _select_and_scatter(instruction: HloInstruction, operands: Sequence[Value], 
         best[targets] = np.where(keep, current, candidate)
         chosen[targets] = np.where(keep, chosen[targets], numbers[sources])
     out = np.full(operand.size, init, operand.dtype)
-    for number, value in zip(chosen.reshape(-1), source.reshape(-1, 1), strict=True):
-        if number >= 0:
-            place = slice(number, number + 1)
-            (out[place],) = calls.call_on_elements(scatter, [value, out[place]])
+    targets, values = chosen.reshape(-1), source.reshape(-1)
+    within = targets >= 0
+    _scatter(scatter, out, targets[within], values[within], instruction.operands[0].shape.dtype, calls)
     return out.reshape(operand.shape)
+
+
+def _scatter(scatter: HloComputation, out: Array, targets: Array, values: Array, dtype: DType, calls: Calls) -> None:
+    """Combine (value, current) in the order of the values."""
+    if combine_quickly(recognised(scatter), out, targets, values, dtype):
+        return
+    for now in rounds(targets):
+        places = targets[now]
+        (combined,) = calls.call_on_elements(scatter, [values[now], out[places]])
+        out[places] = narrow(combined, dtype)
 
 
 EVALUATE = table(("reduce-window", _reduce_window), ("select-and-scatter", _select_and_scatter))

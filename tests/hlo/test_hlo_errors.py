@@ -24,7 +24,7 @@ _CASES: dict[str, tuple[str, str, str, str]] = {
     "no closing brace": (_P, "4:1", "expects '}'", "'e' opened at line 2"),
     "cut in operands": (_P + "  n = f32[2,3] add(p,", "4:22", "expects an operand", "cut off"),
     "cut in a shape": (_P + "  n = f32[2,", "4:7", "cannot read the shape", "f32[2,3]"),
-    "cut in a string": (_P + '  n = f32[2,3] abs(p), metadata={op_name="x\n}', "4:33", "'{' is never closed", "cut off"),
+    "cut in a string": (_P + '  n = f32[2,3] abs(p), metadata={op_name="x\n}', "4:42", "the string is never closed", "cut off"),
     "open comment": (_P + "/* x", "4:1", "comment is never closed", "cut off"),
     "unknown opcode": (_P + "  n = f32[2,3] nagate(p)\n}", "4:16", "Unknown opcode: nagate", "did you mean 'negate'?"),
     "unknown type": (_P + "  n = f33[2,3] negate(p)\n}", "4:7", "unknown element type 'f33'", "did you mean 'f32'?"),
@@ -59,7 +59,7 @@ _CASES: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "missing attribute": (_P + "  n = f32[3,2] transpose(p)\n}", "4:3", "attribute dimensions is expected but not seen", ""),
-    "bad list": (_P + "  n = f32[3,2] transpose(p), dimensions={a}\n}", "4:41", "expects a list of integers", ""),
+    "bad list": (_P + "  n = f32[3,2] transpose(p), dimensions={a}\n}", "4:42", "expects an integer", ""),
     "bad word": (_P + "  n = pred[2,3] compare(p, p), direction=LESS\n}", "4:42", "unexpected value 'LESS'", "EQ, NE"),
     "two roots": (_P + "  ROOT a = f32[2,3] abs(p)\n  ROOT b = f32[2,3] abs(p)\n}", "5:3", "only one ROOT", "a"),
     "two entries": (

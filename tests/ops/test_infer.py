@@ -196,7 +196,7 @@ _REFUSED = {
     "pred[4] iota(), iota_dimension=0": "does not make",
     "s32[4] iota(), iota_dimension=1": "iota_dimension is 1",
     "f32[5,6] dynamic-slice(x, k, k), dynamic_slice_sizes={5,6}": "slice size 5",
-    "f32[2,6] dynamic-slice(x, k), dynamic_slice_sizes={2,6}": "expects 2 scalar start indices",
+    "f32[2,6] dynamic-slice(x, k), dynamic_slice_sizes={2,6}": "Wrong number of operands",
     "f32[2,6] dynamic-slice(x, z, z), dynamic_slice_sizes={2,6}": "must be integers",
     "f32[4,6] dynamic-update-slice(x, q, k, k)": "does not fit into",
     "get-tuple-element(t), index=2": "index 2 does not name an element",
@@ -204,12 +204,12 @@ _REFUSED = {
     "call(x, x), to_apply=body": "has 1 parameters, but must have 2",
     "while(x), condition=body, body=body": "condition 'body': expected pred[], found f32[4,6]",
     "while(x), condition=never, body=never": "body 'never': expected f32[4,6], found pred[]",
-    "conditional(z, x, y), true_computation=body, false_computation=body": "selector must be pred[] or s32[]",
-    "conditional(k, x), branch_computations={body, body}": "expects 3 operands",
+    "conditional(z, x, y), true_computation=body, false_computation=body": "must be a scalar of PRED or S32",
+    "conditional(k, x), branch_computations={body, body}": "one operand for each of 2 branches",
     "conditional(k, x, y), branch_computations={body, never}": "branches differ in shape",
     "reduce(x, z), dimensions={2}, to_apply=add": "names dimension 2",
     "reduce(x, v), dimensions={0}, to_apply=add": "must be scalars",
-    "reduce(x, z, z), dimensions={0}, to_apply=add": "as many initial values",
+    "reduce(x, z, z), dimensions={0}, to_apply=add": "an even number of operands",
     "reduce(i, k), dimensions={0}, to_apply=add": "expected s32[], found f32[]",
     "reduce(x, z), dimensions={0}, to_apply=less": "expected",
     "reduce(x, z), dimensions={0}, to_apply=body": "parameters",
@@ -221,8 +221,6 @@ _REFUSED = {
     "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={0}, rhs_contracting_dims={0}": "both batch",
     "convolution(img, ker), window={size=3x2}, dim_labels=b01f_01io->b01f": "window's sizes are not the kernel's",
     "convolution(img, ker), window={size=3x3}, dim_labels=bf01_01io->b01f": "input features",
-    "convolution(img, ker), window={size=3x3}, dim_labels=b01f_0io->b01f": "spatial",
-    "convolution(img, ker), window={size=3x3}, dim_labels=b00f_01io->b01f": "once each",
     "gather(x, n), offset_dims={1}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={2,6}": "size 1",
     "gather(x, n), offset_dims={}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={1,6}": "offset_dims",
     "cholesky(x)": "square",
@@ -232,7 +230,7 @@ _REFUSED = {
     "pred[4,6] add(x, y)": "expected f32[4,6], found pred[4,6]",
     "f32[4,6] compare(x, y), direction=LT": "expected pred[4,6], found f32[4,6]",
     "f32[4,6] fusion(x), kind=kLoop, calls=never": "expected pred[], found f32[4,6]",
-    "(f32[4,6]) tuple(x, k)": "expected (f32[4,6], s32[]), found (f32[4,6])",
+    "(f32[4,6]) tuple(x, k)": "expects 1 operands, but has 2 operands",
 }
 
 
@@ -244,6 +242,9 @@ def test_open_shape_is_filled(line: str) -> None:
 @pytest.mark.parametrize("line", _INFERRED)
 def test_written_shape_may_be_right_and_may_not_be_wrong(line: str) -> None:
     assert _parse(f"{_INFERRED[line]} {line}") == _INFERRED[line]
+    if line.startswith("after-all"):
+        # XLA makes a token of it, whatever is written.
+        return
     with pytest.raises(ParseError) as caught:
         _parse(f"u4[2,9,2] {line}")
     assert "f.hlo" in str(caught.value.where)

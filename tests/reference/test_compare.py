@@ -130,8 +130,8 @@ def test_success_says_the_worst_error() -> None:
     assert found.ok
     assert found.report() == ""
     assert (
-        found.summary()
-        == "2 elements agree, bounds abs 0.001 rel 0.001, worst abs error 0.001 at {1}, worst rel error 0.0005 at {1}"
+        found.summary() == "2 elements agree, bounds abs 0.001 rel 0.001, worst abs error 0.001 at {1}, "
+        "worst rel error 0.0005 at {1}, worst ulp error 4194 at {1}"
     )
 
 
@@ -194,6 +194,10 @@ Absolute error breakdown of elements exceeding rel error bound:
 Current ErrorSpec: ErrorSpec{0.001, 0.001}
 Suggested ErrorSpec adjustments to make this test pass:
   none: a NaN or an infinity is on one side only
+Worst abs error inf at {1,4}: actual nan, expected 9
+Worst rel error inf at {1,4}: actual nan, expected 9
+Worst ulp error inf at {1,4}: actual nan, expected 9
+Special values: NaN actual only: 1
 Expected literal:
 f32[2,5] {
   { 0, 1, 2, 3, 4 },
@@ -214,7 +218,7 @@ def test_report_in_full() -> None:
     assert found.report() == REPORT
     assert found.summary() == (
         "2 of 10 elements differ, first at {0,1}: actual 1.5, expected 1, bounds abs 0.001 rel 0.001, "
-        "worst abs error inf at {1,4}, worst rel error inf at {1,4}"
+        "worst abs error inf at {1,4}, worst rel error inf at {1,4}, worst ulp error inf at {1,4}"
     )
 
 
@@ -227,10 +231,12 @@ def test_report_of_a_tuple() -> None:
         "Mismatches in shape (s32[3], (pred[], f32[1])) (5 elements):\n"
         "Array at shape index {0}, Mismatch count 1 (33.3333%) in shape s32[3] (3 elements)\n"
         "first mismatch at array index {2}:\n  expected value: 3\n  actual value:   -3\n"
+        "Worst abs error 6 at {2}: actual -3, expected 3\n"
         "Expected literal:\ns32[3] {1, 2, 3}\nActual literal:\ns32[3] {1, 2, -3}\n"
         "Array at shape index {1,0}, Mismatch count 1 (100.0000%) in shape pred[] (1 elements)\n"
         "first mismatch at array index {}:\n  expected value: true\n  actual value:   false\n"
-        "Expected literal:\npred[] true\nActual literal:\npred[] false"
+        "Expected literal:\npred[] true\nActual literal:\npred[] false\n"
+        "Pattern: arrays {0}, {1,0} differ, the other one agrees"
     )
 
 

@@ -88,18 +88,18 @@ def test_true_takes_the_true_computation(choice: bool, expected: float) -> None:
     assert_same(run(text, np.array(choice), array("f32", 5)), array("f32", expected))
 
 
-def test_an_unknown_opcode_names_the_instruction_and_its_place() -> None:
+def test_an_unknown_custom_call_names_the_instruction_and_its_place() -> None:
     text = """HloModule m
 ENTRY e {
   s = u64[2] parameter(0)
-  ROOT r = (u64[2], u32[4]) rng-bit-generator(s), algorithm=rng_philox
+  ROOT r = u64[2] custom-call(s), custom_call_target="shuffle"
 }"""
-    module = hlo_run.parse(text, "bits.hlo")
+    module = hlo_run.parse(text, "call.hlo")
     with pytest.raises(Unsupported) as caught:
         evaluate(module, [array("u64", [1, 2])])
     error = caught.value
-    assert "rng-bit-generator" in error.message
-    assert str(error.where).startswith("bits.hlo:4")
+    assert "'shuffle'" in error.message
+    assert str(error.where).startswith("call.hlo:4")
     assert any("%r" in note for note in error.notes)
 
 
@@ -107,7 +107,7 @@ def test_what_the_root_does_not_need_is_not_evaluated() -> None:
     text = """HloModule m
     ENTRY e {
       s = u64[2] parameter(0)
-      dead = (u64[2], u32[4]) rng-bit-generator(s), algorithm=rng_philox
+      dead = u64[2] custom-call(s), custom_call_target="shuffle"
       ROOT r = u64[2] add(s, s)
     }"""
     assert_same(run(text, array("u64", [1, 2])), array("u64", [2, 4]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +21,33 @@ from hlo_run.artifact import (
     KernelThunk,
     Thunk,
 )
-from hlo_run.backends.host.checks import CHECKS, KernelStatistics, make_observer
+from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS, KernelStatistics, make_observer
+from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import check_launch, run_kernel
+from hlo_run.backends.host.jit.engine import JitEngine, JitFault, has_loops
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
-from hlo_run.backends.host.program import Program, compile_program
+from hlo_run.backends.host.program import Program, compile_graph, numbered_variables
 from hlo_run.backends.host.ptx import Relocation, Variable
 from hlo_run.backends.host.ptx_parser import parse_module
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
-from hlo_run.errors import DeviceError, UsageError
+from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.target import TargetSpec
 
 _ALIGNMENT_BYTES = 256
+ENGINES = ("auto", "emulator", "jit")
+"""What `--host_engine` may name."""
+_LONG_LAUNCH = 40_000_000
+"""Thread-instructions from which on compiling to native code pays: the emulator does some 800 million a second."""
+_GUESSED_TURNS = 32
 
 
 @dataclass(slots=True)
 class _LoadedKernel:
-    """A compiled kernel and the memory of its module's variables, which lives as long as the run."""
+    """A kernel and the memory of its module's variables, which lives as long as the run."""
 
-    program: Program
+    graph: KernelGraph
     kernel: Kernel
     source_lines: list[str]
     variables: dict[int, Region]
@@ -50,15 +58,26 @@ class HostBackend:
 
     `checks` names what is watched besides bounds, alignment and barriers, which always are: `race`, `statistics`.
     A run is stopped after `timeout_seconds` (0: never). `statistics` describes the last run's launches in order, where
-    the check of that name was asked for.
+    the check of that name was asked for. `engine` is one of `ENGINES`: auto takes the JIT for launches that seem long, but for
+    kernels that it cannot do or where a check was asked for. With `in_order`, atomics on floats take effect block by block.
     """
 
-    def __init__(self, checks: Iterable[str] = (), timeout_seconds: float = 0.0) -> None:
+    def __init__(
+        self, checks: Iterable[str] = (), timeout_seconds: float = 0.0, engine: str = "auto", in_order: bool = False
+    ) -> None:
         self._checks = frozenset(checks)
         if unknown := sorted(self._checks - CHECKS):
             raise UsageError(f"unknown host check '{unknown[0]}'", hint=f"choose from {', '.join(sorted(CHECKS))}")
+        if engine not in ENGINES:
+            raise UsageError(f"unknown host engine '{engine}'", hint=f"choose from {', '.join(ENGINES)}")
+        if engine == "jit" and self._checks - ALWAYS_ON:
+            raise UsageError("--host_check needs the emulator", hint="leave --host_engine=jit out")
+        self._engine = engine
         self._timeout_seconds = timeout_seconds
+        self._graphs: dict[tuple[str, str], KernelGraph] = {}
         self._programs: dict[tuple[str, str], Program] = {}
+        self._jit = JitEngine(in_order)
+        self._refused: set[tuple[str, str]] = set()
         self.statistics: tuple[KernelStatistics, ...] = ()
 
     @property
@@ -67,7 +86,7 @@ class HostBackend:
 
     @property
     def description(self) -> str:
-        return "PTX on the CPU, numpy emulator"
+        return "PTX on the CPU" + {"emulator": ", numpy emulator", "jit": ", native code"}.get(self._engine, "")
 
     @property
     def target(self) -> TargetSpec | None:
@@ -91,11 +110,47 @@ class HostBackend:
         """Return the statistics of the last run, one line per launch; nothing if they were not asked for."""
         return "\n".join(map(str, self.statistics))
 
-    def program(self, kernel: Kernel) -> Program:
-        """Return the kernel's program, compiled when it is first asked for."""
+    # ---- kernels ------------------------------------------------------------------------------------------------
+
+    def graph(self, kernel: Kernel) -> KernelGraph:
+        """Return the kernel's graph, read when it is first asked for."""
+        key = (kernel.ptx, kernel.name)
+        if key not in self._graphs:
+            self._graphs[key] = build_graph(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
+        return self._graphs[key]
+
+    def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
+        """Run one launch on the engine that is meant for it."""
+        kernel = launch.kernel
+        key = (kernel.ptx, kernel.name)
+        if self._takes_jit(graph, launch) and key not in self._refused:
+            try:
+                self._jit.run(graph, launch, deadline)
+                return
+            except Unsupported:
+                if self._engine == "jit":
+                    raise
+                self._refused.add(key)
+            except JitFault as fault:
+                self._explain(graph, launch, fault)
+        run_kernel(self._program(graph, kernel), launch, deadline)
+
+    def _takes_jit(self, graph: KernelGraph, launch: Launch) -> bool:
+        if self._engine != "auto" or self._checks - ALWAYS_ON:
+            return self._engine == "jit"
+        instructions = sum(len(block.operations) for block in graph.blocks)
+        turns = _GUESSED_TURNS if has_loops(graph) else 1
+        return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
+
+    def _explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
+        """Let the emulator say what the block did that native code stopped at."""
+        run_kernel(self._program(graph, launch.kernel), launch, chosen=range(fault.block, fault.block + 1))
+        launch.fail("a forbidden access, or a meeting that not all threads reach", fault.line, f"block {fault.block}")
+
+    def _program(self, graph: KernelGraph, kernel: Kernel) -> Program:
         key = (kernel.ptx, kernel.name)
         if key not in self._programs:
-            self._programs[key] = compile_program(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
+            self._programs[key] = compile_graph(graph)
         return self._programs[key]
 
 
@@ -165,8 +220,8 @@ class _Run:
             parameters,
             make_observer(self._checks, statistics),
         )
-        check_launch(loaded.program, launch)
-        run_kernel(loaded.program, launch, self._deadline)
+        check_launch(loaded.graph, launch)
+        self._backend.launch(loaded.graph, launch, self._deadline)
         if "statistics" in self._checks:
             self.statistics.append(statistics)
 
@@ -193,8 +248,8 @@ class _Run:
         loaded = self._kernels.get(name)
         if loaded is None:
             kernel = self._executable.kernel(name)
-            program = self._backend.program(kernel)
-            loaded = _LoadedKernel(program, kernel, kernel.ptx.split("\n"), variable_regions(program.variables))
+            graph = self._backend.graph(kernel)
+            loaded = _LoadedKernel(graph, kernel, kernel.ptx.split("\n"), variable_regions(numbered_variables(graph)))
             self._kernels[name] = loaded
         return loaded
 

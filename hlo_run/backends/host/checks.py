@@ -12,8 +12,10 @@ from hlo_run.backends.host.lanes import Chunk, Lanes
 from hlo_run.backends.host.memory import AccessObserver, Offsets, Region
 from hlo_run.target import WARP_THREADS
 
-CHECKS = frozenset(("bounds", "align", "barrier", "race", "statistics"))
-"""What `--host_check` may name. Bounds, alignment and barriers are checked whether named or not."""
+ALWAYS_ON = frozenset(("bounds", "align", "barrier"))
+"""What is checked whether it is named or not, by both engines."""
+CHECKS = ALWAYS_ON | {"race", "statistics"}
+"""What `--host_check` may name."""
 
 _BANKS = 32
 _BANK_BYTES = 4

@@ -19,6 +19,9 @@ from hlo_run.errors import ParseError, Unsupported, Where
 _JUMPS = frozenset(("bra", "brx", "ret", "exit"))
 MEETING_OPCODES = frozenset(("bar", "barrier", "shfl", "vote", "match", "redux", "elect"))
 """Instructions that threads of a warp or block execute together."""
+EFFECTS = frozenset(("ld", "ldu", "st", "atom", "red", "trap")) | MEETING_OPCODES
+"""Instructions that do more than set their registers, or may fault."""
+_CUT_OPCODES = MEETING_OPCODES | {"activemask"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,12 @@ class Block:
         first = self.operations[0] if self.operations else None
         return first if first and first.opcode in MEETING_OPCODES else None
 
+    @property
+    def cut(self) -> Operation | None:
+        """The meeting, or the operation that asks which threads are here: where an engine may have to gather threads."""
+        first = self.operations[0] if self.operations else None
+        return first if first and first.opcode in _CUT_OPCODES else None
+
     def successors(self) -> tuple[int, ...]:
         match self.terminator:
             case Jump(target):
@@ -109,7 +118,10 @@ class KernelGraph:
 
 def build_graph(module: Module, entry_name: str) -> KernelGraph:
     """Return the graph of the kernel `entry_name`; raises Unsupported, ParseError, DeviceError (no such kernel)."""
-    flat = flatten(module, entry_name)
+    try:
+        flat = flatten(module, entry_name)
+    except Unsupported as error:
+        raise Unsupported(error.message, error.where, error.hint, (*error.notes, f"in kernel '{entry_name}'")) from error
     blocks = _Blocks(flat).build()
     _add_liveness(blocks)
     graph = KernelGraph(flat.entry, blocks, flat.registers)
@@ -184,7 +196,7 @@ class _Blocks:
             self._drafts[-1].skips_next = operation
             self._drafts += [_Draft([operation]), _Draft()]
         else:
-            if operation.opcode in MEETING_OPCODES and self._drafts[-1].operations:
+            if operation.opcode in _CUT_OPCODES and self._drafts[-1].operations:
                 self._drafts.append(_Draft())
             self._drafts[-1].operations.append(operation)
 
@@ -276,3 +288,19 @@ def _members(bits: int, names: list[str]) -> Iterator[str]:
         low = bits & -bits
         yield names[low.bit_length() - 1]
         bits ^= low
+
+
+def used_results(block: Block) -> list[bool]:
+    """Say of each operation of a block whether a register it sets is read before it is set again."""
+    live = set(block.live_out)
+    if isinstance(block.terminator, Branch | Switch):
+        live.add(block.terminator.register)
+    used: list[bool] = []
+    for operation in reversed(block.operations):
+        written = operation.writes()
+        is_used = not written or any(name in live for name in written)
+        used.append(is_used)
+        if is_used or operation.opcode in EFFECTS:
+            live.difference_update(written)
+            live.update(operation.reads())
+    return used[::-1]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.control_flow import Branch, Exit, Jump, Switch
+from hlo_run.backends.host.control_flow import Branch, Exit, Jump, KernelGraph, Switch
 from hlo_run.backends.host.lanes import Array, Chunk, Lanes, Launch, merge_lanes
 from hlo_run.backends.host.memory import Region
 from hlo_run.backends.host.program import CompiledBlock, Meeting, Program, Registers
@@ -37,21 +37,25 @@ class _Group:
     waits: bool = False
 
 
-def run_kernel(program: Program, launch: Launch, deadline: float | None = None) -> None:
-    """Run all blocks of a launch; raises DeviceError for faults, and when `deadline` (time.monotonic) has passed."""
+def run_kernel(program: Program, launch: Launch, deadline: float | None = None, chosen: range | None = None) -> None:
+    """Run all blocks of a launch, or the `chosen` ones; raises DeviceError for faults, and when `deadline` has passed.
+
+    Blocks are counted as %ctaid is, x fastest; the deadline is a time of time.monotonic.
+    """
+    chosen = range(launch.grid_blocks) if chosen is None else chosen
     threads = launch.block_threads
     shared_bytes = max(program.graph.shared.size_bytes, launch.kernel.shared_bytes)
     local_bytes = program.graph.local.size_bytes
     per_block = shared_bytes + local_bytes * threads
-    blocks = max(1, min(CHUNK_LANES // threads, _CHUNK_MEMORY_BYTES // max(per_block, 1), launch.grid_blocks))
+    blocks = max(1, min(CHUNK_LANES // threads, _CHUNK_MEMORY_BYTES // max(per_block, 1), len(chosen)))
     shared = Region.copies("shared memory", "shared", shared_bytes, blocks)
     local = Region.copies("local memory", "local", local_bytes, blocks * threads)
     with np.errstate(all="ignore"):
-        for first in range(0, launch.grid_blocks, blocks):
-            if first:
+        for first in range(chosen.start, chosen.stop, blocks):
+            if first != chosen.start:
                 shared.reset()
                 local.reset()
-            count = min(blocks, launch.grid_blocks - first)
+            count = min(blocks, chosen.stop - first)
             _ChunkRun(program, Chunk(launch, first, count, shared, local), deadline).run()
 
 
@@ -225,9 +229,9 @@ class _ChunkRun:
         return block.block.operations[0].line if block.block.operations else 0
 
 
-def check_launch(program: Program, launch: Launch) -> None:
+def check_launch(graph: KernelGraph, launch: Launch) -> None:
     """Raise DeviceError if the kernel may not be launched like this."""
-    kernel, entry = launch.kernel, program.graph.entry
+    kernel, entry = launch.kernel, graph.entry
     threads = launch.block_threads
     if threads < 1 or launch.grid_blocks < 1 or threads > 1024:
         raise DeviceError(f"kernel '{kernel.name}' cannot be launched with grid {kernel.grid} and block {kernel.block}")
@@ -236,7 +240,7 @@ def check_launch(program: Program, launch: Launch) -> None:
         raise DeviceError(f"kernel '{kernel.name}' requires blocks of {required} threads, not {kernel.block}")
     if entry.maxntid and threads > np.prod(entry.maxntid):
         raise DeviceError(f"kernel '{kernel.name}' allows at most {np.prod(entry.maxntid)} threads a block, not {threads}")
-    if len(launch.parameters) != program.parameter_count:
+    if len(launch.parameters) != len(entry.parameters):
         raise DeviceError(
-            f"kernel '{kernel.name}' has {program.parameter_count} parameters, but {len(launch.parameters)} arguments are given"
+            f"kernel '{kernel.name}' has {len(entry.parameters)} parameters, but {len(launch.parameters)} arguments are given"
         )

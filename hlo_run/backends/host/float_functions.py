@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,14 +66,14 @@ def divide_approx(a: F32, b: F32) -> F32:
     return np.where(np.abs(b) > np.float32(2.0**126), a * np.copysign(np.float32(0), b), a / b)
 
 
-def in_f64(function: Any, x: F32) -> F32:
-    """Apply a numpy function in f64 and round to f32."""
-    return function(x.astype(np.float64)).astype(np.float32)
-
-
 def rsqrt(x: F64) -> F64:
     """Return 1 / sqrt(x); of -0, -inf."""
     return 1.0 / np.sqrt(x)
+
+
+def rsqrt_f32(x: F32) -> F32:
+    """Do that in f64 and round to f32."""
+    return rsqrt(x.astype(np.float64)).astype(np.float32)
 
 
 # ---- two in one register --------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ Array = NDArray[Any]
 Offsets = NDArray[np.int64]
 
 NUMBER_SHIFT = 40
+VARIABLE_NUMBER = 0x6000
+"""The first number of the regions in which a module's own global and constant variables lie."""
 SHARED_NUMBER = 0x7000
 LOCAL_NUMBER = 0x7001
 _HALF = 1 << (NUMBER_SHIFT - 1)

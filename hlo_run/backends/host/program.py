@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.backends.host import (
+    approximations,
     atomics,
     code_float,
     code_integer,
@@ -25,10 +26,10 @@ from hlo_run.backends.host import (
     warps,
 )
 from hlo_run.backends.host.code_writer import NUMPY_OF_FORM, CodeWriter, Constants, Value, bits_form
-from hlo_run.backends.host.control_flow import MEETING_OPCODES, Block, Branch, KernelGraph, Switch, build_graph
+from hlo_run.backends.host.control_flow import EFFECTS, Block, Branch, KernelGraph, Switch, build_graph, used_results
 from hlo_run.backends.host.instruction_set import CARRY, Operation
 from hlo_run.backends.host.lanes import Lanes
-from hlo_run.backends.host.memory import NUMBER_SHIFT
+from hlo_run.backends.host.memory import NUMBER_SHIFT, VARIABLE_NUMBER
 from hlo_run.backends.host.ptx import Integer, Module, Register, Variable
 from hlo_run.errors import Unsupported
 
@@ -36,17 +37,12 @@ Array = NDArray[Any]
 Registers: TypeAlias = "list[Array | None]"
 BlockFunction: TypeAlias = Callable[[Lanes, Registers], "Array | None"]
 
-VARIABLE_NUMBER = 0x6000
-"""The first number of the regions in which a module's own global and constant variables lie."""
-
 _EMITTERS: Mapping[str, code_integer.Emit] = {
     **code_integer.EMITTERS,
     **code_float.EMITTERS,
     **code_move.EMITTERS,
     **code_memory.EMITTERS,
 }
-# What does more than set its registers, or may fault.
-_EFFECTS = frozenset(("ld", "ldu", "st", "atom", "red", "trap")) | MEETING_OPCODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +79,6 @@ class Program:
     source: str
     entry_types: tuple[np.dtype[Any], ...]
 
-    @property
-    def parameter_count(self) -> int:
-        return len(self.graph.entry.parameters)
-
     def initial_registers(self) -> Registers:
         """Return a thread's registers at the start; what is read before it is set is 0."""
         registers: Registers = [None] * self.slot_count
@@ -98,10 +90,21 @@ class Program:
 
 def compile_program(module: Module, entry_name: str) -> Program:
     """Return the program of a kernel; raises Unsupported for an instruction that is not known, DeviceError."""
+    return compile_graph(build_graph(module, entry_name))
+
+
+def compile_graph(graph: KernelGraph) -> Program:
+    """Return the program of a kernel's graph; raises Unsupported for an instruction that is not known."""
     try:
-        return _Compiler(build_graph(module, entry_name)).compile()
+        return _Compiler(graph).compile()
     except Unsupported as error:
-        raise Unsupported(error.message, error.where, error.hint, (*error.notes, f"in kernel '{entry_name}'")) from error
+        note = f"in kernel '{graph.entry.name}'"
+        raise Unsupported(error.message, error.where, error.hint, (*error.notes, note)) from error
+
+
+def numbered_variables(graph: KernelGraph) -> dict[int, Variable]:
+    """Return a kernel's global and constant variables by the numbers of their regions."""
+    return {VARIABLE_NUMBER + number: variable for number, variable in enumerate(graph.variables.values())}
 
 
 class _Compiler:
@@ -111,7 +114,7 @@ class _Compiler:
         names = {name for block in graph.blocks for name in (*block.live_in, *block.live_out)}
         self._slots = {name: number for number, name in enumerate(sorted(names))}
         self._registers = {**graph.registers, CARRY: "pred"}
-        self._variables = {VARIABLE_NUMBER + number: variable for number, variable in enumerate(graph.variables.values())}
+        self._variables = numbered_variables(graph)
         self._symbols = self._symbol_addresses()
         self._fixed = self._fixed_registers()
 
@@ -162,8 +165,8 @@ class _Compiler:
 
     def _function_source(self, block: Block) -> str:
         writer = CodeWriter(self._constants, self._registers, self._slots, self._fixed, self._symbols)
-        for operation, is_used in zip(block.operations, _used_results(block), strict=True):
-            if operation.opcode not in _EFFECTS and not is_used:
+        for operation, is_used in zip(block.operations, used_results(block), strict=True):
+            if operation.opcode not in EFFECTS and not is_used:
                 continue
             if operation.opcode == "mov" and set(operation.writes()) & self._fixed.keys():
                 continue
@@ -202,22 +205,6 @@ class _Compiler:
         return tuple(self._slots[name] for name in block.live_in if name not in self._fixed)
 
 
-def _used_results(block: Block) -> list[bool]:
-    """Say of each operation of a block whether a register it sets is read before it is set again."""
-    live = set(block.live_out)
-    if isinstance(block.terminator, Branch | Switch):
-        live.add(block.terminator.register)
-    used: list[bool] = []
-    for operation in reversed(block.operations):
-        written = operation.writes()
-        is_used = not written or any(name in live for name in written)
-        used.append(is_used)
-        if is_used or operation.opcode in _EFFECTS:
-            live.difference_update(written)
-            live.update(operation.reads())
-    return used[::-1]
-
-
 def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:
     """Tell the checks of a barrier; only barriers of whole blocks are known."""
     if threads is not None and (threads != lanes.chunk.threads).any():
@@ -243,6 +230,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
 _NAMESPACE: dict[str, Any] = {
     **_public(float_numerics),
     **_public(float_functions),
+    **_public(approximations),
     **_public(exact_numerics),
     **_public(integer_numerics),
     **_public(conversions),

@@ -1,4 +1,7 @@
-"""Runs PTX on the emulator: whole kernels on byte buffers, or a few instructions applied to arrays, lane by lane."""
+"""Runs PTX on both engines: whole kernels on byte buffers, or a few instructions applied to arrays, lane by lane.
+
+Without checks every launch is done by the emulator and by the JIT, which must leave the same bytes, or fault alike.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,26 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
 from hlo_run.backends.host.backend import variable_regions
 from hlo_run.backends.host.checks import KernelStatistics, make_observer
 from hlo_run.backends.host.emulator import check_launch, run_kernel
+from hlo_run.backends.host.jit.engine import JitEngine, JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
 from hlo_run.backends.host.program import Program, compile_program
 from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.errors import DeviceError
 
 Array = NDArray[Any]
 
 HEAD = ".version 8.6\n.target sm_90\n.address_size 64\n"
+
+
+JIT = JitEngine(in_order=True)
 
 
 def launch(
@@ -32,18 +41,44 @@ def launch(
     checks: Iterable[str] = (),
 ) -> KernelStatistics:
     """Run a kernel on buffers (arrays, changed in place) that are its parameters in order."""
+    threads = (block, 1, 1) if isinstance(block, int) else block
+    kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), threads)
+    statistics = KernelStatistics(kernel.name)
+    copies = [buffer.copy() for buffer in buffers]
+    run = _launch(program, kernel, buffers)
+    run.observer = make_observer(frozenset(checks), statistics)
+    check_launch(program.graph, run)
+    try:
+        run_kernel(program, run)
+    except DeviceError as error:
+        if not checks:
+            with pytest.raises(JitFault):
+                JIT.run(program.graph, _launch(program, kernel, copies))
+        raise error
+    if not checks:
+        JIT.run(program.graph, _launch(program, kernel, copies))
+        for number, (emulated, compiled) in enumerate(zip(buffers, copies, strict=True)):
+            _assert_same(emulated, compiled, number)
+    return statistics
+
+
+def _launch(program: Program, kernel: Kernel, buffers: Sequence[Array]) -> Launch:
     regions = variable_regions(program.variables)
     for number, buffer in enumerate(buffers):
         data = buffer.reshape(-1).view(np.uint8)
         regions[number + 1] = Region(f"argument {number}", "global", data, 0, data.size)
     parameters = [np.full((1, 1), (number + 1) << NUMBER_SHIFT, np.uint64) for number in range(len(buffers))]
-    threads = (block, 1, 1) if isinstance(block, int) else block
-    kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), threads)
-    statistics = KernelStatistics(kernel.name)
-    run = Launch(kernel, ptx.split("\n"), regions, parameters, make_observer(frozenset(checks), statistics))
-    check_launch(program, run)
-    run_kernel(program, run)
-    return statistics
+    return Launch(kernel, kernel.ptx.split("\n"), regions, parameters)
+
+
+def _assert_same(emulated: Array, compiled: Array, number: int) -> None:
+    """Both engines leave the same bytes; of f64 all NaNs are alike, since the processor hands on those of its operands."""
+    bits = f"u{emulated.dtype.itemsize}"
+    different = emulated.reshape(-1).view(bits) != compiled.reshape(-1).view(bits)
+    if emulated.dtype == np.float64:
+        different &= ~(np.isnan(emulated.reshape(-1)) & np.isnan(compiled.reshape(-1)))
+    places = np.flatnonzero(different)[:4]
+    assert not different.any(), (number, places, emulated.reshape(-1)[places], compiled.reshape(-1)[places])
 
 
 def run_text(

@@ -88,10 +88,12 @@ def test_misaligned_accesses() -> None:
 
 
 def test_displacements_may_mend_an_alignment() -> None:
-    body = "add.s64 %d1, %p0, %w8; add.s64 %d1, %d1, 4; ld.global.u64 %d2, [%d1+-4]; st.global.u64 [%d1+4], %d2;"
-    data = np.arange(34, dtype=np.uint64)
-    run_text(kernel(body, 1), [data])
-    assert data.tolist() == [0, *range(32), 33]
+    body = """
+    add.s64 %d1, %p0, %w8; add.s64 %d1, %d1, 4; ld.global.u64 %d2, [%d1+-4];
+    add.s64 %d3, %p1, %w8; add.s64 %d3, %d3, 4; st.global.u64 [%d3+4], %d2;"""
+    data, out = np.arange(34, dtype=np.uint64), np.zeros(34, np.uint64)
+    run_text(kernel(body, 2), [data, out])
+    assert out.tolist() == [0, *range(32), 0]
 
 
 def test_shared_memory_bounds() -> None:

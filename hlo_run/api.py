@@ -1,0 +1,70 @@
+"""What `import hlo_run` offers beside `parse`: running modules, and making them from JAX functions and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hlo_run
+from hlo_run import target as targets
+from hlo_run.backends.memory import check_memory
+from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend
+from hlo_run.formats.jax_functions import lower_to_text
+from hlo_run.formats.read import read_module
+from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.options import Options
+from hlo_run.reference.evaluate import evaluate as evaluate_reference
+
+
+def load(path: str, input_format: str = "") -> HloModule:
+    """Return the module in a file: HLO text, or with the extra `xla` a proto, StableHLO or MHLO (by extension or format).
+
+    Raises UsageError for a file that cannot be read, ParseError for one that is not valid.
+    """
+    return hlo_run.parse(read_module(path, input_format).text, path)
+
+
+def evaluate(module: HloModule, *arguments: ArgumentLike) -> Literal:
+    """Return what the numpy reference computes: an array, or a tuple of such, for one argument per entry parameter.
+
+    Arrays must have the parameters' types and dimensions, numbers are converted. Raises UsageError where they do not fit,
+    Unsupported for an instruction beyond the reference.
+    """
+    return evaluate_reference(module, fit_arguments(module, arguments))
+
+
+def run(module: HloModule, *arguments: ArgumentLike, platform: str = "", target: str = "") -> Literal:
+    """Compile and run `module` as `hlo-run` does, and return the result; nothing is compared.
+
+    `platform` is CUDA, Host (PTX on the CPU) or Interpreter; empty: CUDA if a device can be opened, else Host. `target` is
+    the GPU to compile for, by default the device, or h100. The module stays as it is. Raises errors of the HloRunError family.
+    """
+    name = choose_platform(platform)
+    values = fit_arguments(module, arguments)
+    if name == INTERPRETER:
+        return evaluate_reference(module, values)
+    # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
+    from hlo_run.pipeline.compile import compile_module
+    from hlo_run.pipeline.passes import PassContext
+
+    options = Options(platform=name, target=target)
+    backend = open_backend(name, options)
+    spec = backend.target if backend.target is not None and not target else targets.preset(target or targets.DEFAULT_TARGET)
+    executable = compile_module(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
+    check_memory(executable)
+    return backend.run(executable, values)
+
+
+def from_jax(function: Callable[..., Any], *arguments: Any, jax_platform: str = "cpu", **keywords: Any) -> HloModule:
+    """Return the module that JAX lowers `function` to for such arguments (arrays, or jax.ShapeDtypeStruct: values do not matter).
+
+    Parameters are the leaves of the arguments, in JAX's order; those that `function` ignores stay, unless it is jitted already.
+    `jax_platform` says for which platform JAX lowers (`cpu`, `cuda`, ..), which decides between plain HLO and a library's custom
+    calls; the default makes the same module on every machine. Raises UsageError where jax is missing; what `function` or JAX
+    raises passes through.
+    """
+    text, name = lower_to_text(function, arguments, keywords, jax_platform)
+    return hlo_run.parse(text, name)

@@ -1,0 +1,384 @@
+"""Registers that a thread can compute again at any time, and what is known of their values.
+
+A register is *pure* if its only definition is integer arithmetic of constants, parameters, special registers and pure
+registers. Many are *affine*: a sum of multiples of a lane, a warp, a block coordinate or another pure register, that cannot
+overflow. Memory accesses at affine addresses need no check while the kernel runs, and LLVM sees that threads side by
+side access places side by side, whatever masks and shifts the PTX made of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
+from hlo_run.backends.host.ptx import Address, Integer, Operand, Register, SpecialRegister, Symbol
+from hlo_run.target import WARP_THREADS
+
+_PURE_OPCODES = frozenset(
+    "mov add sub mul mad shl shr and or xor not cvt cvta setp selp min max neg abs bfe bfi prmt popc clz brev sad".split()
+)
+_MAX_CHAIN = 40
+# Special registers whose value may change while a thread runs, or that are no numbers of a thread.
+_LANE_LOCAL = frozenset(("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%nwarpid"))
+
+Interval = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """`constant` + sum of coefficient x symbol; `low` and `high` bound the value, which the register holds exactly."""
+
+    terms: tuple[tuple[str, int], ...]
+    constant: int
+    low: int
+    high: int
+
+    def multiple_of(self, size: int) -> bool:
+        """True if the value is a multiple of `size` for all threads."""
+        return self.constant % size == 0 and all(coefficient % size == 0 for _, coefficient in self.terms)
+
+
+class PureValues:
+    """What is known of the registers of one kernel launched with given sizes.
+
+    Symbols are `.lane`, `.warp`, `.cta.x` .., `.tid.x` .. (if a block has several dimensions) and names of pure registers.
+    `kept` are registers that must not be computed again though they could be; `addresses` gives (space, address) of symbols.
+    """
+
+    def __init__(
+        self,
+        graph: KernelGraph,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        addresses: Mapping[str, tuple[str, int]],
+        kept: frozenset[str],
+    ) -> None:
+        self._registers = graph.registers
+        self._addresses = addresses
+        self._kept = kept
+        self.grid, self.block = grid, block
+        self.threads = block[0] * block[1] * block[2]
+        self.flat = block[1] * block[2] == 1
+        self.ranges: dict[str, Interval] = {".lane": (0, min(WARP_THREADS, self.threads) - 1)}
+        self.ranges[".warp"] = (0, (self.threads - 1) // WARP_THREADS)
+        for axis, blocks, threads in zip("xyz", grid, block, strict=True):
+            self.ranges[f".cta.{axis}"] = (0, blocks - 1)
+            self.ranges[f".tid.{axis}"] = (0, threads - 1)
+        self.definitions = single_definitions(graph)
+        self._pure: dict[str, int] = {}
+        self._affine: dict[str, Affine | None] = {}
+
+    # ---- purity -------------------------------------------------------------------------------------------------
+
+    def is_pure(self, name: str) -> bool:
+        """True if the register can be computed again anywhere."""
+        return self._chain(name) <= _MAX_CHAIN
+
+    def _chain(self, name: str) -> int:
+        """Return how many operations it takes to compute a register, more than the limit if it is not pure."""
+        known = self._pure.get(name)
+        if known is not None:
+            return known
+        self._pure[name] = impossible = _MAX_CHAIN + 1
+        operation = self.definitions.get(name)
+        if operation is None or name in self._kept or not self._is_simple(operation):
+            return impossible
+        length = 1
+        for source in operation.operands[1:]:
+            length += self._source_chain(operation, source)
+        self._pure[name] = min(length, impossible)
+        return self._pure[name]
+
+    def _source_chain(self, operation: Operation, source: Operand) -> int:
+        match source:
+            case Integer() | Symbol():
+                return 0
+            case SpecialRegister():
+                return 0 if source.name.split(".")[0] in _LANE_LOCAL else _MAX_CHAIN
+            case Register():
+                return self._chain(source.name)
+            case Address():
+                return 0 if operation.opcode == "ld" else _MAX_CHAIN
+            case _:
+                return _MAX_CHAIN
+
+    def _is_simple(self, operation: Operation) -> bool:
+        if operation.opcode == "ld":
+            return bool(operation.flags & {"param", "param::entry"}) and isinstance(operation.operands[0], Register)
+        if operation.opcode not in _PURE_OPCODES or "cc" in operation.flags or operation.instruction.guard:
+            return False
+        integers = all(name == "pred" or (name[0] in "sub" and name[1:].isdigit()) for name in operation.types)
+        return integers and isinstance(operation.operands[0], Register)
+
+    # ---- values -------------------------------------------------------------------------------------------------
+
+    def affine_of(self, operand: Operand) -> Affine | None:
+        """Return an operand's value as an affine sum, if it is one."""
+        match operand:
+            case Integer():
+                return _constant(operand.value)
+            case SpecialRegister():
+                return self._special(operand.name)
+            case Symbol() if operand.name in self._addresses:
+                return _constant(self._addresses[operand.name][1] + operand.offset)
+            case Register() if self.is_pure(operand.name):
+                return self._register(operand.name)
+            case _:
+                return None
+
+    def _register(self, name: str) -> Affine:
+        known = self._affine.get(name)
+        if known is None:
+            operation = self.definitions[name]
+            found = self._compute(operation)
+            width = self._width(name)
+            if found is None or not _fits(found, width):
+                found = self._symbol(name, self._interval(operation, width))
+            known = self._affine[name] = found
+        return known
+
+    def _width(self, name: str) -> int:
+        type_name = self._registers[name]
+        return 1 if type_name == "pred" else int(type_name.lstrip("bsuf"))
+
+    def _symbol(self, name: str, interval: Interval) -> Affine:
+        low, high = self.ranges.setdefault(name, interval)
+        return _constant(low) if low == high else Affine(((name, 1),), 0, low, high)
+
+    def _special(self, name: str) -> Affine | None:
+        base, _, axis = name[1:].partition(".")
+        index = "xyz".find(axis) if axis else 0
+        match base:
+            case "tid":
+                return self._thread(axis, index)
+            case "ctaid":
+                return self._symbol(f".cta.{axis}", self.ranges[f".cta.{axis}"])
+            case "ntid":
+                return _constant(self.block[index])
+            case "nctaid":
+                return _constant(self.grid[index])
+            case "laneid":
+                return self._symbol(".lane", self.ranges[".lane"])
+            case "warpid":
+                return self._symbol(".warp", self.ranges[".warp"])
+            case "nwarpid":
+                return _constant(self.ranges[".warp"][1] + 1)
+            case _:
+                return None
+
+    def _thread(self, axis: str, index: int) -> Affine:
+        if not self.flat or self.block[index] == 1:
+            return self._symbol(f".tid.{axis}", self.ranges[f".tid.{axis}"])
+        lane, warp = self._symbol(".lane", self.ranges[".lane"]), self._symbol(".warp", self.ranges[".warp"])
+        return self.combine(lane, self._scaled(warp, WARP_THREADS), 1)
+
+    def combine(self, a: Affine, b: Affine, sign: int) -> Affine:
+        """Return a + sign * b."""
+        terms = dict(a.terms)
+        for symbol, coefficient in b.terms:
+            terms[symbol] = terms.get(symbol, 0) + sign * coefficient
+        return self.make(terms, a.constant + sign * b.constant)
+
+    def make(self, terms: Mapping[str, int], constant: int) -> Affine:
+        """Return the sum with these coefficients."""
+        kept = tuple((symbol, coefficient) for symbol, coefficient in sorted(terms.items()) if coefficient)
+        low = high = constant
+        for symbol, coefficient in kept:
+            ends = [coefficient * end for end in self.ranges[symbol]]
+            low, high = low + min(ends), high + max(ends)
+        return Affine(kept, constant, low, high)
+
+    def _scaled(self, a: Affine, factor: int) -> Affine:
+        return self.make({symbol: coefficient * factor for symbol, coefficient in a.terms}, a.constant * factor)
+
+    # ---- arithmetic ---------------------------------------------------------------------------------------------
+
+    def _compute(self, operation: Operation) -> Affine | None:
+        """Return the value of a pure operation if it is affine; its range is not yet looked at."""
+        if operation.opcode == "ld":
+            address = operation.operands[1]
+            assert isinstance(address, Address), "a load has an address"
+            return self.affine_of(address.base) if address.offset == 0 and isinstance(address.base, Symbol) else None
+        if "pred" in operation.types or operation.opcode == "setp":
+            return None
+        sources = [self.affine_of(operand) for operand in operation.operands[1:]]
+        match operation.opcode:
+            case "mov":
+                return sources[0]
+            case "cvta":
+                return self._address_space(operation, sources[0])
+            case "cvt":
+                return self._converted(operation, sources[0])
+            case "add" | "sub":
+                a, b = sources
+                return self.combine(a, b, 1 if operation.opcode == "add" else -1) if a and b and not operation.flags else None
+            case "mul" | "mad":
+                return self._product(operation, sources)
+            case "shl":
+                a, b = sources
+                return self._scaled(a, 1 << b.constant) if a and b and not b.terms and 0 <= b.constant < 64 else None
+            case "shr":
+                return self._shifted(operation, *sources)
+            case "and" | "or" | "xor":
+                return self._logic(operation, *sources)
+            case "bfe":
+                return self._field(operation, sources)
+            case _:
+                return None
+
+    def _address_space(self, operation: Operation, a: Affine | None) -> Affine | None:
+        space = operation.choice("global", "shared", "local", "const")
+        if a is None or space in ("global", "const"):
+            return a
+        number = SHARED_NUMBER if space == "shared" else LOCAL_NUMBER
+        return self.combine(a, _constant(number << NUMBER_SHIFT), -1 if "to" in operation.flags else 1)
+
+    def _converted(self, operation: Operation, a: Affine | None) -> Affine | None:
+        if a is None or operation.flags:
+            return None
+        to, source = operation.types
+        fits = _fits_type(a, source) and (_fits_type(a, to) or int(to[1:]) >= self._width_of_target(operation))
+        return a if fits else None
+
+    def _width_of_target(self, operation: Operation) -> int:
+        target = operation.operands[0]
+        assert isinstance(target, Register), "pure operations set registers"
+        return self._width(target.name)
+
+    def _product(self, operation: Operation, sources: list[Affine | None]) -> Affine | None:
+        a, b, *rest = sources
+        if not a or not b or "hi" in operation.flags or operation.flags & {"sat"}:
+            return None
+        if "wide" in operation.flags and not (_fits_type(a, operation.type) and _fits_type(b, operation.type)):
+            return None
+        if b.terms:
+            a, b = b, a
+        if b.terms:
+            return None
+        product = self._scaled(a, b.constant)
+        if not rest:
+            return product
+        return self.combine(product, rest[0], 1) if rest[0] else None
+
+    def _parts(self, a: Affine, bits: int) -> tuple[Affine, Affine] | None:
+        """Return (multiple of 2**bits, rest in [0, 2**bits)) whose sum is `a`."""
+        unit = 1 << bits
+        high = {symbol: coefficient for symbol, coefficient in a.terms if coefficient % unit == 0}
+        low = {symbol: coefficient for symbol, coefficient in a.terms if coefficient % unit}
+        rest = self.make(low, a.constant % unit)
+        return (self.make(high, a.constant - a.constant % unit), rest) if rest.low >= 0 and rest.high < unit else None
+
+    def _shifted(self, operation: Operation, a: Affine | None, b: Affine | None) -> Affine | None:
+        if not a or not b or b.terms or not 0 <= b.constant < 64 or not _fits_type(a, operation.type):
+            return None
+        parts = self._parts(a, b.constant)
+        if parts is None:
+            return None
+        unit = 1 << b.constant
+        return self.make({symbol: c // unit for symbol, c in parts[0].terms}, parts[0].constant // unit)
+
+    def _logic(self, operation: Operation, a: Affine | None, b: Affine | None) -> Affine | None:
+        if not a or not b:
+            return None
+        if operation.opcode != "and":
+            for upper, lower in ((a, b), (b, a)):
+                if lower.low >= 0 and upper.low >= 0 and upper.multiple_of(1 << lower.high.bit_length()):
+                    return self.combine(upper, lower, 1)
+            return None
+        if not a.terms:
+            a, b = b, a
+        if b.terms:
+            return None
+        mask = b.constant & ((1 << int(operation.type[1:])) - 1)
+        ones = mask.bit_length()
+        if mask == (1 << ones) - 1:
+            parts = self._parts(a, ones)
+            return parts[1] if parts else None
+        zeros = (mask & -mask).bit_length() - 1
+        if mask == (1 << int(operation.type[1:])) - (1 << zeros):
+            parts = self._parts(a, zeros)
+            return parts[0] if parts and a.low >= 0 else None
+        return None
+
+    def _field(self, operation: Operation, sources: list[Affine | None]) -> Affine | None:
+        a, start, count = sources
+        if not a or not start or not count or start.terms or count.terms or operation.type[0] != "u" or a.low < 0:
+            return None
+        shifted = self._parts(a, start.constant) if 0 <= start.constant < 64 else None
+        if shifted is None or not 0 < count.constant < 64:
+            return None
+        unit = 1 << start.constant
+        upper = self.make({symbol: c // unit for symbol, c in shifted[0].terms}, shifted[0].constant // unit)
+        parts = self._parts(upper, count.constant)
+        return parts[1] if parts else None
+
+    # ---- bounds of what is not affine ---------------------------------------------------------------------------
+
+    def _interval(self, operation: Operation, width: int) -> Interval:
+        """Return bounds of the register's bits as an unsigned number."""
+        everything = (0, (1 << width) - 1)
+        if operation.opcode in ("ld", "setp") or "pred" in operation.types:
+            return everything
+        sources = [self.affine_of(operand) for operand in operation.operands[1:]]
+        if operation.opcode == "and":
+            highs = [source.high for source in sources if source and source.low >= 0]
+            return (0, min(highs)) if highs else everything
+        if operation.opcode == "bfe" and operation.type[0] == "u" and sources[2] and not sources[2].terms:
+            return 0, (1 << min(width, sources[2].constant & 255)) - 1
+        if operation.opcode in ("popc", "clz"):
+            return 0, 64
+        # The rest is monotonic where neither operand can be negative.
+        known = [source for source in sources[:2] if source and source.low >= 0 and _fits_type(source, operation.type)]
+        return (_monotonic(operation, known[0], known[1]) if len(known) == 2 else None) or everything
+
+
+def _monotonic(operation: Operation, a: Affine, b: Affine) -> Interval | None:
+    match operation.opcode:
+        case "mul" if "hi" in operation.flags:
+            bits = int(operation.type[1:])
+            return a.low * b.low >> bits, a.high * b.high >> bits
+        case "shr" if not b.terms and b.constant < 64:
+            return a.low >> b.constant, a.high >> b.constant
+        case "or" | "xor":
+            return 0, (1 << max(a.high.bit_length(), b.high.bit_length())) - 1
+        case "min":
+            return min(a.low, b.low), min(a.high, b.high)
+        case "max":
+            return max(a.low, b.low), max(a.high, b.high)
+        case "selp":
+            return min(a.low, b.low), max(a.high, b.high)
+        case _:
+            return None
+
+
+def _constant(value: int) -> Affine:
+    return Affine((), value, value, value)
+
+
+def _fits(a: Affine, width: int) -> bool:
+    """True if a register of that width holds the value, as a signed or as an unsigned number."""
+    return (a.low >= 0 and a.high < 1 << width) or (a.low >= -(1 << (width - 1)) and a.high < 1 << (width - 1))
+
+
+def _fits_type(a: Affine, type_name: str) -> bool:
+    """True if all values are in the range of an integer type (`b32` is read as unsigned)."""
+    width = int(type_name[1:])
+    if type_name[0] == "s":
+        return a.low >= -(1 << (width - 1)) and a.high < 1 << (width - 1)
+    return a.low >= 0 and a.high < 1 << width
+
+
+def single_definitions(graph: KernelGraph) -> dict[str, Operation]:
+    """Return the registers that only one operation sets."""
+    definitions: dict[str, Operation] = {}
+    several: set[str] = set()
+    for block in graph.blocks:
+        for operation in block.operations:
+            for name in operation.writes():
+                if name in definitions:
+                    several.add(name)
+                definitions[name] = operation
+    return {name: operation for name, operation in definitions.items() if name not in several}

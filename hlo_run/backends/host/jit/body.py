@@ -1,0 +1,218 @@
+"""Writes a phase as LLVM IR: the code one thread runs from one meeting to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from hlo_run.backends.host.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
+from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit.builder import ModuleText
+from hlo_run.backends.host.jit.phases import Phase
+from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
+from hlo_run.backends.host.jit.registers import Registers, place_of
+from hlo_run.backends.host.ptx import Register
+
+Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
+CANCELLED = 0x7FFFFFFF
+"""The fault of a thread that was told to stop."""
+PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
+"""What every function about one thread takes after the state."""
+
+
+class Body(Registers):
+    """The function of one phase."""
+
+    def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters) -> None:
+        super().__init__(plan, module, phase)
+        self._emitters = emitters
+        self.result_is_used = True
+        self.is_parallel = True
+        """No thread of the phase touches what another one writes, as far as the order of this phase's code tells."""
+        self._written: set[str] = set()
+        self._detours: list[tuple[str, int]] = []
+        self._stored = self._registers_between_blocks()
+
+    def _registers_between_blocks(self) -> dict[str, str]:
+        """Return the registers kept in memory of the function from block to block, and their LLVM types there."""
+        plan = self.plan
+        names: set[str] = set()
+        for index in self.phase.blocks:
+            block = plan.graph.blocks[index]
+            names.update(block.live_in)
+            for target in block.successors():
+                names.update(plan.graph.blocks[target].live_in)
+        return {name: f"i{plan.width(name)}" for name in sorted(names) if plan.is_stored(name)}
+
+    # ---- faults -------------------------------------------------------------------------------------------------
+
+    def fault(self, line: int, condition: str = "") -> None:
+        """Note a fault at a PTX line, unless `condition` holds; the thread goes on."""
+        old = self.b.op("load i32, ptr %fault")
+        code = self.b.select(condition, "i32", "0", str(line)) if condition else str(line)
+        # A maximum, not a jump: LLVM knows how to vectorise that.
+        self.b.do(f"store i32 {self.b.math('umax', 'i32', old, code)}, ptr %fault")
+
+    # ---- order of accesses --------------------------------------------------------------------------------------
+
+    def note_store(self, space: str) -> None:
+        """Note that the phase writes a kind of memory ("": any)."""
+        self._written.add(self.plan.shape.aliases(space))
+
+    def note_load(self, space: str) -> None:
+        """Note that the phase reads: where it may read what it wrote, LLVM must not take its accesses for independent."""
+        kind = self.plan.shape.aliases(space)
+        if space != "constant" and self._written and (not kind or "" in self._written or kind in self._written):
+            self.is_parallel = False
+
+    # ---- the function -------------------------------------------------------------------------------------------
+
+    def write(self) -> str:
+        """Return the function's text."""
+        for index in self.phase.blocks:
+            self._block(index)
+        for number in self.phase.successors:
+            self._arrive(number)
+        self.b.label("leave")
+        self._store_place(-1)
+        self.b.do("ret void")
+        head = [f"define internal void @phase{self.phase.number}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{", "start:"]
+        kept = [f"  %{place_of(name)} = alloca {type_name}" for name, type_name in self._stored.items()]
+        loads = self._load_slots()  # writes to the prologue, too
+        body = [f"  br label %block{self.phase.entry}", *self.b.lines, "}"]
+        return "\n".join([*head, *kept, *self._prologue, *loads, *body])
+
+    def _load_slots(self) -> list[str]:
+        """Fetch the registers that live into the phase; at the kernel's start what is not set is 0."""
+        here, self.b.lines = self.b.lines, []
+        for name in self.plan.graph.blocks[self.phase.entry].live_in:
+            if name not in self._stored:
+                continue
+            type_name = self._stored[name]
+            value = "0"
+            if self.phase.number:
+                value = self.load_slot(name, self.thread(), self.plan.width(name))
+            self.b.do(f"store {type_name} {value}, ptr %{place_of(name)}")
+        lines, self.b.lines = self.b.lines, here
+        return lines
+
+    def slot(self, name: str, thread: str, width: int) -> str:
+        """Return the place of a thread's value of a register."""
+        size = max(1, width // 8)
+        index = self.b.resize(thread, "i32", "i64")
+        offset = self.b.op(f"mul nuw nsw i64 {index}, {size}")
+        return self.b.pointer(self.b.pointer(self.state(SLOTS), str(self.plan.slots[name])), offset)
+
+    def load_slot(self, name: str, thread: str, width: int) -> str:
+        """Return a thread's value of a register from its slot."""
+        place = self.slot(name, thread, width)
+        if width == 1:
+            return self.b.resize(self.b.op(f"load i8, ptr {place}, !llvm.access.group !1"), "i8", "i1")
+        return self.b.op(f"load i{width}, ptr {place}, !llvm.access.group !1")
+
+    def _block(self, index: int) -> None:
+        plan, block = self.plan, self.plan.graph.blocks[index]
+        self.b.label(f"block{index}")
+        self._values.clear()
+        self._defined.clear()
+        for operation, is_used in zip(block.operations, used_results(block), strict=True):
+            self.result_is_used = is_used
+            if operation.opcode not in EFFECTS and not is_used:
+                continue
+            if any(not plan.is_stored(name) for name in operation.writes()):
+                continue  # computed where it is needed
+            self._emit(operation)
+        for name in block.live_out:
+            if name in self._defined and name in self._stored:
+                self._keep(name)
+        self._terminate(index)
+
+    def _keep(self, name: str) -> None:
+        value = self._values[name]
+        if name in self.plan.dirty:
+            self.b.do(f"store float {self.form(value, 'f32')}, ptr %{place_of(name)}")
+        else:
+            width = f"i{self.plan.width(name)}"
+            self.b.do(f"store {width} {self.form(value, width)}, ptr %{place_of(name)}")
+
+    def _emit(self, operation: Operation) -> None:
+        emit = self._emitters.get(operation.opcode)
+        if emit is None:
+            raise operation.unsupported()
+        emit(self, operation)
+
+    # ---- where a thread goes next -------------------------------------------------------------------------------
+
+    def _terminate(self, index: int) -> None:
+        block = self.plan.graph.blocks[index]
+        match block.terminator:
+            case Jump(target):
+                self.b.jump(self._way(index, target))
+            case Branch(register, negated, taken, otherwise):
+                places = (otherwise, taken) if negated else (taken, otherwise)
+                condition = self.read(Register(register), "i1")
+                yes, no = (self._way(index, place) for place in places)
+                self.b.branch(condition, yes, no)
+            case Switch(register, targets, line):
+                self._switch(index, register, targets, line)
+            case Exit():
+                self.b.jump("leave")
+        self._write_detours()
+
+    def _switch(self, index: int, register: str, targets: tuple[int, ...], line: int) -> None:
+        bits = self.read(Register(register), "i32")
+        outside = self.b.fresh("outside")
+        cases = " ".join(f"i32 {number}, label %{self._way(index, target)}" for number, target in enumerate(targets))
+        self.b.do(f"switch i32 {bits}, label %{outside} [ {cases} ]")
+        self.b.label(outside)
+        self.fault(line)
+        self.b.jump("leave")
+
+    def _way(self, index: int, target: int) -> str:
+        """Return the label to jump to; a way back may lead past a look at whether to stop."""
+        if self.plan.graph.blocks[target].cut is not None:
+            return f"arrive{target}"
+        if target > index or not self.plan.shape.interruptible:
+            return f"block{target}"
+        label = self.b.fresh("back")
+        self._detours.append((label, target))
+        return label
+
+    def _write_detours(self) -> None:
+        for label, target in self._detours:
+            self.b.label(label)
+            flag = self.b.op(f"load volatile i32, ptr {self.state(CANCEL)}, align 4")
+            stop = self.b.fresh("stop")
+            self.b.branch(self.b.compare("eq", "i32", flag, "0"), f"block{target}", stop)
+            self.b.label(stop)
+            self.fault(CANCELLED)
+            self.b.jump("leave")
+        self._detours.clear()
+
+    def _arrive(self, number: int) -> None:
+        """Put what lives on into slots, note where the thread waits, and end the phase."""
+        plan = self.plan
+        entry = plan.phases[number].entry
+        self.b.label(f"arrive{entry}")
+        self._values.clear()
+        for name in plan.graph.blocks[entry].live_in:
+            if name in self._stored:
+                self._store_slot(name)
+        self._store_place(number)
+        self.b.do("ret void")
+
+    def _store_slot(self, name: str) -> None:
+        width = self.plan.width(name)
+        bits = self.form(self.value(name), f"i{width}")
+        place = self.slot(name, self.thread(), width)
+        if width == 1:
+            bits, width = self.b.resize(bits, "i1", "i8"), 8
+        self.b.do(f"store i{width} {bits}, ptr {place}, !llvm.access.group !1")
+
+    def _store_place(self, number: int) -> None:
+        """Note at which phase the thread waits (-1: it has ended)."""
+        if self.plan.has_cuts:
+            place = self.b.pointer(
+                self.state(PLACES), self.b.op(f"mul nuw nsw i64 {self.b.resize(self.thread(), 'i32', 'i64')}, 4")
+            )
+            self.b.do(f"store i32 {number}, ptr {place}, align 4, !llvm.access.group !1")

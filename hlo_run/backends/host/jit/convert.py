@@ -1,0 +1,248 @@
+"""`cvt` as LLVM IR: between integer and floating-point formats with every rounding mode, clamping and packing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit import rounding
+from hlo_run.backends.host.jit.body import Body
+from hlo_run.backends.host.jit.builder import f64_constant
+from hlo_run.backends.host.jit.floating import REAL, flush, relu, saturate
+from hlo_run.backends.host.jit.forms import NAN32
+from hlo_run.backends.host.jit.integer import Emit, is_integer_type
+from hlo_run.backends.host.jit.move import define_integer, integer_source
+from hlo_run.backends.host.ptx import Operand, Register
+
+_HALVES = ("f16", "bf16")
+_ROUND = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+
+
+def _cvt(e: Body, op: Operation) -> None:
+    target, *sources = op.operands
+    to, source = op.types
+    if "x2" in to or "x2" in source or to == "tf32":
+        _packed(e, op, target, sources)
+    elif is_integer_type(to) and is_integer_type(source):
+        _integers(e, op, target, sources[0])
+    elif is_integer_type(to):
+        _to_integer(e, op, target, sources[0])
+    elif is_integer_type(source):
+        _from_integer(e, op, target, sources[0])
+    else:
+        _floats(e, op, target, sources[0])
+
+
+def _integers(e: Body, op: Operation, target: Operand, source: Operand) -> None:
+    to, origin = op.types
+    b = e.b
+    value = integer_source(e, source, origin)
+    have, want = f"i{origin[1:]}", f"i{to[1:]}"
+    if "sat" in op.flags:
+        low, high = _limits(to)
+        own_low, own_high = _limits(origin)
+        sign = "s" if origin[0] == "s" else "u"
+        value = b.math(f"{sign}min", have, value, _literal(min(high, own_high), int(origin[1:])))
+        value = b.math(f"{sign}max", have, value, _literal(max(low, own_low), int(origin[1:])))
+    define_integer(e, target, b.resize(value, have, want, signed=origin[0] == "s"), to)
+
+
+def _limits(type_name: str) -> tuple[int, int]:
+    bits = int(type_name[1:])
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if type_name[0] == "s" else (0, (1 << bits) - 1)
+
+
+def _literal(value: int, bits: int) -> str:
+    return str(value - (1 << bits) if value >> (bits - 1) and value > 0 else value)
+
+
+def _wide(e: Body, op: Operation, source: Operand, type_name: str) -> str:
+    value = e.read(source, type_name)
+    return flush(e, "f32", value) if "ftz" in op.flags and type_name == "f32" else value
+
+
+def _to_integer(e: Body, op: Operation, target: Operand, source: Operand) -> None:
+    """Clamped; NaN gives 0, but the sign bit alone where f64 or a 64-bit integer is involved."""
+    to, origin = op.types
+    mode = op.choice(*_ROUND)
+    if not mode:
+        raise op.unsupported()
+    b, real, form = e.b, REAL[origin], f"i{to[1:]}"
+    value = _wide(e, op, source, origin)
+    whole = b.math(_ROUND[mode], real, value)
+    kind = "fptosi" if to[0] == "s" else "fptoui"
+    suffix = "f32" if real == "float" else "f64"
+    result = b.intrinsic(f"{kind}.sat.{form}.{suffix}", form, (real, whole))
+    if origin == "f64" or to[1:] == "64":
+        indefinite = str(-(1 << (int(to[1:]) - 1)))
+        result = b.select(b.compare("uno", real, value, value), form, indefinite, result)
+    define_integer(e, target, result, to)
+
+
+def _from_integer(e: Body, op: Operation, target: Operand, source: Operand) -> None:
+    to, origin = op.types
+    mode = op.choice("rn", "rz", "rm", "rp")
+    if not mode:
+        raise op.unsupported()
+    b, form = e.b, f"i{origin[1:]}"
+    value = integer_source(e, source, origin)
+    convert = "sitofp" if origin[0] == "s" else "uitofp"
+    if to in ("f32", "f64") and (mode == "rn" or (to == "f64" and origin[1:] != "64")):
+        result = b.cast(convert, value, form, REAL[to])
+    elif to == "f64":
+        high, low = _split(e, value, origin)
+        result = rounding.directed_f64(b, "add", mode, [high, low])
+    else:
+        if origin[1:] == "64":
+            exact = rounding.add_to_odd(b, *_split(e, value, origin))
+        else:
+            exact = b.cast(convert, value, form, "double")
+        narrow = rounding.narrow_f64(b, exact, mode) if to == "f32" else rounding.narrow_to_half(b, exact, "double", to, mode)
+        result = narrow
+    e.define(target, to, saturate(e, REAL[to], result) if "sat" in op.flags else result)
+
+
+def _split(e: Body, value: str, origin: str) -> tuple[str, str]:
+    """Return two f64 whose exact sum is a 64-bit integer."""
+    b = e.b
+    signed = origin[0] == "s"
+    upper = b.binary("ashr" if signed else "lshr", "i64", value, "32")
+    high = b.cast("sitofp" if signed else "uitofp", upper, "i64", "double")
+    low = b.cast("uitofp", b.binary("and", "i64", value, "4294967295"), "i64", "double")
+    return b.binary("fmul", "double", high, f64_constant(2.0**32)), low
+
+
+def _floats(e: Body, op: Operation, target: Operand, source: Operand) -> None:
+    to, origin = op.types
+    b = e.b
+    mode = op.choice(*_ROUND, "rn", "rz", "rm", "rp")
+    if op.flags & {"satfinite", "rna"} or ("relu" in op.flags and to not in _HALVES):
+        raise op.unsupported()
+    if to == origin and not mode and not op.flags:
+        assert isinstance(source, Register), "a conversion's operand is a register"
+        e.copy(target, e.value(source.name))
+        return
+    value = _wide(e, op, source, origin)
+    if mode.endswith("i") and to == origin:
+        value = b.math(_ROUND[mode], REAL[origin], value)
+        mode = "rn"
+    result = _narrowed(e, op, to, origin, value, mode or "rn")
+    if "ftz" in op.flags and to == "f32":
+        result = flush(e, "f32", result)
+    if "sat" in op.flags:
+        result = saturate(e, REAL[to], result)
+    if "relu" in op.flags:
+        result = relu(e, REAL[to], result)
+    e.define(target, to, result, dirty=to != "f64")
+
+
+def _narrowed(e: Body, op: Operation, to: str, origin: str, value: str, mode: str) -> str:
+    b = e.b
+    if mode.endswith("i"):
+        raise op.unsupported()
+    match to:
+        case "f16" | "bf16":
+            return value if to == origin else rounding.narrow_to_half(b, value, REAL[origin], to, mode)
+        case "f32":
+            return rounding.narrow_f64(b, value, mode) if origin == "f64" else value
+        case _:
+            return value if origin == "f64" else rounding.widen(b, value)
+
+
+# ---- packed ---------------------------------------------------------------------------------------------------------
+
+
+def _packed(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
+    """Two results in one register (the first source gives the upper half), 8-bit floats, and tf32."""
+    to, origin = op.types
+    mode = op.choice("rn", "rz", "rna")
+    if to == "tf32":
+        if mode != "rna" or len(op.flags) > 1:
+            raise op.unsupported()
+        _tf32(e, target, e.read(sources[0], "f32"))
+    elif to in ("f16x2", "bf16x2") and origin == "f32" and mode in ("rn", "rz") and "satfinite" not in op.flags:
+        kind = to[:-2]
+        values = [e.read(source, "f32") for source in reversed(sources)]
+        low, high = (rounding.narrow_to_half(e.b, value, "float", kind, mode) for value in values)
+        if "relu" in op.flags:
+            low, high = relu(e, "float", low), relu(e, "float", high)
+        e.define(target, to, (low, high), dirty=True)
+    elif to in ("e4m3x2", "e5m2x2") and mode == "rn" and "satfinite" in op.flags and "relu" not in op.flags:
+        _to_fp8(e, op, target, sources)
+    elif to == "f16x2" and origin in ("e4m3x2", "e5m2x2") and "relu" not in op.flags:
+        bits = e.read(sources[0], "i16")
+        low, high = (_from_fp8(e, e.b.binary("lshr", "i16", bits, shift), origin) for shift in ("0", "8"))
+        e.define(target, to, (low, high), dirty=True)
+    else:
+        raise op.unsupported()
+
+
+def _tf32(e: Body, target: Operand, x: str) -> None:
+    """Round to 10 bits behind the point, ties away from zero."""
+    b = e.b
+    bits = b.cast("bitcast", x, "float", "i32")
+    rounded = b.binary("and", "i32", b.binary("add", "i32", bits, "4096"), "-8192")
+    finite = rounding.is_finite(b, "float", x)
+    result = b.select(finite, "i32", rounded, bits)
+    e.define(target, "i32", b.select(b.compare("uno", "float", x, x), "i32", str(NAN32), result))
+
+
+_FP8 = {"e4m3x2": (3, 7, 448.0), "e5m2x2": (2, 15, 57344.0)}
+"""Bits behind the point, bias, largest number."""
+
+
+def _to_fp8(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
+    to, origin = op.types
+    if origin == "f32":
+        high, low = (e.read(source, "f32") for source in sources)
+    elif origin == "f16x2":
+        low, high = e.read_pair(sources[0], "f16x2")
+    else:
+        raise op.unsupported()
+    upper, lower = (_fp8_bits(e, value, to) for value in (high, low))
+    bits = e.b.binary("or", "i32", e.b.op(f"shl i32 {upper}, 8"), lower)
+    e.define(target, "i16", e.b.resize(bits, "i32", "i16"))
+
+
+def _fp8_bits(e: Body, x: str, type_name: str) -> str:
+    """Round f32 to an 8-bit float (in an i32), nearest even, clamped to its largest number."""
+    fraction_bits, bias, largest = _FP8[type_name]
+    b = e.b
+    size = b.math("fabs", "float", x)
+    limit = f64_constant(largest)
+    size = b.select(b.compare("ogt", "float", size, limit), "float", limit, size)
+    bits = b.cast("bitcast", size, "float", "i32")
+    shift = 23 - fraction_bits
+    odd = b.binary("and", "i32", b.binary("lshr", "i32", bits, str(shift)), "1")
+    sum_ = b.binary("add", "i32", b.binary("add", "i32", bits, str((1 << (shift - 1)) - 1)), odd)
+    normal = b.binary("sub", "i32", b.binary("lshr", "i32", sum_, str(shift)), str((127 - bias) << fraction_bits))
+    # Adding a number whose last bit is the format's smallest one rounds a subnormal.
+    magic = 2.0 ** (1 - bias - fraction_bits + 23)
+    rounded = b.binary("fadd", "float", size, f64_constant(magic))
+    magic_bits = (int(1 - bias - fraction_bits + 23) + 127) << 23
+    subnormal = b.binary("sub", "i32", b.cast("bitcast", rounded, "float", "i32"), str(magic_bits))
+    is_small = b.compare("olt", "float", size, f64_constant(2.0 ** (1 - bias)))
+    magnitude = b.select(is_small, "i32", subnormal, normal)
+    sign = b.binary("and", "i32", b.binary("lshr", "i32", b.cast("bitcast", x, "float", "i32"), "24"), "128")
+    result = b.binary("or", "i32", magnitude, sign)
+    return b.select(b.compare("uno", "float", x, x), "i32", "127", result)
+
+
+def _from_fp8(e: Body, bits: str, type_name: str) -> str:
+    """Return the 8-bit float in the low byte of an i16 as f32."""
+    b = e.b
+    fraction_bits, bias, _ = _FP8[type_name]
+    byte = b.resize(bits, "i16", "i32")
+    sign = b.op(f"shl i32 {b.binary('and', 'i32', byte, '128')}, 24")
+    magnitude = b.binary("and", "i32", byte, "127")
+    # As an f32 it is too small by a power of two, subnormals too.
+    moved = b.cast("bitcast", b.op(f"shl i32 {magnitude}, {23 - fraction_bits}"), "i32", "float")
+    scaled = b.binary("fmul", "float", moved, f64_constant(2.0 ** (127 - bias)))
+    infinity = 0x80 if type_name == "e4m3x2" else 0x7C
+    special = b.select(b.compare("eq", "i32", magnitude, str(infinity)), "float", "0x7FF0000000000000", "0x7FF8000000000000")
+    is_special = b.compare("uge", "i32", magnitude, str(0x7F if type_name == "e4m3x2" else 0x7C))
+    value = b.cast("bitcast", b.select(is_special, "float", special, scaled), "float", "i32")
+    return b.cast("bitcast", b.binary("or", "i32", value, sign), "i32", "float")
+
+
+EMITTERS: Mapping[str, Emit] = {"cvt": _cvt}

@@ -1,0 +1,317 @@
+"""Writes the function `run` that takes blocks through their phases, and with it the whole module of a kernel.
+
+As long as all threads of a block are at one phase, it runs in a loop over them that LLVM may vectorise. Where they have
+parted, phases run thread by thread: those at the lowest phase first, threads at a meeting when all that it needs are there.
+"""
+
+from __future__ import annotations
+
+from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit.body import CANCELLED, Body
+from hlo_run.backends.host.jit.builder import Builder, ModuleText
+from hlo_run.backends.host.jit.emitters import EMITTERS
+from hlo_run.backends.host.jit.llvm import host_processor, vector_bits
+from hlo_run.backends.host.jit.phases import Phase
+from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, PLACES, SHARED, SLOTS, LaunchShape, Plan
+from hlo_run.backends.host.jit.threads import write_exchange
+from hlo_run.backends.host.memory import POISON
+from hlo_run.backends.host.ptx import Register
+from hlo_run.target import WARP_THREADS
+
+_CTA = "i32 %ctax, i32 %ctay, i32 %ctaz"
+_MIXED = -2
+_ENDED = -1
+
+
+def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
+    """Return the LLVM IR of a kernel launched with a shape, and its plan; raises Unsupported."""
+    plan = Plan(graph, shape)
+    module = ModuleText()
+    parallel: dict[int, bool] = {}
+    exchanges: set[int] = set()
+    for phase in plan.phases:
+        body = Body(plan, module, phase, EMITTERS)
+        module.functions.append(body.write())
+        parallel[phase.number] = body.is_parallel
+        if write_exchange(plan, module, phase):
+            exchanges.add(phase.number)
+    _Driver(plan, module, parallel, exchanges).write()
+    name, features = host_processor()
+    width = vector_bits()
+    attributes = f'nounwind "target-cpu"="{name}" "target-features"="{features}" "prefer-vector-width"="{width}"'
+    module.trailer += [
+        f"attributes #0 = {{ {attributes} }}",
+        "!1 = distinct !{}",
+        "!2 = !{}",
+        '!3 = !{!"llvm.loop.parallel_accesses", !1}',
+    ]
+    return str(module), plan
+
+
+class _Driver:
+    def __init__(self, plan: Plan, module: ModuleText, parallel: dict[int, bool], exchanges: set[int]) -> None:
+        self._plan = plan
+        self._module = module
+        self._parallel = parallel
+        self._exchanges = exchanges
+        self._may_part = any(not phase.is_uniform for phase in plan.phases)
+        self.b = Builder(module)
+        self._pointers: dict[int, str] = {}
+
+    def write(self) -> None:
+        b, plan = self.b, self._plan
+        b.label("entry")
+        b.do("%fault = alloca i32")
+        b.do("store i32 0, ptr %fault")
+        pointers = self._pointers
+        pointers |= {index: b.op(f"load ptr, ptr {b.pointer('%st', str(8 * index))}") for index in range(CHOSEN + 1)}
+        b.jump("next")
+        b.label("next")
+        b.do("%block = phi i64 [ %first, %entry ], [ %following, %finished ]")
+        flag = b.op(f"load volatile i32, ptr {pointers[CANCEL]}, align 4")
+        b.branch(b.compare("eq", "i32", flag, "0"), "begin", "cancelled")
+        b.label("cancelled")
+        b.do(f"store i32 {CANCELLED}, ptr {pointers[FAULT]}")
+        b.do("ret void")
+        b.label("begin")
+        self._coordinates()
+        self._poison(SHARED, plan.shape.shared_bytes)
+        self._poison(LOCAL, plan.local_stride * plan.threads)
+        b.jump("phase0")
+        for phase in plan.phases:
+            self._together(phase)
+        if self._may_part:
+            self._apart()
+        b.label("finished")
+        b.do("%following = add nuw nsw i64 %block, 1")
+        b.branch(b.compare("slt", "i64", "%following", "%last"), "next", "done")
+        b.label("done")
+        b.do("ret void")
+        self._fault_exit()
+        head = "define void @run(i64 %first, i64 %last, ptr %st) #0 {"
+        self._module.functions.append("\n".join([head, *b.lines, "}"]))
+        if self._may_part:
+            self._helpers()
+
+    def _coordinates(self) -> None:
+        b = self.b
+        x, y, z = self._plan.shape.grid
+        b.do("%flat = trunc i64 %block to i32")
+        if y * z == 1:
+            b.do("%ctax = add nuw nsw i32 %flat, 0")
+        else:
+            b.do(f"%ctax = urem i32 %flat, {x}")
+        rest = b.binary("udiv", "i32", "%flat", str(x)) if y * z > 1 else "0"
+        b.do(f"%ctay = urem i32 {rest}, {y}")
+        b.do(f"%ctaz = udiv i32 {rest}, {y}")
+
+    def _poison(self, index: int, size: int) -> None:
+        """Fill memory that a block finds uninitialised; the buffers have room for whole words."""
+        if not size:
+            return
+        words = -(-size // 4)
+        pattern = int(POISON) | int(POISON) << 16
+        with self.b.loop(str(words), "poison") as word:
+            offset = self.b.op(f"mul nuw nsw i64 {self.b.resize(word.index, 'i32', 'i64')}, 4")
+            place = self.b.pointer(self._pointers[index], offset)
+            self.b.do(f"store i32 {pattern - (1 << 32)}, ptr {place}, align 4")
+
+    # ---- all threads at one phase -------------------------------------------------------------------------------
+
+    def _together(self, phase: Phase) -> None:
+        b = self.b
+        b.label(f"phase{phase.number}")
+        if phase.number in self._exchanges:
+            b.do(f"call void @exchange{phase.number}(ptr %st)")
+        self._all_threads(phase, self._parallel[phase.number])
+        b.branch(b.compare("eq", "i32", b.op("load i32, ptr %fault"), "0"), f"fine{phase.number}", "failed")
+        b.label(f"fine{phase.number}")
+        if phase.is_uniform:
+            b.jump(f"phase{phase.successors[0]}" if phase.successors else "finished")
+        else:
+            place = b.op(f"call i32 @common_place(ptr {self._pointers[PLACES]})")
+            self._dispatch(place, "parted")
+
+    def _dispatch(self, place: str, mixed: str) -> None:
+        """Go to the phase at which all threads are."""
+        cases = [f"i32 {phase.number}, label %phase{phase.number}" for phase in self._plan.phases[1:]]
+        cases.append(f"i32 {_ENDED}, label %finished")
+        self.b.do(f"switch i32 {place}, label %{mixed} [ {' '.join(cases)} ]")
+
+    def _all_threads(self, phase: Phase, is_parallel: bool) -> None:
+        threads = self._plan.threads
+        if threads == 1:
+            self._call(phase, "0", "0", "alwaysinline")
+            return
+        warps, rest = divmod(threads, WARP_THREADS)
+        if warps:
+            with self.b.loop(str(warps), "w") as warp:
+                self._lanes(phase, warp.index, WARP_THREADS, is_parallel)
+        if rest:
+            self._lanes(phase, str(warps), rest, is_parallel)
+
+    def _lanes(self, phase: Phase, warp: str, count: int, is_parallel: bool) -> None:
+        with self.b.loop(str(count), "lane") as lane:
+            self._call(phase, warp, lane.index, "alwaysinline")
+            lane.metadata = self._module.parallel_loop() if is_parallel else ""
+
+    def _call(self, phase: Phase, warp: str, lane: str, how: str, fault: str = "%fault") -> None:
+        self.b.do(f"call void @phase{phase.number}(ptr %st, ptr {fault}, i32 {warp}, i32 {lane}, {_CTA}) {how}")
+
+    def _fault_exit(self) -> None:
+        b = self.b
+        b.label("failed")
+        fault = self._pointers[FAULT]
+        b.do(f"store i32 {b.op('load i32, ptr %fault')}, ptr {fault}")
+        b.jump("failed_apart")
+        b.label("failed_apart")
+        b.do(f"store i64 %block, ptr {b.pointer(fault, '8')}")
+        b.do("ret void")
+
+    # ---- threads at different phases ----------------------------------------------------------------------------
+
+    def _apart(self) -> None:
+        """Look for a phase whose threads may go on, the lowest first; if there is none, they wait for ever."""
+        b = self.b
+        places, chosen = self._pointers[PLACES], self._pointers[CHOSEN]
+        b.label("parted")
+        for phase in self._plan.phases[1:]:
+            mask, slot = self._members(phase)
+            scope = _scope(phase.meeting)
+            arguments = f"ptr {places}, ptr {chosen}, i32 {phase.number}, i32 {scope}, i32 {mask}, ptr {slot}"
+            any_ready = b.op(f"call i32 @choose(i32 {self._plan.threads}, {arguments})")
+            ready, other = f"apart{phase.number}", b.fresh("other")
+            b.branch(b.compare("ne", "i32", any_ready, "0"), ready, other)
+            b.label(other)
+        line = self._plan.phases[1].meeting.line if len(self._plan.phases) > 1 and self._plan.phases[1].meeting else 1
+        b.do(f"store i32 {line}, ptr {self._pointers[FAULT]}")
+        b.jump("failed_apart")
+        for phase in self._plan.phases[1:]:
+            self._one_by_one(phase)
+
+    def _members(self, phase: Phase) -> tuple[str, str]:
+        """Return (mask, slot): the members that a warp-wide meeting names, or the slot where each thread has its mask."""
+        op = phase.meeting
+        assert op is not None, "only the first phase begins without a meeting"
+        if _scope(op) != 1:
+            return "-1", "null"
+        members = op.operands[-1]
+        affine = self._plan.pure.affine_of(members)
+        if affine is not None and not affine.terms:
+            return str((affine.constant & 0xFFFFFFFF) - (1 << 32 if affine.constant >> 31 & 1 else 0)), "null"
+        if not isinstance(members, Register):
+            raise op.unsupported()
+        return "-1", self.b.pointer(self._pointers[SLOTS], str(self._plan.slots[members.name]))
+
+    def _one_by_one(self, phase: Phase) -> None:
+        b = self.b
+        b.label(f"apart{phase.number}")
+        if phase.number in self._exchanges:
+            b.do(f"call void @exchange{phase.number}(ptr %st)")
+        with b.loop(str(self._plan.threads), "t") as thread:
+            offset = b.op(f"mul nuw nsw i64 {b.resize(thread.index, 'i32', 'i64')}, 4")
+            runs = b.op(f"load i32, ptr {b.pointer(self._pointers[CHOSEN], offset)}")
+            go, skip = b.fresh("go"), b.fresh("skip")
+            b.branch(b.compare("ne", "i32", runs, "0"), go, skip)
+            b.label(go)
+            warp, lane = b.binary("lshr", "i32", thread.index, "5"), b.binary("and", "i32", thread.index, "31")
+            self._call(phase, warp, lane, "noinline", self._pointers[FAULT])
+            b.jump(skip)
+            b.label(skip)
+        fault = b.op(f"load i32, ptr {self._pointers[FAULT]}")
+        fine = b.fresh("fine")
+        b.branch(b.compare("eq", "i32", fault, "0"), fine, "failed_apart")
+        b.label(fine)
+        self._dispatch(b.op(f"call i32 @common_place(ptr {self._pointers[PLACES]})"), "parted")
+
+    def _helpers(self) -> None:
+        self._module.functions += [_common_place(self._module, self._plan.threads), _choose(self._module)]
+
+
+def _scope(op: Operation | None) -> int:
+    """Return who must be there: 0 nobody, 1 a warp, 2 the block."""
+    if op is None or op.opcode == "activemask":
+        return 0
+    return 2 if op.opcode in ("bar", "barrier") and "warp" not in op.flags else 1
+
+
+def _word(b: Builder, array: str, index: str) -> str:
+    offset = b.op(f"mul nuw nsw i64 {b.resize(index, 'i32', 'i64')}, 4")
+    return b.pointer(array, offset)
+
+
+def _add_to(b: Builder, place: str, operation: str, value: str) -> None:
+    b.do(f"store i32 {b.binary(operation, 'i32', b.op(f'load i32, ptr {place}'), value)}, ptr {place}")
+
+
+def _common_place(module: ModuleText, threads: int) -> str:
+    """The phase at which all threads of the block are, -1 if they have ended, -2 if they are at several."""
+    b = Builder(module)
+    b.label("entry")
+    first = b.op("load i32, ptr %places")
+    different = b.op("alloca i32")
+    b.do(f"store i32 0, ptr {different}")
+    with b.loop(str(threads), "t") as thread:
+        own = b.op(f"load i32, ptr {_word(b, '%places', thread.index)}")
+        _add_to(b, different, "or", b.binary("xor", "i32", own, first))
+    differs = b.compare("ne", "i32", b.op(f"load i32, ptr {different}"), "0")
+    b.do(f"ret i32 {b.select(differs, 'i32', str(_MIXED), first)}")
+    return "\n".join(["define internal i32 @common_place(ptr %places) noinline #0 {", *b.lines, "}"])
+
+
+def _choose(module: ModuleText) -> str:
+    """Choose the threads of phase `number` that may run: all if nobody must be there, the warps or the block that is complete."""
+    b = Builder(module)
+    b.label("entry")
+    any_chosen, members, waiting, missing = (b.op("alloca i32") for _ in range(4))
+    b.do(f"store i32 0, ptr {any_chosen}")
+    is_block = b.compare("eq", "i32", "%scope", "2")
+    warps = b.binary("lshr", "i32", b.binary("add", "i32", "%threads", "31"), "5")
+    groups = b.select(is_block, "i32", "1", warps)
+    size = b.select(is_block, "i32", "%threads", "32")
+    with b.loop(groups, "g") as group:
+        first = b.op(f"shl i32 {group.index}, 5")
+        count = b.math("umin", "i32", size, b.binary("sub", "i32", "%threads", first))
+        b.do(f"store i32 %mask, ptr {members}")
+        for place in (waiting, missing):
+            b.do(f"store i32 0, ptr {place}")
+        with b.loop(count, "m") as lane:
+            _read_mask(b, b.binary("add", "i32", first, lane.index), members)
+        with b.loop(count, "l") as lane:
+            place = b.op(f"load i32, ptr {_word(b, '%places', b.binary('add', 'i32', first, lane.index))}")
+            here = b.compare("eq", "i32", place, "%number")
+            alive = b.compare("ne", "i32", place, "-1")
+            mask = b.op(f"load i32, ptr {members}")
+            bit = b.binary("and", "i32", b.binary("lshr", "i32", mask, b.binary("and", "i32", lane.index, "31")), "1")
+            named = b.binary("or", "i1", is_block, b.compare("ne", "i32", bit, "0"))
+            away = b.binary("and", "i1", alive, b.binary("xor", "i1", here, "true"))
+            _add_to(b, waiting, "or", b.resize(here, "i1", "i32"))
+            _add_to(b, missing, "or", b.resize(b.binary("and", "i1", named, away), "i1", "i32"))
+        nobody_needed = b.compare("eq", "i32", "%scope", "0")
+        complete = b.compare("eq", "i32", b.op(f"load i32, ptr {missing}"), "0")
+        ready = b.resize(b.binary("or", "i1", nobody_needed, complete), "i1", "i32")
+        ready = b.binary("and", "i32", ready, b.op(f"load i32, ptr {waiting}"))
+        _add_to(b, any_chosen, "or", ready)
+        with b.loop(count, "c") as lane:
+            thread = b.binary("add", "i32", first, lane.index)
+            place = b.op(f"load i32, ptr {_word(b, '%places', thread)}")
+            here = b.resize(b.compare("eq", "i32", place, "%number"), "i1", "i32")
+            b.do(f"store i32 {b.binary('and', 'i32', ready, here)}, ptr {_word(b, '%chosen', thread)}")
+    b.do(f"ret i32 {b.op(f'load i32, ptr {any_chosen}')}")
+    parameters = "i32 %threads, ptr %places, ptr %chosen, i32 %number, i32 %scope, i32 %mask, ptr %masks"
+    return "\n".join([f"define internal i32 @choose({parameters}) noinline #0 {{", *b.lines, "}"])
+
+
+def _read_mask(b: Builder, thread: str, members: str) -> None:
+    """Take the mask of a thread that waits here for that of its warp."""
+    place = b.op(f"load i32, ptr {_word(b, '%places', thread)}")
+    has_own = b.compare("ne", "ptr", "%masks", "null")
+    uses = b.binary("and", "i1", has_own, b.compare("eq", "i32", place, "%number"))
+    yes, after = b.fresh("own"), b.fresh("kept")
+    b.branch(uses, yes, after)
+    b.label(yes)
+    own = b.op(f"load i32, ptr {_word(b, '%masks', thread)}")
+    b.do(f"store i32 {own}, ptr {members}")
+    b.jump(after)
+    b.label(after)

@@ -1,0 +1,16 @@
+"""The JIT's instruction table: opcode → what writes its code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hlo_run.backends.host.jit import convert, floating, integer, memory, move, threads
+
+EMITTERS: Mapping[str, integer.Emit] = {
+    **integer.EMITTERS,
+    **floating.EMITTERS,
+    **move.EMITTERS,
+    **convert.EMITTERS,
+    **memory.EMITTERS,
+    **threads.EMITTERS,
+}

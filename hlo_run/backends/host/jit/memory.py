@@ -1,0 +1,403 @@
+"""Memory accesses and atomics as LLVM IR. An access that is not known to be within bounds is made only if it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit import rounding
+from hlo_run.backends.host.jit.affine import Affine
+from hlo_run.backends.host.jit.body import Body
+from hlo_run.backends.host.jit.forms import Value
+from hlo_run.backends.host.jit.integer import Emit
+from hlo_run.backends.host.jit.move import define_integer, integer_source
+from hlo_run.backends.host.jit.plan import MIXED, ROW_WORDS, TABLE, RegionSpec
+from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, POISON, SHARED_NUMBER, VARIABLE_NUMBER
+from hlo_run.backends.host.ptx import TYPE_BYTES, Address, Float, Integer, Operand, Register, Sink, Symbol, Vector
+
+_HALF = 1 << (NUMBER_SHIFT - 1)
+_GROUP = "!llvm.access.group !1"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an access goes: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": it always does).
+
+    `space` tells what may be the same memory: "" says nothing about it.
+    """
+
+    base: str
+    offset: str
+    condition: str
+    space: str
+
+
+def space_of(op: Operation) -> str:
+    """Return shared, local, param or "" (global, const and generic are all found by their address)."""
+    if op.flags & {"shared", "shared::cta"}:
+        return "shared"
+    if op.flags & {"param", "param::entry", "param::func"}:
+        return "param"
+    return "local" if "local" in op.flags else ""
+
+
+# ---- where ----------------------------------------------------------------------------------------------------------
+
+
+def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place:
+    """Return the place of an access of `size` bytes; `kind` is load, store or atomic."""
+    assert isinstance(address, Address), "memory is accessed through an address"
+    base, displacement = address.base, address.offset
+    if isinstance(base, Symbol):
+        space, displacement = e.plan.addresses[base.name][0], displacement + base.offset
+        base = Symbol(base.name)
+    affine = e.plan.pure.affine_of(base)
+    number = _static_number(e, base, space, affine)
+    if number is None:
+        return _dynamic(e, base, displacement, size, kind)
+    region = e.plan.regions[number]
+    start = 0 if space in ("shared", "local") else number << NUMBER_SHIFT
+    name = f"{number}" if number < SHARED_NUMBER else space
+    pointer = _region_base(e, region)
+    if affine is not None:
+        offset = e.plan.pure.make(dict(affine.terms), affine.constant + displacement - start)
+        return Place(pointer, e.sum(offset, 64), _affine_condition(e, region, offset, size, kind), name)
+    value = _address(e, base)
+    offset_name = e.b.binary("add", "i64", value, str(displacement - start))
+    return Place(pointer, offset_name, _condition(e, region, offset_name, size, kind, aligned=False), name)
+
+
+def _static_number(e: Body, base: Register | Symbol | Integer, space: str, affine: Affine | None) -> int | None:
+    if space in ("shared", "local"):
+        return SHARED_NUMBER if space == "shared" else LOCAL_NUMBER
+    number: int | None = None
+    if affine is not None:
+        first, last = (affine.low + _HALF) >> NUMBER_SHIFT, (affine.high + _HALF) >> NUMBER_SHIFT
+        number = first if first == last else None
+    if number is None and isinstance(base, Register):
+        number = e.plan.provenance.get(base.name, MIXED)
+    return number if number in e.plan.regions and number not in (SHARED_NUMBER, LOCAL_NUMBER) else None
+
+
+def _address(e: Body, base: Register | Symbol | Integer) -> str:
+    if isinstance(base, Register):
+        width = e.width(base)
+        return e.b.resize(e.read(base, f"i{width}"), f"i{width}", "i64")
+    return e.read(base, "i64")
+
+
+def _region_base(e: Body, region: RegionSpec) -> str:
+    pointer = e.state(region.index)
+    if not region.stride:
+        return pointer
+    offset = e.b.binary("mul", "i64", e.b.resize(e.thread(), "i32", "i64"), str(region.stride))
+    return e.b.pointer(pointer, offset)
+
+
+def _affine_condition(e: Body, region: RegionSpec, offset: Affine, size: int, kind: str) -> str:
+    low, high = region.bounds(kind, size)
+    aligned = offset.multiple_of(size)
+    if aligned and offset.low >= low and offset.high + size <= high and (kind == "load" or region.writable):
+        return ""
+    return _condition(e, region, e.sum(offset, 64), size, kind, aligned=aligned)
+
+
+def _condition(e: Body, region: RegionSpec, offset: str, size: int, kind: str, *, aligned: bool) -> str:
+    low, high = region.bounds(kind, size)
+    if high - low < size or (kind != "load" and not region.writable):
+        return "false"
+    from_low = e.b.binary("sub", "i64", offset, str(low)) if low else offset
+    inside = e.b.compare("ule", "i64", from_low, str(high - low - size))
+    return inside if aligned else _and_aligned(e, inside, offset, size)
+
+
+def _and_aligned(e: Body, inside: str, offset: str, size: int) -> str:
+    if size == 1:
+        return inside
+    rest = e.b.binary("and", "i64", offset, str(size - 1))
+    return e.b.binary("and", "i1", inside, e.b.compare("eq", "i64", rest, "0"))
+
+
+def _dynamic(e: Body, base: Register | Symbol | Integer, displacement: int, size: int, kind: str) -> Place:
+    """Look the region up by the number in the address."""
+    b, plan = e.b, e.plan
+    address = _address(e, base)
+    number = b.binary("lshr", "i64", b.binary("add", "i64", address, str(_HALF)), str(NUMBER_SHIFT))
+    rows = plan.row_of
+    row = str(len(rows))
+    variables = [n for n in rows if VARIABLE_NUMBER <= n < SHARED_NUMBER]
+    arguments = [n for n in rows if n < VARIABLE_NUMBER]
+    for first, count in ((1, len(arguments)), (VARIABLE_NUMBER, len(variables)), (SHARED_NUMBER, 2)):
+        if count:
+            nth = b.binary("sub", "i64", number, str(first))
+            inside = b.compare("ult", "i64", nth, str(count))
+            row = b.select(inside, "i64", b.binary("add", "i64", nth, str(rows[first])), row)
+    entry = b.pointer(e.state(TABLE), b.binary("mul", "i64", row, str(8 * ROW_WORDS)))
+    words = [b.op(f"load i64, ptr {b.pointer(entry, str(8 * word))}, align 8, {_GROUP}") for word in range(ROW_WORDS)]
+    by_word = kind != "store" and size <= 4
+    low, high = (words[3], words[4]) if by_word else (words[1], words[2])
+    offset = b.binary("sub", "i64", address, b.op(f"shl i64 {number}, {NUMBER_SHIFT}"))
+    offset = b.binary("add", "i64", offset, str(displacement))
+    inside = b.binary("and", "i1", b.compare("sge", "i64", offset, low), _before(e, offset, size, high))
+    if kind != "load":
+        inside = b.binary("and", "i1", inside, b.compare("ne", "i64", words[5], "0"))
+    is_local = b.compare("eq", "i64", number, str(LOCAL_NUMBER))
+    own = b.binary("mul", "i64", b.resize(e.thread(), "i32", "i64"), str(plan.local_stride))
+    pointer = b.pointer(b.cast("inttoptr", words[0], "i64", "ptr"), b.select(is_local, "i64", own, "0"))
+    return Place(pointer, offset, _and_aligned(e, inside, offset, size), "")
+
+
+def _before(e: Body, offset: str, size: int, high: str) -> str:
+    return e.b.compare("sle", "i64", e.b.binary("add", "i64", offset, str(size)), high)
+
+
+def guarded(e: Body, place: Place, line: int, access: Callable[[str], list[tuple[str, str]]]) -> list[str]:
+    """Write an access (pointer → (type, name) of its results) that is made only where it may be; else its results are 0."""
+    b = e.b
+    if not place.condition:
+        return [name for _, name in access(b.pointer(place.base, place.offset))]
+    e.fault(line, place.condition)
+    before, inside, after = b.place(), b.fresh("inside"), b.fresh("after")
+    b.branch(place.condition, inside, after)
+    b.label(inside)
+    results = access(b.pointer(place.base, place.offset))
+    last = b.place()
+    b.jump(after)
+    b.label(after)
+    return [b.op(f"phi {type_name} [ {name}, %{last} ], [ 0, %{before} ]") for type_name, name in results]
+
+
+# ---- loads and stores -----------------------------------------------------------------------------------------------
+
+
+def _item_type(type_name: str) -> str:
+    """Return the integer type whose bits a value of the type moves as."""
+    return type_name if type_name[0] in "su" and type_name[1:].isdigit() else f"u{8 * TYPE_BYTES[type_name]}"
+
+
+def _load(e: Body, op: Operation) -> None:
+    target, address = op.operands
+    if op.type == "b128":
+        raise op.unsupported()
+    space = space_of(op)
+    if space == "param":
+        _load_parameter(e, op, target, address)
+        return
+    elements = target.elements if isinstance(target, Vector) else (target,)
+    item, size = _item_type(op.type), TYPE_BYTES[op.type]
+    used = _used_items(op, size, len(elements))
+    is_constant = "nc" in op.flags
+    if all(used):
+        place = locate(e, address, space, size * len(elements), "load")
+        e.note_load("constant" if is_constant else place.space)
+        names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements)))
+    else:
+        names = _load_used(e, op, address, space, size, used)
+    for element, name in zip(elements, names, strict=True):
+        if not isinstance(element, Sink):
+            define_integer(e, element, name, item)
+
+
+def _used_items(op: Operation, size: int, count: int) -> list[bool]:
+    mask = op.instruction.used_bytes
+    return [mask is None or bool(mask >> number * size & (1 << size) - 1) for number in range(count)]
+
+
+def _loads(e: Body, pointer: str, size: int, count: int) -> list[tuple[str, str]]:
+    """Load items one by one: LLVM's vectoriser wants no vectors in a loop's body."""
+    type_name = f"i{8 * size}"
+    places = [e.b.pointer(pointer, str(number * size)) if number else pointer for number in range(count)]
+    return [(type_name, e.b.op(f"load {type_name}, ptr {place}, align {size}, {_GROUP}")) for place in places]
+
+
+def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, used: list[bool]) -> list[str]:
+    """Load only the items that count: the others are poison and may lie outside."""
+    assert isinstance(address, Address), "memory is accessed through an address"
+    poison = int.from_bytes(int(POISON).to_bytes(2, "little") * 4, "little") & ((1 << 8 * size) - 1)
+    names: list[str] = []
+    for number, is_used in enumerate(used):
+        if not is_used:
+            names.append(str(poison - (1 << 8 * size) if poison >> (8 * size - 1) else poison))
+            continue
+        place = locate(e, Address(address.base, address.offset + number * size), space, size, "load")
+        e.note_load(place.space)
+        names += guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, 1))
+    return names
+
+
+def _load_parameter(e: Body, op: Operation, target: Operand, address: Operand) -> None:
+    """Kernel parameters are 64-bit pointers and are read whole."""
+    assert isinstance(address, Address), "memory is accessed through an address"
+    base = address.base
+    if not isinstance(base, Symbol) or base.offset + address.offset != 0 or TYPE_BYTES[op.type] != 8:
+        raise op.unsupported()
+    space, value = e.plan.addresses.get(base.name, ("", 0))
+    if space != "param" or isinstance(target, Vector):
+        raise op.unsupported()
+    e.define(target, "i64", str(value))
+
+
+def _bits(e: Body, operand: Operand, type_name: str) -> str:
+    """Return the low bits of a register as an integer of the type's size."""
+    if isinstance(operand, Float) and type_name in ("f32", "f64"):
+        return e.form(Value({type_name: e.read(operand, type_name)}), f"i{type_name[1:]}")
+    return integer_source(e, operand, f"u{8 * TYPE_BYTES[type_name]}")
+
+
+def _store(e: Body, op: Operation) -> None:
+    address, source = op.operands
+    if op.type == "b128" or space_of(op) == "param":
+        raise op.unsupported()
+    elements = source.elements if isinstance(source, Vector) else (source,)
+    size = TYPE_BYTES[op.type]
+    names = [_bits(e, element, op.type) for element in elements]
+    place = locate(e, address, space_of(op), size * len(names), "store")
+    e.note_store(place.space)
+
+    def stores(pointer: str) -> list[tuple[str, str]]:
+        for number, name in enumerate(names):
+            target = e.b.pointer(pointer, str(number * size)) if number else pointer
+            e.b.do(f"store i{8 * size} {name}, ptr {target}, align {size}, {_GROUP}")
+        return []
+
+    guarded(e, place, op.line, stores)
+
+
+# ---- atomics --------------------------------------------------------------------------------------------------------
+
+_ATOMIC_OPERATIONS = ("add", "inc", "dec", "min", "max", "and", "or", "xor", "exch", "cas")
+_READ_MODIFY_WRITE = {
+    "add": "add",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "exch": "xchg",
+    "inc": "uinc_wrap",
+    "dec": "udec_wrap",
+}
+
+
+def _atomic(e: Body, op: Operation) -> None:
+    target, address, *sources = op.operands if op.opcode == "atom" else (Sink(), *op.operands)
+    operation = op.choice(*_ATOMIC_OPERATIONS)
+    if op.type == "f32x2" or (op.type in _HALF_TYPES and operation not in ("add", "min", "max", "cas", "exch")):
+        raise op.unsupported()
+    size = TYPE_BYTES[op.type]
+    lists = [source.elements if isinstance(source, Vector) else (source,) for source in sources]
+    values = [[_bits(e, element, op.type) for element in elements] for elements in lists]
+    place = locate(e, address, space_of(op), size * len(values[0]), "atomic")
+    e.note_store(place.space)
+    e.is_parallel = False
+    # Shared memory belongs to one block, which one worker runs.
+    is_shared = place.space == "shared" or not e.plan.shape.concurrent
+
+    def updates(pointer: str) -> list[tuple[str, str]]:
+        results: list[tuple[str, str]] = []
+        for number in range(len(values[0])):
+            item = e.b.pointer(pointer, str(number * size)) if number else pointer
+            own = [value[number] for value in values]
+            old = _plain(e, op, operation, item, own) if is_shared else _locked(e, op, operation, item, own)
+            results.append((f"i{8 * size}", old))
+        return results
+
+    olds = guarded(e, place, op.line, updates)
+    targets = target.elements if isinstance(target, Vector) else (target,) * len(olds)
+    for element, old in zip(targets, olds, strict=True):
+        if not isinstance(element, Sink):
+            define_integer(e, element, old, f"u{8 * size}")
+
+
+def _plain(e: Body, op: Operation, operation: str, pointer: str, values: list[str]) -> str:
+    """Update an item that nobody else looks at meanwhile; return what was there."""
+    form = f"i{8 * TYPE_BYTES[op.type]}"
+    old = e.b.op(f"load {form}, ptr {pointer}")
+    e.b.do(f"store {form} {_updated(e, op, operation, form, old, values)}, ptr {pointer}")
+    return old
+
+
+def _locked(e: Body, op: Operation, operation: str, pointer: str, values: list[str]) -> str:
+    b = e.b
+    form = f"i{8 * TYPE_BYTES[op.type]}"
+    if operation == "cas":
+        pair = b.op(f"cmpxchg ptr {pointer}, {form} {values[0]}, {form} {values[1]} seq_cst seq_cst")
+        return b.op(f"extractvalue {{ {form}, i1 }} {pair}, 0")
+    is_integer = op.type[0] in "bsu" and op.type[1:].isdigit()
+    name = _READ_MODIFY_WRITE.get(operation) or ("" if op.type[0] == "f" else ("" if op.type[0] == "s" else "u") + operation)
+    if is_integer or operation == "exch":
+        return b.op(f"atomicrmw {name} ptr {pointer}, {form} {values[0]} seq_cst")
+    return _compare_and_swap_loop(e, op, operation, pointer, form, values)
+
+
+def _compare_and_swap_loop(e: Body, op: Operation, operation: str, pointer: str, form: str, values: list[str]) -> str:
+    b = e.b
+    first = b.op(f"load atomic {form}, ptr {pointer} seq_cst, align {int(form[1:]) // 8}")
+    before = b.place()
+    again, done = b.fresh("again"), b.fresh("done")
+    b.jump(again)
+    b.label(again)
+    old, seen = f"%{b.fresh()}", f"%{b.fresh()}"
+    last = b.fresh("last")
+    b.do(f"{old} = phi {form} [ {first}, %{before} ], [ {seen}, %{last} ]")
+    new = _updated(e, op, operation, form, old, values)
+    b.jump(last)
+    b.label(last)
+    pair = b.op(f"cmpxchg ptr {pointer}, {form} {old}, {form} {new} seq_cst seq_cst")
+    b.do(f"{seen} = extractvalue {{ {form}, i1 }} {pair}, 0")
+    swapped = b.op(f"extractvalue {{ {form}, i1 }} {pair}, 1")
+    b.branch(swapped, done, again)
+    b.label(done)
+    return old
+
+
+def _updated(e: Body, op: Operation, operation: str, form: str, old: str, values: list[str]) -> str:
+    b, value = e.b, values[-1]
+    match operation:
+        case "exch":
+            return value
+        case "cas":
+            return b.select(b.compare("eq", form, old, values[0]), form, value, old)
+        case "inc":
+            return b.select(b.compare("uge", form, old, value), form, "0", b.binary("add", form, old, "1"))
+        case "dec":
+            stops = b.binary("or", "i1", b.compare("eq", form, old, "0"), b.compare("ugt", form, old, value))
+            return b.select(stops, form, value, b.binary("sub", form, old, "1"))
+        case "and" | "or" | "xor":
+            return b.binary(operation, form, old, value)
+        case _:
+            pass
+    if op.type[0] in "bsu" and op.type[1:].isdigit():
+        return b.binary("add", form, old, value) if operation == "add" else b.math(_signed_name(op, operation), form, old, value)
+    return _float_update(e, op.type, operation, form, old, value)
+
+
+def _signed_name(op: Operation, operation: str) -> str:
+    return ("s" if op.type[0] == "s" else "u") + operation
+
+
+_HALF_TYPES = ("f16", "f16x2", "bf16", "bf16x2")
+
+
+def _float_update(e: Body, type_name: str, operation: str, form: str, old: str, value: str) -> str:
+    """Combine bits of a float format; NaNs of the narrow formats come out canonical."""
+    b = e.b
+    if type_name in ("f32", "f64"):
+        real = "float" if type_name == "f32" else "double"
+        x, y = b.cast("bitcast", old, form, real), b.cast("bitcast", value, form, real)
+        combined = b.binary("fadd", real, x, y) if operation == "add" else b.math(f"{operation}imumnum", real, x, y)
+        return b.cast("bitcast", combined, real, form)
+    kind = type_name.removesuffix("x2")
+
+    def half(x: str, y: str) -> str:
+        if operation != "add":
+            return b.math(f"{operation}imumnum", "float", x, y)
+        return rounding.to_half(b, b.binary("fadd", "float", x, y), kind)
+
+    if type_name == kind:
+        return e.form(Value({kind: half(e.widen(old, kind), e.widen(value, kind))}, dirty=True), form)
+    pairs = [e.halves(bits, type_name) for bits in (old, value)]
+    low, high = (half(pairs[0][side], pairs[1][side]) for side in (0, 1))
+    return e.form(Value({type_name: (low, high)}, dirty=True), form)
+
+
+EMITTERS: Mapping[str, Emit] = {"ld": _load, "ldu": _load, "st": _store, "atom": _atomic, "red": _atomic}

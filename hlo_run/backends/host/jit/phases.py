@@ -1,0 +1,78 @@
+"""Phases: what one thread runs from one meeting of threads to the next.
+
+A phase begins at the kernel's start or at an instruction at which threads meet, and ends before the next such instruction or
+with the thread. All threads of a block run a phase one after the other, so that everything a thread did before a meeting is
+done when any thread goes on after it. Registers that live across a meeting have a slot per thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.backends.host.control_flow import Block, Exit, KernelGraph
+from hlo_run.backends.host.instruction_set import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """`blocks` are those a thread may pass, ascending; `successors` the numbers of the phases it may go to.
+
+    `exits` says that threads may end in it, `loops` that it has a way back inside.
+    """
+
+    number: int
+    entry: int
+    blocks: tuple[int, ...]
+    successors: tuple[int, ...]
+    exits: bool
+    loops: bool
+    meeting: Operation | None
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all threads that run it come to the same end, whatever way they take."""
+        return len(self.successors) + self.exits == 1
+
+
+def cut_phases(graph: KernelGraph) -> tuple[Phase, ...]:
+    """Return the phases of a kernel by number: the one from its start first, the others in the order of the text."""
+    blocks = graph.blocks
+    entries = [0]
+    seen = {0}
+    bodies: dict[int, tuple[list[int], list[int]]] = {}
+    for entry in entries:
+        inside, ends = _reach(blocks, entry)
+        bodies[entry] = inside, ends
+        for end in ends:
+            if end not in seen:
+                seen.add(end)
+                entries.append(end)
+    numbers = {entry: number for number, entry in enumerate([0, *sorted(seen - {0})])}
+    return tuple(_phase(blocks, entry, bodies[entry], numbers) for entry in numbers)
+
+
+def _phase(blocks: list[Block], entry: int, body: tuple[list[int], list[int]], numbers: dict[int, int]) -> Phase:
+    inside, ends = body
+    members = set(inside)
+    exits = any(isinstance(blocks[index].terminator, Exit) for index in inside)
+    loops = any(target <= index and target in members for index in inside for target in _onward(blocks, index))
+    successors = tuple(sorted(numbers[end] for end in ends))
+    return Phase(numbers[entry], entry, tuple(inside), successors, exits, loops, blocks[entry].cut)
+
+
+def _reach(blocks: list[Block], entry: int) -> tuple[list[int], list[int]]:
+    """Return the blocks that are reached from `entry` without a meeting, and the meetings that are reached; ascending."""
+    inside, ends = {entry}, set[int]()
+    pending = [entry]
+    while pending:
+        for target in blocks[pending.pop()].successors():
+            if blocks[target].cut is not None:
+                ends.add(target)
+            elif target not in inside:
+                inside.add(target)
+                pending.append(target)
+    return sorted(inside), sorted(ends)
+
+
+def _onward(blocks: list[Block], index: int) -> tuple[int, ...]:
+    return tuple(target for target in blocks[index].successors() if blocks[target].cut is None)

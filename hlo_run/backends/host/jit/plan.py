@@ -1,0 +1,238 @@
+"""What is decided about a kernel before any of its code is written: its memory, its phases, what lives where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.instruction_set import CARRY, Operation
+from hlo_run.backends.host.jit.affine import PureValues, single_definitions
+from hlo_run.backends.host.jit.phases import cut_phases
+from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, VARIABLE_NUMBER
+from hlo_run.backends.host.ptx import Address, Integer, Operand, Register, Symbol
+from hlo_run.errors import Unsupported
+from hlo_run.target import WARP_THREADS
+
+# The pointers of a worker's state, by index.
+FAULT, CANCEL, SHARED, LOCAL, SLOTS, PLACES, CHOSEN, TABLE, FIRST_REGION = range(9)
+
+MIXED = -1
+"""Says of a register that it may hold addresses of several regions."""
+
+ROW_WORDS = 6
+"""Words of a row of the table of regions: base, low, high, low and high for words, writable."""
+
+_MOVES_POINTERS = frozenset(("mov", "cvta", "add", "sub", "and", "or", "mad", "selp", "min", "max"))
+# Operations of f32 whose result may be any NaN: what they set need not be made canonical from block to block.
+_MAKES_F32 = frozenset("add sub mul fma mad div rcp sqrt rsqrt sin cos lg2 ex2 tanh min max".split())
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSpec:
+    """A piece of memory as accesses are compiled against it: bounds as in `memory.Region`, relative to its base.
+
+    `index` is the place of its base in the worker's state. Regions with copies (shared, local memory) have bases of
+    their own; for local memory threads are `stride` bytes apart. Regions with the same `alias` may overlap.
+    """
+
+    number: int
+    index: int
+    low: int
+    high: int
+    word_low: int
+    word_high: int
+    writable: bool
+    stride: int = 0
+    alias: int = 0
+
+    def bounds(self, kind: str, size_bytes: int) -> tuple[int, int]:
+        """Return what an access must lie within."""
+        return (self.low, self.high) if kind == "store" or size_bytes > 4 else (self.word_low, self.word_high)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """What code is compiled for: sizes of the grid and the block, the memory behind the parameters and variables.
+
+    With `concurrent`, other threads run blocks at the same time, so atomics must be atomic. With `interruptible`, loops look
+    whether they are to stop.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    regions: tuple[RegionSpec, ...]
+    parameters: tuple[int, ...]
+    shared_bytes: int
+    concurrent: bool = True
+    interruptible: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    def aliases(self, space: str) -> str:
+        """Return a name that regions which may overlap share; `space` is a region's number, shared, local, or ""."""
+        if not space.isdigit():
+            return space
+        return next((f"alias {region.alias}" for region in self.regions if str(region.number) == space), "")
+
+
+class Plan:
+    """A kernel to be launched with a certain shape."""
+
+    def __init__(self, graph: KernelGraph, shape: LaunchShape) -> None:
+        self.graph = graph
+        self.shape = shape
+        self.threads = shape.threads
+        self.registers: Mapping[str, str] = {**graph.registers, CARRY: "pred"}
+        self.phases = cut_phases(graph)
+        self.addresses = self._addresses()
+        self.pure = PureValues(graph, shape.grid, shape.block, self.addresses, _exchanged(graph))
+        self.local_stride = -(-graph.local.size_bytes // 16) * 16
+        self.regions = {region.number: region for region in shape.regions}
+        count = len(self.regions)
+        self.regions[SHARED_NUMBER] = self._copies(SHARED_NUMBER, SHARED, shape.shared_bytes, 0)
+        self.regions[LOCAL_NUMBER] = self._copies(LOCAL_NUMBER, LOCAL, graph.local.size_bytes, self.local_stride)
+        self.row_of = {number: row for row, number in enumerate(self.regions)}
+        self.state_words = FIRST_REGION + count
+        self.provenance = _provenance(graph, self.addresses)
+        self.dirty = _dirty_registers(graph)
+        self.slots, self.slot_bytes = self._place_slots()
+
+    @property
+    def has_cuts(self) -> bool:
+        return len(self.phases) > 1
+
+    def width(self, name: str) -> int:
+        """Return the bits of a register; a predicate has 1."""
+        type_name = self.registers[name]
+        return 1 if type_name == "pred" else max(16, int(type_name.lstrip("bsuf")))
+
+    def is_stored(self, name: str) -> bool:
+        """True if the register has to be kept from block to block, because it cannot be computed again."""
+        return not self.pure.is_pure(name)
+
+    def _copies(self, number: int, index: int, size: int, stride: int) -> RegionSpec:
+        return RegionSpec(number, index, 0, size, 0, -(-size // 4) * 4, True, stride)
+
+    def _addresses(self) -> dict[str, tuple[str, int]]:
+        """Return (space, address) of everything that an instruction may name."""
+        graph = self.graph
+        addresses: dict[str, tuple[str, int]] = {}
+        for parameter, address in zip(graph.entry.parameters, self.shape.parameters, strict=True):
+            addresses[parameter.name] = ("param", address)
+            if parameter.size_bytes != 8:
+                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is no 64-bit pointer")
+        for number, variable in enumerate(graph.variables.values()):
+            addresses[variable.name] = ("global", (VARIABLE_NUMBER + number) << NUMBER_SHIFT)
+        for space, storage in (("shared", graph.shared), ("local", graph.local)):
+            for name, offset in storage.offsets.items():
+                addresses[name] = (space, offset)
+        return addresses
+
+    def _place_slots(self) -> tuple[dict[str, int], int]:
+        """Give every register that lives across a meeting, and every result of one, an array over the block's threads."""
+        padded = -(-self.threads // WARP_THREADS) * WARP_THREADS
+        names: dict[str, int] = {}
+        for phase in self.phases[1:]:
+            for name in self.graph.blocks[phase.entry].live_in:
+                if self.is_stored(name):
+                    names.setdefault(name, self.width(name))
+            for part in (0, 1):
+                names[result_slot(phase.number, part)] = 64
+        slots: dict[str, int] = {}
+        end = 0
+        for name, width in names.items():
+            slots[name] = end
+            end += padded * max(1, width // 8)
+            end = -(-end // 64) * 64
+        return slots, end
+
+
+def result_slot(phase: int, part: int) -> str:
+    """Return the name of the slot for a result of the meeting that begins a phase."""
+    return f"result {phase}.{part}"
+
+
+def _exchanged(graph: KernelGraph) -> frozenset[str]:
+    """Return the registers that other threads look at when they meet: each thread's must be kept, if it is no constant."""
+    names: set[str] = set()
+    for block in graph.blocks:
+        if block.cut is not None:
+            names.update(block.cut.reads())
+    definitions = single_definitions(graph)
+    return frozenset(name for name in names if name not in definitions or not _is_constant(definitions[name]))
+
+
+def _is_constant(operation: Operation) -> bool:
+    return operation.opcode == "mov" and operation.type != "pred" and isinstance(operation.operands[1], Integer)
+
+
+def _dirty_registers(graph: KernelGraph) -> frozenset[str]:
+    """Return the registers that only f32 arithmetic sets (or a number): they may hold any NaN between blocks."""
+    good: dict[str, bool] = {}
+    for block in graph.blocks:
+        for operation in block.operations:
+            for name in operation.writes():
+                good[name] = good.get(name, True) and _sets_f32(operation)
+    return frozenset(name for name, is_good in good.items() if is_good)
+
+
+def _sets_f32(operation: Operation) -> bool:
+    return operation.opcode in _MAKES_F32 and operation.types[0] == "f32" and isinstance(operation.operands[0], Register)
+
+
+# ---- which region a register points into ----------------------------------------------------------------------------
+
+
+def _provenance(graph: KernelGraph, addresses: Mapping[str, tuple[str, int]]) -> dict[str, int]:
+    """Return the region whose addresses a 64-bit register holds, or MIXED; registers that are no known addresses are left out.
+
+    A guess that tells where to look: an access that leaves the region is a fault in any case.
+    """
+    found: dict[str, int] = {}
+    operations = [operation for block in graph.blocks for operation in block.operations]
+    changed = True
+    while changed:
+        changed = False
+        for operation in operations:
+            if not isinstance(operation.operands[0] if operation.operands else None, Register):
+                continue
+            numbers = {number for source in _sources(operation) if (number := _number(source, found, addresses)) is not None}
+            number = _with_space(operation, numbers)
+            for name in operation.writes() if number is not None else ():
+                assert number is not None, "only known regions are handed on"
+                joined = number if found.get(name, number) == number else MIXED
+                if found.get(name) != joined:
+                    found[name] = joined
+                    changed = True
+    return found
+
+
+def _sources(operation: Operation) -> tuple[Operand, ...]:
+    if operation.opcode == "ld" and operation.flags & {"param", "param::entry"}:
+        return operation.operands[1:]
+    return operation.operands[1:] if operation.opcode in _MOVES_POINTERS else ()
+
+
+def _number(source: Operand, found: Mapping[str, int], addresses: Mapping[str, tuple[str, int]]) -> int | None:
+    base = source.base if isinstance(source, Address) else source
+    match base:
+        case Register():
+            return found.get(base.name)
+        case Symbol() if base.name in addresses:
+            space, address = addresses[base.name]
+            return address >> NUMBER_SHIFT if space in ("param", "global") else None
+        case _:
+            return None
+
+
+def _with_space(operation: Operation, numbers: set[int]) -> int | None:
+    if operation.opcode == "cvta":
+        space = operation.choice("shared", "local")
+        if space:
+            return None if "to" in operation.flags else SHARED_NUMBER if space == "shared" else LOCAL_NUMBER
+    if not numbers:
+        return None
+    return numbers.pop() if len(numbers) == 1 else MIXED

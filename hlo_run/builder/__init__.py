@@ -1,0 +1,1 @@
+"""Modules made in Python: `HloBuilder`, in the manner of XLA's XlaBuilder."""

@@ -1,0 +1,23 @@
+"""`HloBuilder`: every opcode as a method, one family of opcodes a file."""
+
+from __future__ import annotations
+
+from hlo_run.builder.collectives import CollectiveMethods
+from hlo_run.builder.control import ControlMethods
+from hlo_run.builder.elementwise import ElementwiseMethods
+from hlo_run.builder.linalg import LinalgMethods
+from hlo_run.builder.shaping import ShapingMethods
+
+
+class HloBuilder(ElementwiseMethods, ShapingMethods, LinalgMethods, ControlMethods, CollectiveMethods):
+    """Builds a module instruction by instruction, as XLA's XlaBuilder does.
+
+        builder = HloBuilder("scaled_sum")
+        x = builder.parameter(0, "f32[3,4]")
+        total = builder.reduce(x * 2.0, builder.constant(0.0), dimensions=[1], to_apply="add")
+        module = builder.build(total)
+
+    An opcode's method has its name with underscores; `and_`, `or_`, `not_` and `while_` avoid Python's words. Methods return
+    an `HloValue`, whose shape is inferred at once, and raise ParseError where text of the same instruction would; the
+    error's place is the line of the Python program.
+    """

@@ -1,0 +1,185 @@
+"""Builder methods of operations among devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
+from hlo_run.builder.shaping import Ints, scalars_of, values_of
+from hlo_run.errors import UsageError
+from hlo_run.hlo.shape import Shape
+
+# Lists of device numbers, or text in any of XLA's spellings; nothing means all devices in one group.
+Groups = Sequence[Ints] | str
+_Values = HloValue | Sequence[HloValue]
+
+
+class CollectiveMethods(BuilderCore):
+    """`replica_groups` are lists, or text such as `[2,4]<=[8]`; several operands give a tuple."""
+
+    def replica_id(self) -> HloValue:
+        return self.instruction("replica-id")
+
+    def partition_id(self) -> HloValue:
+        return self.instruction("partition-id")
+
+    def all_reduce(self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any) -> HloValue:
+        """Options of all reducing collectives: `channel_id`, `constrain_layout`, `use_global_device_ids`."""
+        return self._reducing("all-reduce", operands, to_apply, replica_groups, options)
+
+    def all_reduce_start(
+        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any
+    ) -> HloValue:
+        return self._reducing("all-reduce-start", operands, to_apply, replica_groups, options)
+
+    def all_reduce_done(self, start: HloValue) -> HloValue:
+        return self.instruction("all-reduce-done", [start], start.shape)
+
+    def reduce_scatter(
+        self,
+        operands: _Values,
+        dimension: int,
+        to_apply: ComputationLike,
+        replica_groups: Groups = (),
+        shard_count: int | None = None,
+        **options: Any,
+    ) -> HloValue:
+        """Each device gets its part along `dimension`; `shard_count` is the size of a group, read off lists of groups."""
+        count = _shard_count(replica_groups, shard_count)
+        shapes = [_resized(value, dimension, 1, count) for value in values_of(operands)]
+        return self._reducing(
+            "reduce-scatter", operands, to_apply, replica_groups, {**options, "dimensions": [dimension]}, _one_or_tuple(shapes)
+        )
+
+    def all_gather(
+        self,
+        operands: _Values,
+        dimension: int,
+        replica_groups: Groups = (),
+        shard_count: int | None = None,
+        **options: Any,
+    ) -> HloValue:
+        """`shard_count` is the size of a group, read off lists of groups."""
+        count = _shard_count(replica_groups, shard_count)
+        shape = _one_or_tuple([_resized(value, dimension, count, 1) for value in values_of(operands)])
+        return self.instruction(
+            "all-gather", values_of(operands), shape, dimensions=[dimension], replica_groups=replica_groups, **options
+        )
+
+    def all_gather_start(
+        self,
+        operands: _Values,
+        dimension: int,
+        replica_groups: Groups = (),
+        shard_count: int | None = None,
+        **options: Any,
+    ) -> HloValue:
+        """The tuple of operands and results."""
+        count = _shard_count(replica_groups, shard_count)
+        results = [_resized(value, dimension, count, 1) for value in values_of(operands)]
+        sources = [value.shape for value in values_of(operands)]
+        shape = Shape.make_tuple((_one_or_tuple(sources), _one_or_tuple(results)))
+        return self.instruction(
+            "all-gather-start", values_of(operands), shape, dimensions=[dimension], replica_groups=replica_groups, **options
+        )
+
+    def all_gather_done(self, start: HloValue) -> HloValue:
+        return self.instruction("all-gather-done", [start], _result_of_start(start))
+
+    def all_to_all(
+        self, operands: _Values, dimension: int | None = None, replica_groups: Groups = (), **options: Any
+    ) -> HloValue:
+        """Of one operand along `dimension`; without it the operands are the parts, and so are the results."""
+        values = values_of(operands)
+        shapes = [value.shape for value in values]
+        shape = shapes[0] if dimension is not None and len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
+        dims = None if dimension is None else [dimension]
+        return self.instruction("all-to-all", values, shape, dimensions=dims, replica_groups=replica_groups, **options)
+
+    def ragged_all_to_all(
+        self,
+        operand: HloValue,
+        output: HloValue,
+        input_offsets: HloValue,
+        send_sizes: HloValue,
+        output_offsets: HloValue,
+        recv_sizes: HloValue,
+        replica_groups: Groups = (),
+        channel_id: int | None = None,
+    ) -> HloValue:
+        operands = [operand, output, input_offsets, send_sizes, output_offsets, recv_sizes]
+        return self.instruction("ragged-all-to-all", operands, output.shape, replica_groups=replica_groups, channel_id=channel_id)
+
+    def collective_broadcast(self, operands: _Values, replica_groups: Groups = (), **options: Any) -> HloValue:
+        """From the first device of each group to the others; options: `channel_id`, `has_dynamic_root`."""
+        values = values_of(operands)
+        return self.instruction("collective-broadcast", values, _shape_of_all(values), replica_groups=replica_groups, **options)
+
+    def collective_permute(
+        self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
+    ) -> HloValue:
+        values = values_of(operands)
+        return self.instruction(
+            "collective-permute", values, _shape_of_all(values), source_target_pairs=source_target_pairs, channel_id=channel_id
+        )
+
+    def collective_permute_start(
+        self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
+    ) -> HloValue:
+        """The tuple of operands and results."""
+        values = values_of(operands)
+        both = Shape.make_tuple((_shape_of_all(values), _shape_of_all(values)))
+        return self.instruction(
+            "collective-permute-start", values, both, source_target_pairs=source_target_pairs, channel_id=channel_id
+        )
+
+    def collective_permute_done(self, start: HloValue) -> HloValue:
+        return self.instruction("collective-permute-done", [start], _result_of_start(start))
+
+    def _reducing(
+        self,
+        opcode: str,
+        operands: _Values,
+        to_apply: ComputationLike,
+        groups: Groups,
+        options: dict[str, Any],
+        shape: Shape | None = None,
+    ) -> HloValue:
+        values = values_of(operands)
+        scalar = scalars_of(values[:1])[0]
+        called = {"to_apply": [self.computation_of(to_apply, [scalar, scalar], "reducer")]}
+        options = {name: value if value is not False else None for name, value in options.items()}
+        return self.instruction(opcode, values, shape or _shape_of_all(values), called=called, replica_groups=groups, **options)
+
+
+def _shard_count(groups: Groups, given: int | None) -> int:
+    if given is not None:
+        return given
+    if isinstance(groups, str) or not groups:
+        raise UsageError("the size of a group does not show in the replica groups", hint="give shard_count")
+    return len(groups[0])
+
+
+def _resized(value: HloValue, dimension: int, factor: int, divisor: int) -> Shape:
+    """Return the shape with a dimension that many times as large."""
+    shape = value.shape
+    if not 0 <= dimension < shape.rank:
+        raise UsageError(f"'{value.name}' of shape {shape.to_string(layout=False)} has no dimension {dimension}")
+    dims = list(shape.dims)
+    dims[dimension] = dims[dimension] * factor // divisor
+    return Shape.array(shape.element_type, tuple(dims))
+
+
+def _one_or_tuple(shapes: Sequence[Shape]) -> Shape:
+    return shapes[0] if len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
+
+
+def _shape_of_all(values: Sequence[HloValue]) -> Shape:
+    return _one_or_tuple([value.shape for value in values])
+
+
+def _result_of_start(start: HloValue) -> Shape:
+    if len(start.shape.tuple_shapes) < 2:
+        raise UsageError(f"'{start.name}' of shape {start.shape.to_string(layout=False)} is no start")
+    return start.shape.tuple_shapes[1]

@@ -1,0 +1,395 @@
+"""What every builder method stands on: values, instructions with inferred shapes, computations, modules."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self, TypeAlias
+
+from hlo_run.builder.spelling import attribute_value, header_value
+from hlo_run.builder.values import ShapeLike, TypeLike, literal_of, shape_of, type_of
+from hlo_run.errors import HloRunError, ParseError, UsageError, Where
+from hlo_run.hlo.attributes import CALLED_ATTRIBUTES
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule, NameUniquer
+from hlo_run.hlo.instruction_rules import Draft, settle
+from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
+from hlo_run.hlo.parser import UNKNOWN_SHAPE
+from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.verify import verify_module
+from hlo_run.ops.infer import infer_shape
+
+_PACKAGE = os.path.dirname(__file__)
+
+
+class HloValue:
+    """The result of an instruction under construction; Python's operators make elementwise instructions of it.
+
+    `/`, `%`, `>>` of integers are HLO's: truncating, with the dividend's sign, arithmetic for signed types. `==` and `!=`
+    keep Python's meaning (the same instruction); `builder.compare` compares elements. A number on the other side becomes a
+    constant of this value's element type, a scalar is broadcast. `value[i]` is an element of a tuple.
+    """
+
+    __slots__ = ("builder", "instruction")
+
+    def __init__(self, builder: BuilderCore, instruction: HloInstruction) -> None:
+        self.builder = builder
+        self.instruction = instruction
+
+    @property
+    def shape(self) -> Shape:
+        return self.instruction.shape
+
+    @property
+    def name(self) -> str:
+        return self.instruction.name
+
+    def annotate(
+        self, *, name: str | None = None, control_predecessors: Sequence[HloValue] | None = None, **attributes: Any
+    ) -> Self:
+        """Set the name, control predecessors, and attributes that every opcode has; return the value itself.
+
+        `sharding`, `frontend_attributes` (a mapping), `metadata` (a mapping), `backend_config`, `statistics`, `origin`,
+        `parameter_replication`. Raises ParseError for any other and for text that is no value of it.
+        """
+        self.builder.set_attributes(self.instruction, attributes)
+        if name is not None:
+            self.instruction.name = self.builder.free_name(name)
+        if control_predecessors is not None:
+            self.instruction.control_predecessors = [self.builder.operand(p).instruction for p in control_predecessors]
+        return self
+
+    def __getitem__(self, index: int) -> HloValue:
+        if not self.shape.is_tuple:
+            raise UsageError(f"'{self.name}' of shape {self.shape.to_string(layout=False)} is no tuple")
+        if not 0 <= index < len(self.shape.tuple_shapes):
+            raise IndexError(index)  # what ends Python's own loops over the value
+        return self.builder.instruction("get-tuple-element", [self], index=index)
+
+    def __len__(self) -> int:
+        return len(self.shape.tuple_shapes)
+
+    def __bool__(self) -> bool:
+        raise UsageError(f"'{self.name}' has no truth value while the module is built", hint="conditional and select decide")
+
+    def __add__(self, other: Operand) -> HloValue:
+        return self._binary("add", other)
+
+    def __radd__(self, other: Operand) -> HloValue:
+        return self._binary("add", other, swapped=True)
+
+    def __sub__(self, other: Operand) -> HloValue:
+        return self._binary("subtract", other)
+
+    def __rsub__(self, other: Operand) -> HloValue:
+        return self._binary("subtract", other, swapped=True)
+
+    def __mul__(self, other: Operand) -> HloValue:
+        return self._binary("multiply", other)
+
+    def __rmul__(self, other: Operand) -> HloValue:
+        return self._binary("multiply", other, swapped=True)
+
+    def __truediv__(self, other: Operand) -> HloValue:
+        return self._binary("divide", other)
+
+    def __rtruediv__(self, other: Operand) -> HloValue:
+        return self._binary("divide", other, swapped=True)
+
+    def __mod__(self, other: Operand) -> HloValue:
+        return self._binary("remainder", other)
+
+    def __rmod__(self, other: Operand) -> HloValue:
+        return self._binary("remainder", other, swapped=True)
+
+    def __pow__(self, other: Operand) -> HloValue:
+        return self._binary("power", other)
+
+    def __rpow__(self, other: Operand) -> HloValue:
+        return self._binary("power", other, swapped=True)
+
+    def __and__(self, other: Operand) -> HloValue:
+        return self._binary("and", other)
+
+    def __or__(self, other: Operand) -> HloValue:
+        return self._binary("or", other)
+
+    def __xor__(self, other: Operand) -> HloValue:
+        return self._binary("xor", other)
+
+    def __lshift__(self, other: Operand) -> HloValue:
+        return self._binary("shift-left", other)
+
+    def __rshift__(self, other: Operand) -> HloValue:
+        signed = self.shape.is_array and self.shape.dtype.is_signed
+        return self._binary("shift-right-arithmetic" if signed else "shift-right-logical", other)
+
+    def __lt__(self, other: Operand) -> HloValue:
+        return self._binary("compare", other, direction="LT")
+
+    def __le__(self, other: Operand) -> HloValue:
+        return self._binary("compare", other, direction="LE")
+
+    def __gt__(self, other: Operand) -> HloValue:
+        return self._binary("compare", other, direction="GT")
+
+    def __ge__(self, other: Operand) -> HloValue:
+        return self._binary("compare", other, direction="GE")
+
+    def __neg__(self) -> HloValue:
+        return self.builder.instruction("negate", [self])
+
+    def __abs__(self) -> HloValue:
+        return self.builder.instruction("abs", [self])
+
+    def __invert__(self) -> HloValue:
+        return self.builder.instruction("not", [self])
+
+    def __matmul__(self, other: HloValue) -> HloValue:
+        """The product of a matrix or vector and a matrix or vector."""
+        contracting = (max(self.shape.rank - 1, 0),), (max(other.shape.rank - 2, 0),)
+        if self.shape.rank > 2 or other.shape.rank > 2:
+            raise UsageError("@ multiplies matrices and vectors", hint="builder.dot says which dimensions are of the batch")
+        return self.builder.instruction(
+            "dot", [self, other], lhs_contracting_dims=contracting[0], rhs_contracting_dims=contracting[1]
+        )
+
+    def _binary(self, opcode: str, other: Operand, swapped: bool = False, **attributes: Any) -> HloValue:
+        pair = [other, self] if swapped else [self, other]
+        return self.builder.elementwise(opcode, pair, **attributes)
+
+    def __repr__(self) -> str:
+        return repr(self.instruction)
+
+
+# What elementwise methods take; numbers become constants.
+Operand: TypeAlias = "HloValue | bool | int | float | complex"
+# A finished computation; a function from values to a value (or several, a tuple); or the opcode of a binary reducer. The numbers
+# of parameters are spelled out for type checkers, which then know the parameters of a lambda; a `def` may take `*values`.
+_V: TypeAlias = HloValue
+_UpToThree: TypeAlias = Callable[[_V], Any] | Callable[[_V, _V], Any] | Callable[[_V, _V, _V], Any]
+_Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], Any] | Callable[[_V, _V, _V, _V, _V, _V], Any]
+ComputationLike: TypeAlias = HloComputation | _Function | str
+
+
+class BuilderCore:
+    """Builds one computation. Shapes are inferred as soon as an instruction is made; a refused one leaves nothing behind."""
+
+    def __init__(self, name: str = "module") -> None:
+        self.name = name
+        self._computation = HloComputation(name)
+        self._names = NameUniquer()
+        self._scope: dict[str, Any] = {}
+
+    def sub_builder(self, name: str) -> Self:
+        """Return a builder of a computation to call: finish it with `build_computation`."""
+        return type(self)(name)
+
+    @contextmanager
+    def scope(self, **attributes: Any) -> Generator[None]:
+        """Give every instruction made inside these attributes, as `HloValue.annotate` takes them."""
+        outer = self._scope
+        self._scope = {**outer, **attributes}
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def instruction(
+        self,
+        opcode: str,
+        operands: Sequence[HloValue] = (),
+        shape: ShapeLike | None = None,
+        *,
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        result_type: TypeLike | None = None,
+        **attributes: Any,
+    ) -> HloValue:
+        """Add an instruction of any opcode; attributes by XLA's names, those that are None are left out.
+
+        Without `shape` it is inferred, up to the element type if `result_type` is given. Raises ParseError where text of the
+        same instruction would.
+        """
+        written = shape_of(shape) if shape is not None else UNKNOWN_SHAPE
+        made = HloInstruction(opcode, opcode, written, where=_caller())
+        try:
+            made.operands = [self.operand(operand).instruction for operand in operands]
+            made.called = {name: tuple(computations) for name, computations in (called or {}).items()}
+            self._set_own_attributes(made, attributes)
+            _obey_rules(made)
+            _settle(made, None if result_type is None else type_of(result_type))
+            self.set_attributes(made, self._scope)
+        except HloRunError:
+            made.operands, made.called = (), {}  # gone from the use lists
+            raise
+        made.name = self.free_name(opcode)
+        return HloValue(self, self._computation.add(made))
+
+    def _set_own_attributes(self, made: HloInstruction, attributes: Mapping[str, Any]) -> None:
+        opcode = OPCODES.get(made.opcode)
+        if opcode is None:
+            raise ParseError(f"Unknown opcode: {made.opcode}", made.where)
+        if opcode.arity is not None and len(made.operands) != opcode.arity:
+            raise ParseError(f"expects {opcode.arity} operands, but has {len(made.operands)} operands", made.where)
+        given = {name: value for name, value in attributes.items() if value is not None}
+        # In the order of the table, as they print.
+        for name in [*opcode.attributes, *given]:
+            if name in given and name not in made.attrs:
+                if name not in opcode.attributes or name in CALLED_ATTRIBUTES:
+                    raise ParseError(f"'{made.opcode}' has no attribute '{name}'", made.where, f"it may have {opcode.allowed}")
+                made.attrs[name] = attribute_value(made.opcode, name, given[name], made.where)
+        for name in opcode.attributes:
+            if name in opcode.required and name not in made.attrs and name not in made.called:
+                raise ParseError(f"attribute {name} is expected but not seen", made.where)
+
+    def set_attributes(self, instruction: HloInstruction, attributes: Mapping[str, Any]) -> None:
+        """Set attributes that every opcode has; see `HloValue.annotate`."""
+        for name, value in attributes.items():
+            if name not in COMMON_ATTRIBUTES:
+                allowed = ", ".join(COMMON_ATTRIBUTES)
+                raise ParseError(
+                    f"not every instruction has an attribute '{name}'", instruction.where, hint=f"these do: {allowed}"
+                )
+            instruction.attrs[name] = attribute_value(instruction.opcode, name, value, instruction.where)
+        if attributes:
+            _obey_rules(instruction)
+
+    def leaf(self, opcode: str, shape: Shape, attributes: dict[str, Any]) -> HloValue:
+        """Add a parameter or constant, whose attributes are no text."""
+        made = HloInstruction(self.free_name(opcode), opcode, shape, attrs=attributes, where=_caller())
+        self.set_attributes(made, self._scope)
+        return HloValue(self, self._computation.add(made))
+
+    def elementwise(self, opcode: str, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: Any) -> HloValue:
+        """Add an instruction whose operands have equal dimensions: numbers become constants, scalars are broadcast.
+
+        Operands whose numbers are in `scalars` may stay scalars.
+        """
+        typed = [operand for operand in operands if isinstance(operand, HloValue)]
+        if not typed:
+            raise UsageError(f"'{opcode}' needs a value among its operands, not numbers alone", hint="builder.constant makes one")
+        # Of select the first operand is a pred whatever the others are.
+        element_type = next((v.shape.element_type for v in reversed(typed) if v.shape.is_array), "f32")
+        values = [o if isinstance(o, HloValue) else self.constant_of(o, element_type) for o in operands]
+        dims = next((value.shape.dims for value in values if value.shape.rank), ())
+        spread = [
+            value if value.shape.rank or not value.shape.is_array or number in scalars or not dims else self._spread(value, dims)
+            for number, value in enumerate(values)
+        ]
+        return self.instruction(opcode, spread, **attributes)
+
+    def constant_of(self, value: Any, element_type: str | None = None) -> HloValue:
+        """Add a constant."""
+        literal, shape = literal_of(value, element_type)
+        return self.leaf("constant", shape, {"literal": literal})
+
+    def _spread(self, scalar: HloValue, dims: tuple[int, ...]) -> HloValue:
+        return self.instruction("broadcast", [scalar], Shape.array(scalar.shape.element_type, dims), dimensions=())
+
+    def operand(self, value: HloValue) -> HloValue:
+        """Return `value` if it may be used in this computation; raises UsageError."""
+        if not isinstance(value, HloValue):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise UsageError(f"{value!r} is no HloValue", hint="builder.constant makes one of a number or array")
+        if value.builder is not self:
+            raise UsageError(
+                f"'{value.name}' belongs to '{value.builder.name}', not to '{self.name}'", hint="pass it as an operand"
+            )
+        return value
+
+    def free_name(self, name: str) -> str:
+        """Return `name`, or the first `name.N` that this computation has not used."""
+        return self._names.unique(name)
+
+    def computation_of(self, body: ComputationLike, parameters: Sequence[Shape], name: str) -> HloComputation:
+        """Return a computation with these parameters: finished already, or made by a function or of a binary opcode."""
+        if isinstance(body, HloComputation):
+            return body
+        builder = self.sub_builder(name)
+        values = [builder.leaf("parameter", shape, {"parameter_number": n}) for n, shape in enumerate(parameters)]
+        if isinstance(body, str):
+            return builder.build_computation(builder.instruction(body, values))
+        function: Callable[..., Any] = body
+        result = function(*values)
+        if isinstance(result, tuple | list):
+            elements: list[Any] = [*result]
+            result = builder.instruction("tuple", [builder.as_value(element) for element in elements])
+        return builder.build_computation(builder.as_value(result))
+
+    def as_value(self, value: Any) -> HloValue:
+        """Return a value of this computation: itself, or a number as a constant."""
+        return self.operand(value) if isinstance(value, HloValue) else self.constant_of(value)
+
+    def build_computation(self, root: HloValue | None = None, execution_thread: str = "main") -> HloComputation:
+        """Return the computation with `root`, or the last instruction, as its root, for others to call."""
+        if not self._computation.instructions:
+            raise UsageError(f"'{self.name}' has no instruction")
+        self._computation.root = self.operand(root).instruction if root is not None else self._computation.instructions[-1]
+        self._computation.execution_thread = execution_thread
+        return self._computation
+
+    def build(self, root: HloValue | None = None, name: str | None = None, **attributes: Any) -> HloModule:
+        """Return a verified module with this computation as its entry; `root` None means the last instruction.
+
+        The module holds copies: the builder may go on, and computations may be called from other modules too. Further
+        arguments are the header's attributes: `is_scheduled`, `input_output_alias`, `replica_count`, ... Raises ParseError
+        where the verifier does.
+        """
+        entry = self.build_computation(root)
+        where = _caller()
+        draft = HloModule(name or self.name, _callees_first(entry), entry)
+        draft.attrs = {key: header_value(key, value, where) for key, value in attributes.items()}
+        module = draft.clone()
+        if module.attrs.get("is_scheduled"):
+            module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
+        verify_module(module)
+        return module
+
+
+def _obey_rules(made: HloInstruction) -> None:
+    """Do what the text's parser does with an instruction once its attributes are read."""
+    draft = Draft(made.name, made.opcode, made.shape, list(made.operands), {**made.attrs}, made.called)
+    if problem := settle(draft):
+        raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
+    made.shape, made.operands, made.called = draft.shape, draft.operands, draft.called
+    made.attrs.update(draft.attributes)
+
+
+def _settle(made: HloInstruction, element_type: str | None) -> None:
+    """Fill the shape by inference, or hold the given one against it."""
+    expected = infer_shape(made)
+    if made.shape is UNKNOWN_SHAPE:
+        if expected is UNKNOWN_SHAPE:
+            raise ParseError(f"cannot infer shape for opcode: {made.opcode}", made.where, hint="give the argument shape")
+        made.shape = expected
+    if element_type is not None:
+        made.shape = made.shape.with_element_type(element_type)
+        expected = infer_shape(made)
+    if not expected.compatible(made.shape):
+        found, wanted = made.shape.to_string(layout=False), expected.to_string(layout=False)
+        raise ParseError(f"'{made.name}' ({made.opcode}): shape mismatch: expected {wanted}, found {found}", made.where)
+
+
+def _callees_first(entry: HloComputation) -> list[HloComputation]:
+    """Return `entry` and all it calls, each after those it calls itself."""
+    order: dict[HloComputation, None] = {}
+    stack: list[tuple[HloComputation, bool]] = [(entry, False)]
+    while stack:
+        computation, expanded = stack.pop()
+        if expanded:
+            order.setdefault(computation)
+        elif computation not in order:
+            called = [c for instruction in computation.instructions for c in instruction.called_computations]
+            stack.append((computation, True))
+            stack.extend((c, False) for c in reversed(called))
+    return list(order)
+
+
+def _caller() -> Where | None:
+    """Return the line outside of the builder that is running, so that errors point into the user's program."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - what warnings.warn uses as well
+    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _PACKAGE:
+        frame = frame.f_back
+    source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).rstrip("\n")
+    return Where(frame.f_code.co_filename, frame.f_lineno, len(source) - len(source.lstrip()) + 1, source)

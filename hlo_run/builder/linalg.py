@@ -1,0 +1,288 @@
+"""Builder methods of reductions, windows, sorting, products, linear algebra and normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
+from hlo_run.builder.shaping import Ints, scalars_of, values_of
+
+# A Window, a sequence of WindowDim, a mapping such as {"size": [3, 3], "pad": [(1, 1), (1, 1)]}, or text.
+WindowLike = Any
+# One of `default`, `high`, `highest` per operand.
+Precision = Sequence[str] | str | None
+
+
+class LinalgMethods(BuilderCore):
+    """Reducers are computations, functions of values, or opcodes such as `"add"`."""
+
+    def reduce(
+        self,
+        operands: HloValue | Sequence[HloValue],
+        init_values: HloValue | Sequence[HloValue],
+        dimensions: Ints,
+        to_apply: ComputationLike,
+    ) -> HloValue:
+        """Several operands are reduced together, to a tuple; `to_apply` takes all accumulators, then all elements."""
+        arrays, inits = values_of(operands), values_of(init_values)
+        reducer = self.computation_of(to_apply, scalars_of([*inits, *arrays]), "reducer")
+        return self.instruction("reduce", [*arrays, *inits], dimensions=dimensions, called={"to_apply": [reducer]})
+
+    def reduce_window(
+        self,
+        operands: HloValue | Sequence[HloValue],
+        init_values: HloValue | Sequence[HloValue],
+        window: WindowLike,
+        to_apply: ComputationLike,
+    ) -> HloValue:
+        arrays, inits = values_of(operands), values_of(init_values)
+        reducer = self.computation_of(to_apply, scalars_of([*inits, *arrays]), "reducer")
+        return self.instruction("reduce-window", [*arrays, *inits], window=window, called={"to_apply": [reducer]})
+
+    def select_and_scatter(
+        self,
+        operand: HloValue,
+        source: HloValue,
+        init_value: HloValue,
+        window: WindowLike,
+        select: ComputationLike,
+        scatter: ComputationLike,
+    ) -> HloValue:
+        """`select` may be a function of two scalars to a pred."""
+        scalars = scalars_of([operand, operand])
+        called = {
+            "select": [self.computation_of(select, scalars, "select")],
+            "scatter": [self.computation_of(scatter, scalars_of([source, init_value]), "scatter")],
+        }
+        return self.instruction("select-and-scatter", [operand, source, init_value], window=window, called=called)
+
+    def map(self, operands: HloValue | Sequence[HloValue], to_apply: ComputationLike, dimensions: Ints | None = None) -> HloValue:
+        """Apply a computation of scalars to every element; `dimensions` must be all, which is the default."""
+        arrays = values_of(operands)
+        dims = dimensions if dimensions is not None else range(arrays[0].shape.rank)
+        body = self.computation_of(to_apply, scalars_of(arrays), "mapped")
+        return self.instruction("map", arrays, dimensions=dims, called={"to_apply": [body]})
+
+    def sort(
+        self,
+        operands: HloValue | Sequence[HloValue],
+        dimension: int,
+        to_apply: ComputationLike,
+        is_stable: bool = False,
+    ) -> HloValue:
+        """`to_apply` says if the first of two elements comes first; with several operands it takes a pair of each."""
+        arrays = values_of(operands)
+        pairs = [shape for shape in scalars_of(arrays) for _ in range(2)]
+        comparator = self.computation_of(to_apply, pairs, "compare")
+        return self.instruction(
+            "sort", arrays, dimensions=[dimension], is_stable=is_stable or None, called={"to_apply": [comparator]}
+        )
+
+    def topk(self, operand: HloValue, k: int, largest: bool = True, is_stable: bool = True) -> HloValue:
+        """The k largest (smallest) along the last dimension, and where they stood (s32), as a tuple."""
+        return self.instruction(
+            "topk", [operand], k=k, largest=None if largest else False, is_stable=None if is_stable else False
+        )
+
+    def scan(
+        self,
+        operands: Sequence[HloValue],
+        dimension: int,
+        num_carries: int,
+        to_apply: ComputationLike,
+        is_reverse: bool = False,
+        is_associative: bool = False,
+    ) -> HloValue:
+        """`operands` are the inputs, then the `num_carries` initial carries; so are the parameters of `to_apply`."""
+        values = list(operands)
+        inputs, carries = values[: len(values) - num_carries], values[len(values) - num_carries :]
+        shapes = [_without(value, dimension) for value in inputs] + [value.shape for value in carries]
+        return self.instruction(
+            "scan",
+            values,
+            dimensions=[dimension],
+            num_carries=num_carries,
+            is_reverse=is_reverse or None,
+            is_associative=is_associative or None,
+            called={"to_apply": [self.computation_of(to_apply, shapes, "scan_body")]},
+        )
+
+    def dot(
+        self,
+        lhs: HloValue,
+        rhs: HloValue,
+        *,
+        lhs_contracting_dims: Ints,
+        rhs_contracting_dims: Ints,
+        lhs_batch_dims: Ints = (),
+        rhs_batch_dims: Ints = (),
+        element_type: str | None = None,
+        operand_precision: Precision = None,
+        algorithm: str | None = None,
+    ) -> HloValue:
+        """`element_type` is the result's, where it is not the operands'."""
+        return self._dot(
+            "dot",
+            [lhs, rhs],
+            element_type,
+            lhs_batch_dims=lhs_batch_dims or None,
+            lhs_contracting_dims=lhs_contracting_dims,
+            rhs_batch_dims=rhs_batch_dims or None,
+            rhs_contracting_dims=rhs_contracting_dims,
+            operand_precision=operand_precision,
+            algorithm=algorithm,
+        )
+
+    def ragged_dot(
+        self,
+        lhs: HloValue,
+        rhs: HloValue,
+        group_sizes: HloValue,
+        *,
+        lhs_contracting_dims: Ints,
+        rhs_contracting_dims: Ints,
+        lhs_ragged_dims: Ints,
+        rhs_group_dims: Ints = (),
+        lhs_batch_dims: Ints = (),
+        rhs_batch_dims: Ints = (),
+        element_type: str | None = None,
+        operand_precision: Precision = None,
+    ) -> HloValue:
+        return self._dot(
+            "ragged-dot",
+            [lhs, rhs, group_sizes],
+            element_type,
+            lhs_batch_dims=lhs_batch_dims or None,
+            lhs_contracting_dims=lhs_contracting_dims,
+            rhs_batch_dims=rhs_batch_dims or None,
+            rhs_contracting_dims=rhs_contracting_dims,
+            lhs_ragged_dims=lhs_ragged_dims,
+            rhs_group_dims=rhs_group_dims,
+            operand_precision=operand_precision,
+        )
+
+    def scaled_dot(
+        self,
+        lhs: HloValue,
+        rhs: HloValue,
+        lhs_scale: HloValue,
+        rhs_scale: HloValue,
+        *,
+        lhs_contracting_dims: Ints,
+        rhs_contracting_dims: Ints,
+        lhs_batch_dims: Ints = (),
+        rhs_batch_dims: Ints = (),
+        element_type: str | None = None,
+        operand_precision: Precision = None,
+    ) -> HloValue:
+        """Operands with a scale per block; the order of operands is lhs, rhs, lhs_scale, rhs_scale."""
+        return self._dot(
+            "scaled-dot",
+            [lhs, rhs, lhs_scale, rhs_scale],
+            element_type,
+            lhs_batch_dims=lhs_batch_dims or None,
+            lhs_contracting_dims=lhs_contracting_dims,
+            rhs_batch_dims=rhs_batch_dims or None,
+            rhs_contracting_dims=rhs_contracting_dims,
+            operand_precision=operand_precision,
+        )
+
+    def convolution(
+        self,
+        lhs: HloValue,
+        rhs: HloValue,
+        *,
+        window: WindowLike,
+        dim_labels: str,
+        feature_group_count: int = 1,
+        batch_group_count: int = 1,
+        element_type: str | None = None,
+        operand_precision: Precision = None,
+        convolution_kind: str | None = None,
+        algorithm: str | None = None,
+        sparsity_config: str | None = None,
+    ) -> HloValue:
+        """`dim_labels` is written like `b01f_01io->b01f`; sizes of `window` are the kernel's spatial ones."""
+        return self._dot(
+            "convolution",
+            [lhs, rhs],
+            element_type,
+            window=window,
+            dim_labels=dim_labels,
+            feature_group_count=None if feature_group_count == 1 else feature_group_count,
+            batch_group_count=None if batch_group_count == 1 else batch_group_count,
+            convolution_kind=convolution_kind,
+            operand_precision=operand_precision,
+            algorithm=algorithm,
+            sparsity_config=sparsity_config,
+        )
+
+    def _dot(self, opcode: str, operands: list[HloValue], element_type: str | None, **attributes: Any) -> HloValue:
+        return self.instruction(opcode, operands, result_type=element_type, **attributes)
+
+    def fft(self, operand: HloValue, fft_type: str, fft_length: Ints) -> HloValue:
+        """`fft_type` is FFT, IFFT, RFFT or IRFFT; `fft_length` has the sizes of the innermost dimensions."""
+        return self.instruction("fft", [operand], fft_type=fft_type, fft_length=fft_length)
+
+    def triangular_solve(
+        self,
+        a: HloValue,
+        b: HloValue,
+        left_side: bool = True,
+        lower: bool = True,
+        unit_diagonal: bool = False,
+        transpose_a: str = "NO_TRANSPOSE",
+    ) -> HloValue:
+        """Solve op(a) x = b, or x op(a) = b; `transpose_a` is NO_TRANSPOSE, TRANSPOSE or ADJOINT."""
+        return self.instruction(
+            "triangular-solve",
+            [a, b],
+            left_side=left_side or None,
+            lower=lower or None,
+            unit_diagonal=unit_diagonal or None,
+            transpose_a=transpose_a,
+        )
+
+    def cholesky(self, a: HloValue, lower: bool = True) -> HloValue:
+        return self.instruction("cholesky", [a], lower=lower or None)
+
+    def batch_norm_training(
+        self, operand: HloValue, scale: HloValue, offset: HloValue, epsilon: float, feature_index: int
+    ) -> HloValue:
+        """The tuple of output, batch mean and batch variance."""
+        operands = [operand, scale, offset]
+        return self.instruction("batch-norm-training", operands, epsilon=epsilon, feature_index=feature_index)
+
+    def batch_norm_inference(
+        self,
+        operand: HloValue,
+        scale: HloValue,
+        offset: HloValue,
+        mean: HloValue,
+        variance: HloValue,
+        epsilon: float,
+        feature_index: int,
+    ) -> HloValue:
+        operands = [operand, scale, offset, mean, variance]
+        return self.instruction("batch-norm-inference", operands, epsilon=epsilon, feature_index=feature_index)
+
+    def batch_norm_grad(
+        self,
+        operand: HloValue,
+        scale: HloValue,
+        mean: HloValue,
+        variance: HloValue,
+        grad_output: HloValue,
+        epsilon: float,
+        feature_index: int,
+    ) -> HloValue:
+        """The tuple of the gradients of operand, scale and offset."""
+        operands = [operand, scale, mean, variance, grad_output]
+        return self.instruction("batch-norm-grad", operands, epsilon=epsilon, feature_index=feature_index)
+
+
+def _without(value: HloValue, dimension: int) -> Any:
+    """Return the shape of one step of a scan's input: the array without the dimension it runs along."""
+    shape = value.shape
+    return type(shape).array(shape.element_type, (*shape.dims[:dimension], *shape.dims[dimension + 1 :]))

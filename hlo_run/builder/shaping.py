@@ -1,0 +1,150 @@
+"""Builder methods of parameters, constants and of opcodes that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
+from hlo_run.builder.values import ShapeLike, TypeLike, shape_of, type_of
+from hlo_run.hlo.shape import Shape
+
+Ints = Sequence[int]
+
+
+class ShapingMethods(BuilderCore):
+    """`dimensions` are dimension numbers, `sizes` are extents."""
+
+    def parameter(self, number: int, shape: ShapeLike, name: str | None = None) -> HloValue:
+        """Parameter `number` (from 0) of this computation."""
+        value = self.leaf("parameter", shape_of(shape), {"parameter_number": number})
+        return value.annotate(name=name or f"p{number}")
+
+    def constant(self, value: Any, element_type: TypeLike | None = None) -> HloValue:
+        """An array, a number, nested lists of numbers, or a tuple of such; Python numbers become pred, s32, f32 or c64."""
+        return self.constant_of(value, None if element_type is None else type_of(element_type))
+
+    def iota(self, shape: ShapeLike, iota_dimension: int = 0) -> HloValue:
+        """Counts from 0 along a dimension."""
+        return self.instruction("iota", [], shape, iota_dimension=iota_dimension)
+
+    def broadcast(self, operand: HloValue, sizes: Ints, dimensions: Ints = ()) -> HloValue:
+        """An array of `sizes`, in which `dimensions` are the operand's (XlaBuilder's BroadcastInDim)."""
+        shape = Shape.array(operand.shape.element_type, tuple(sizes))
+        return self.instruction("broadcast", [operand], shape, dimensions=dimensions)
+
+    def reshape(self, operand: HloValue, sizes: Ints, inferred_dimension: int | None = None) -> HloValue:
+        """`inferred_dimension` names the dimension that takes what is left over where sizes are dynamic."""
+        shape = Shape.array(operand.shape.element_type, tuple(sizes))
+        return self.instruction("reshape", [operand], shape, inferred_dimension=inferred_dimension)
+
+    def dynamic_reshape(self, operand: HloValue, sizes: Sequence[HloValue], shape: ShapeLike) -> HloValue:
+        """To `shape` (its dimensions are bounds), with the sizes given by scalars."""
+        return self.instruction("dynamic-reshape", [operand, *sizes], shape)
+
+    def bitcast(self, operand: HloValue, shape: ShapeLike) -> HloValue:
+        """The same bytes as another shape and layout."""
+        return self.instruction("bitcast", [operand], shape)
+
+    def transpose(self, operand: HloValue, dimensions: Ints) -> HloValue:
+        """Dimension i of the result is dimension `dimensions[i]` of the operand."""
+        return self.instruction("transpose", [operand], dimensions=dimensions)
+
+    def reverse(self, operand: HloValue, dimensions: Ints) -> HloValue:
+        return self.instruction("reverse", [operand], dimensions=dimensions)
+
+    def concatenate(self, operands: Sequence[HloValue], dimension: int) -> HloValue:
+        return self.instruction("concatenate", operands, dimensions=[dimension])
+
+    def slice(self, operand: HloValue, ranges: Sequence[Any]) -> HloValue:
+        """`ranges` has (start, limit) or (start, limit, stride) per dimension."""
+        return self.instruction("slice", [operand], slice=ranges)
+
+    def dynamic_slice(self, operand: HloValue, starts: Sequence[HloValue], sizes: Ints) -> HloValue:
+        """`starts` are scalars, one per dimension."""
+        shape = Shape.array(operand.shape.element_type, tuple(sizes))
+        return self.instruction("dynamic-slice", [operand, *starts], shape, dynamic_slice_sizes=sizes)
+
+    def dynamic_update_slice(self, operand: HloValue, update: HloValue, starts: Sequence[HloValue]) -> HloValue:
+        return self.instruction("dynamic-update-slice", [operand, update, *starts], operand.shape)
+
+    def pad(self, operand: HloValue, padding_value: HloValue, padding: Sequence[Ints] | str) -> HloValue:
+        """`padding` has (low, high) or (low, high, interior) per dimension; edges may be negative."""
+        return self.instruction("pad", [operand, padding_value], padding=padding)
+
+    def gather(
+        self,
+        operand: HloValue,
+        indices: HloValue,
+        *,
+        offset_dims: Ints,
+        collapsed_slice_dims: Ints,
+        start_index_map: Ints,
+        index_vector_dim: int,
+        slice_sizes: Ints,
+        operand_batching_dims: Ints = (),
+        start_indices_batching_dims: Ints = (),
+        indices_are_sorted: bool = False,
+    ) -> HloValue:
+        return self.instruction(
+            "gather",
+            [operand, indices],
+            offset_dims=offset_dims,
+            collapsed_slice_dims=collapsed_slice_dims,
+            start_index_map=start_index_map,
+            operand_batching_dims=operand_batching_dims or None,
+            start_indices_batching_dims=start_indices_batching_dims or None,
+            index_vector_dim=index_vector_dim,
+            slice_sizes=slice_sizes,
+            indices_are_sorted=indices_are_sorted or None,
+        )
+
+    def scatter(
+        self,
+        operands: HloValue | Sequence[HloValue],
+        indices: HloValue,
+        updates: HloValue | Sequence[HloValue],
+        to_apply: ComputationLike,
+        *,
+        update_window_dims: Ints,
+        inserted_window_dims: Ints,
+        scatter_dims_to_operand_dims: Ints,
+        index_vector_dim: int,
+        input_batching_dims: Ints = (),
+        scatter_indices_batching_dims: Ints = (),
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+    ) -> HloValue:
+        """`to_apply` takes the old scalars of all operands, then the updates."""
+        arrays, changes = values_of(operands), values_of(updates)
+        return self.instruction(
+            "scatter",
+            [*arrays, indices, *changes],
+            called={"to_apply": [self.computation_of(to_apply, scalars_of([*arrays, *changes]), "scatter_computation")]},
+            update_window_dims=update_window_dims,
+            inserted_window_dims=inserted_window_dims,
+            scatter_dims_to_operand_dims=scatter_dims_to_operand_dims,
+            input_batching_dims=input_batching_dims or None,
+            scatter_indices_batching_dims=scatter_indices_batching_dims or None,
+            index_vector_dim=index_vector_dim,
+            indices_are_sorted=indices_are_sorted or None,
+            unique_indices=unique_indices or None,
+        )
+
+    def get_dimension_size(self, operand: HloValue, dimension: int) -> HloValue:
+        """The size at run time, as s32."""
+        return self.instruction("get-dimension-size", [operand], dimensions=[dimension])
+
+    def set_dimension_size(self, operand: HloValue, size: HloValue, dimension: int) -> HloValue:
+        """The same array with a dynamic dimension of `size` (an s32 scalar)."""
+        return self.instruction("set-dimension-size", [operand, size], dimensions=[dimension])
+
+
+def values_of(values: HloValue | Sequence[HloValue]) -> list[HloValue]:
+    """Return a list of one value or several."""
+    return [values] if isinstance(values, HloValue) else list(values)
+
+
+def scalars_of(values: Sequence[HloValue]) -> list[Shape]:
+    """Return the scalar shape of each value's elements: what a reducer takes."""
+    return [Shape.array(value.shape.element_type, ()) for value in values]

@@ -1,0 +1,169 @@
+"""Python values as attribute values: they are spelled as HLO text and read by the text's own readers.
+
+So a module that is built cannot differ from one that is parsed, and what the text refuses is refused here too. A `str`
+is taken for the text itself wherever the attribute is not a string.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hlo_run.builder.values import literal_of, shape_of
+from hlo_run.errors import HloRunError, ParseError, Where
+from hlo_run.hlo.attributes import AttributeValue, Window, WindowDim, attribute_kind
+from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.literal import format_literal
+from hlo_run.hlo.parser import HEADER_ATTRIBUTES
+
+
+def attribute_value(opcode: str, name: str, value: Any, where: Where | None) -> AttributeValue:
+    """Return attribute `name` of an opcode for a Python value; raises ParseError if the attribute cannot have it."""
+    return _read(name, _SPELL.get(name, _plain)(value), attribute_kind(opcode, name).parse, where)
+
+
+def header_value(name: str, value: Any, where: Where | None) -> AttributeValue:
+    """Return module attribute `name` for a Python value; raises ParseError if there is no such attribute or value."""
+    if name not in HEADER_ATTRIBUTES:
+        raise ParseError(f"a module has no attribute '{name}'", where, hint=f"it may have {', '.join(HEADER_ATTRIBUTES)}")
+    return _read(name, _SPELL.get(name, _plain)(value), HEADER_ATTRIBUTES[name], where)
+
+
+def _read(name: str, text: str, parse: Callable[[Lexer], AttributeValue], where: Where | None) -> AttributeValue:
+    try:
+        lexer = Lexer(f"{name}={text}", "<attribute>")
+        value = parse(lexer)
+        if lexer.kind != "eof":
+            raise lexer.error(f"unexpected {lexer.seen()} after the value")
+    except HloRunError as error:
+        raise ParseError(f"attribute {name}={text[:200]}: {error.message}", where, error.hint) from None
+    return value
+
+
+def _plain(value: Any) -> str:
+    """Spell bools, numbers, (nested) sequences of numbers; text stays."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, Iterable):
+        parts: list[Any] = [*value]
+        return "{" + ",".join(_plain(part) for part in parts) + "}"
+    # numpy's numbers, among others.
+    return str(value.item()) if hasattr(value, "item") else str(value)
+
+
+def _quoted(value: Any) -> str:
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else "{" + ",".join(value) + "}"
+
+
+def _json_or_quoted(value: Any) -> str:
+    """Spell a backend config: a mapping becomes JSON, text that begins with a brace is JSON already."""
+    if isinstance(value, Mapping):
+        return json.dumps(value, separators=(",", ":"))
+    return value if str(value).startswith("{") else _quoted(value)
+
+
+def _metadata(value: str | Mapping[str, Any]) -> str:
+    if isinstance(value, str):
+        return value
+    fields = (f"{key}={_quoted(field) if isinstance(field, str) else _plain(field)}" for key, field in value.items())
+    return "{" + " ".join(fields) + "}"
+
+
+def _frontend(value: str | Mapping[str, Any]) -> str:
+    if isinstance(value, str):
+        return value
+    return "{" + ",".join(f"{key}={_json_or_quoted(field)}" for key, field in value.items()) + "}"
+
+
+def _slice(value: str | Sequence[Sequence[int]]) -> str:
+    """Spell (start, limit) or (start, limit, stride) per dimension."""
+    if isinstance(value, str):
+        return value
+    return "{" + ", ".join("[" + ":".join(map(str, bounds)) + "]" for bounds in value) + "}"
+
+
+def _padding(value: str | Sequence[Sequence[int]]) -> str:
+    return value if isinstance(value, str) else "x".join("_".join(map(str, edges)) for edges in value)
+
+
+def _window(value: Any) -> str:
+    """Spell a Window, its WindowDims, or a mapping of XLA's field names (size, stride, pad, lhs_dilate, ..)."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        fields: dict[str, Any] = {**value}
+        return "{" + " ".join(f"{key}={_window_field(key, field)}" for key, field in fields.items()) + "}"
+    dims: Sequence[WindowDim] = value.dims if isinstance(value, Window) else value
+    named = {
+        "size": [dim.size for dim in dims],
+        "stride": [dim.stride for dim in dims],
+        "pad": [(dim.pad_low, dim.pad_high) for dim in dims],
+        "lhs_dilate": [dim.base_dilation for dim in dims],
+        "rhs_dilate": [dim.window_dilation for dim in dims],
+        "rhs_reversal": [int(dim.reversal) for dim in dims],
+    }
+    return _window(named) if dims else "{}"
+
+
+def _window_field(key: str, field: Any) -> str:
+    if isinstance(field, str):
+        return field
+    return _padding(field) if key == "pad" else "x".join(str(int(size)) for size in field)
+
+
+def _shapes(value: str | Sequence[Any]) -> str:
+    return value if isinstance(value, str) else "{" + ", ".join(str(shape_of(shape)) for shape in value) + "}"
+
+
+def _aliasing(value: str | Mapping[Any, Any]) -> str:
+    """Spell {output index: (operand, operand index)}, or (parameter, index, kind) of a module; a bare operand means index {}."""
+    return value if isinstance(value, str) else "{" + ", ".join(_alias(*entry) for entry in value.items()) + "}"
+
+
+def _module_aliasing(value: str | Mapping[Any, Any]) -> str:
+    # XLA prints blanks inside these braces, and not inside those of an instruction.
+    return value if isinstance(value, str) else "{ " + ", ".join(_alias(*entry) for entry in value.items()) + " }"
+
+
+def _alias(output: Any, source: Any) -> str:
+    operand, index, *kind = (source, ()) if isinstance(source, int) else source
+    return f"{_plain(output)}: ({', '.join([str(operand), _plain(index), *kind])})"
+
+
+def _donors(value: str | Sequence[Any]) -> str:
+    if isinstance(value, str):
+        return value
+    pairs = [(donor, ()) if isinstance(donor, int) else donor for donor in value]
+    return "{ " + ", ".join(f"({parameter}, {_plain(index)})" for parameter, index in pairs) + " }"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    literal, shape = literal_of(value)
+    return f"{shape} {format_literal(literal, shape)}"
+
+
+_SPELL: dict[str, Callable[[Any], str]] = {
+    "slice": _slice,
+    "padding": _padding,
+    "window": _window,
+    "metadata": _metadata,
+    "frontend_attributes": _frontend,
+    "backend_config": _json_or_quoted,
+    "operand_precision": _words,
+    "operand_layout_constraints": _shapes,
+    "output_to_operand_aliasing": _aliasing,
+    "input_output_alias": _module_aliasing,
+    "buffer_donor": _donors,
+    "literal": _literal,
+    "outfeed_shape": lambda value: str(shape_of(value)),
+    **dict.fromkeys(("custom_call_target", "infeed_config", "outfeed_config", "async_execution_thread"), _quoted),
+}

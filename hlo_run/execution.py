@@ -1,0 +1,237 @@
+"""The iterations of one file: arguments from where the flags say, the run, the expected result, the comparison."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
+from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal, literal_to_string
+from hlo_run.hlo.shape import Shape
+from hlo_run.options import Options
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.findings import Findings
+from hlo_run.reference.literal_files import read_values, write_values
+from hlo_run.reference.random import RandomEngine
+from hlo_run.results import FileResult, IterationResult
+
+# The seed of the module's own random numbers, as in XLA's tools.
+MODULE_SEED = 42
+
+
+class Console(Protocol):
+    """Where a run's text goes: results to `out`, everything else to `err`; both add the last newline."""
+
+    def out(self, text: str) -> None: ...
+
+    def out_bytes(self, data: bytes) -> None: ...
+
+    def err(self, text: str) -> None: ...
+
+    def error(self, error: HloRunError) -> None: ...
+
+    def mismatch(self, findings: Findings) -> None: ...
+
+    def busy(self, what: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file's place on the command line, from 0, among `count` files."""
+
+    number: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """A platform as the iterations see it: a name, a line on the device, and (arguments, module seed) to result."""
+
+    platform: str
+    description: str
+    run: Callable[[Sequence[Literal], int], Literal]
+
+
+def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
+    """Return the file for one run: `path` itself if there is only one run, else with the run's numbers before the ending.
+
+    `in.npz` becomes `in.0002.npz` for the third of several files, `in.0002.iteration1.npz` with several iterations.
+    """
+    numbers = [f"{place.number:04d}"] if place.count > 1 else []
+    numbers += [f"iteration{iteration}"] if options.iterations > 1 else []
+    stem, ending = (path[:-4], ".npz") if path.endswith(".npz") else (path, "")
+    return ".".join([stem, *numbers]) + ending
+
+
+class Arguments:
+    """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
+
+    def __init__(self, options: Options, module: HloModule, given: Sequence[Literal], place: Place) -> None:
+        self._options, self._module, self._given, self._place = options, module, list(given), place
+        self._engine = RandomEngine(options.seed)
+        self._shapes = [parameter.shape for parameter in module.entry.parameters]
+
+    def next(self, iteration: int) -> tuple[list[Literal], str]:
+        """Return the arguments of an iteration (they count from 1), and where they came from, in a few words."""
+        options = self._options
+        if options.inputs:
+            path = _existing_path(options.inputs, options, self._place, iteration)
+            names = [f"parameter {number} (%{p.name})" for number, p in enumerate(self._module.entry.parameters)]
+            values, source = read_values(path, "arg", self._shapes, names), path
+        elif self._given:
+            values, source = self._given, "the input file"
+        else:
+            zero = not options.random_init_input_literals
+            values = make_fake_arguments(self._module, self._engine, options.use_large_float_range, zero)
+            source = "zeros" if zero else f"seed {options.seed}"
+        if options.save_inputs:
+            path = run_path(options.save_inputs, options, self._place, iteration)
+            write_values(path, {"arg": list(zip(values, self._shapes, strict=True))})
+        return values, source
+
+
+def _existing_path(path: str, options: Options, place: Place, iteration: int) -> str:
+    """Return the file of one run if there is one, as the saving flags name it, else the file for all runs."""
+    own = run_path(path, options, place, iteration)
+    return own if os.path.exists(own) else path
+
+
+def error_spec(options: Options) -> ErrorSpec:
+    """Return the bounds of the flags; raises UsageError for those that make no sense."""
+    for name in ("abs_error_bound", "rel_error_bound"):
+        if not getattr(options, name) >= 0:
+            raise UsageError(f"--{name}={getattr(options, name):g} is not a bound", hint="bounds are 0 or larger")
+    return ErrorSpec(
+        abs=options.abs_error_bound,
+        rel=options.rel_error_bound,
+        relaxed_nans=options.relaxed_nans,
+        fewer_infs_ok=options.fewer_infs_ok,
+        low_precision=_low_precision(options.low_precision_fp_error_spec),
+    )
+
+
+def _low_precision(text: str) -> tuple[str, int] | None:
+    """Return (type, number of values) of `f8e4m3fn,1`; None for nothing."""
+    if not text:
+        return None
+    name, _, count = text.partition(",")
+    if name not in DTYPES or not DTYPES[name].is_float or not count.isdecimal():
+        hint = "TYPE,N: a float type and how many of its values two results may be apart, f8e4m3fn,1"
+        raise UsageError(f"--low_precision_fp_error_spec={text} is no type and number", hint=hint)
+    return name, int(count)
+
+
+class Execution:
+    """Runs a module that is ready to run, `--iterations` times, and fills in `result`."""
+
+    def __init__(
+        self, options: Options, console: Console, module: HloModule, arguments: Arguments, place: Place, result: FileResult
+    ) -> None:
+        self._options, self._console, self._module, self._place, self._result = options, console, module, place, result
+        self._spec = error_spec(options)
+        self._arguments = arguments
+        self._shape: Shape = module.entry.root.shape
+
+    def run(self, runner: Runner, reference: str) -> None:
+        """Run and compare with the platform `reference`, if any; raises the first iteration's Mismatch after all of them."""
+        options, console = self._options, self._console
+        mismatches: list[Mismatch] = []
+        for iteration in range(1, options.iterations + 1):
+            if options.iterations != 1:
+                console.err(f"\n=== Iteration {iteration}")
+            try:
+                self._run_once(runner, reference, iteration)
+            except Mismatch as mismatch:
+                mismatches.append(mismatch)
+        if reference:
+            console.err(f"{len(mismatches)}/{options.iterations} runs failed.")
+        if mismatches:
+            raise mismatches[0]
+
+    def _run_once(self, runner: Runner, reference: str, iteration: int) -> None:
+        options, console = self._options, self._console
+        seed = iteration if options.different_random_seeds else MODULE_SEED
+        arguments, source = self._arguments.next(iteration)
+        done = IterationResult(iteration, source)
+        self._result.iterations.append(done)
+        if options.print_literals:
+            for number, (argument, parameter) in enumerate(zip(arguments, self._module.entry.parameters, strict=True)):
+                console.out(f"\n** Argument {number} **\n{literal_to_string(argument, parameter.shape)}")
+        where = f" ({runner.description})" if runner.description else ""
+        console.err(f"Running HLO module with runner {runner.platform}{where}...")
+        actual = self._timed(lambda: runner.run(arguments, seed))
+        self._save_outputs(iteration, actual)
+        if options.print_literals:
+            console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, self._shape)}")
+        if not reference:
+            console.err("Skipping reference runner")
+            return
+        expected = self._expected(reference, arguments, seed, iteration)
+        if options.print_literals:
+            console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, self._shape)}")
+        done.comparison = compare(expected, actual, self._shape, self._spec)
+        if not done.comparison.ok:
+            done.findings = done.comparison.examine(lambda: self._precise(arguments, seed))
+            self._report(done.comparison, done.findings, runner.platform, reference, iteration)
+        console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
+        console.err(done.comparison.summary())
+
+    def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int) -> Literal:
+        """Return what the result should be: from a file, or from the reference."""
+        options = self._options
+        if options.expected_output:
+            path = _existing_path(options.expected_output, options, self._place, iteration)
+            return read_values(path, "out", [self._shape], ["the result"])[0]
+        self._console.err(f"Running HLO module with runner {reference}...")
+        return self._timed(lambda: InterpreterBackend().run_module(self._module, arguments, seed))
+
+    def _precise(self, arguments: Sequence[Literal], seed: int) -> Literal | None:
+        """Return the result in float64, to tell a bug from an ill-conditioned module; None where that cannot be had."""
+        try:
+            with self._console.busy("evaluating in float64"):
+                return InterpreterBackend().run_module(self._module, arguments, seed, precision="f64")
+        except (Unsupported, DeviceError, MemoryError) as error:
+            self._console.err(f"no float64 values: {error}")
+            return None
+
+    def _report(self, comparison: Comparison, findings: Findings, platform: str, reference: str, iteration: int) -> None:
+        """Show what differs, save it where asked to, and raise the Mismatch."""
+        self._save_differences(iteration, comparison)
+        self._console.mismatch(findings)
+        raise Mismatch(comparison.summary(), notes=(f"{platform} and {reference} differ in {self._result.file}",))
+
+    def _save_outputs(self, iteration: int, actual: Literal) -> None:
+        if self._options.save_outputs:
+            path = run_path(self._options.save_outputs, self._options, self._place, iteration)
+            write_values(path, {"out": [(actual, self._shape)]})
+
+    def _save_differences(self, iteration: int, comparison: Comparison) -> None:
+        """Write the saved outputs anew, with what was expected and a mask of the mismatches."""
+        if not self._options.save_outputs or comparison.problem:
+            return
+        path = run_path(self._options.save_outputs, self._options, self._place, iteration)
+        leaves = comparison.leaves
+        masks = comparison.masks()
+        write_values(
+            path,
+            {
+                "out": [(leaf.actual, leaf.shape) for leaf in leaves],
+                "expected": [(leaf.expected, leaf.shape) for leaf in leaves],
+                "mismatch": [(mask, leaf.shape.with_element_type("pred")) for leaf, mask in zip(leaves, masks, strict=True)],
+            },
+        )
+
+    def _timed(self, work: Callable[[], Literal]) -> Literal:
+        begin = time.perf_counter()
+        with self._console.busy("running"):
+            result = work()
+        self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
+        return result

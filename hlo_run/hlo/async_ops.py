@@ -1,0 +1,35 @@
+"""Async ops: a start, any number of updates and a done around one called computation; questions about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The graph prints itself, and the printer asks these questions.
+    from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+ASYNC_OPCODES = ("async-start", "async-update", "async-done")
+MAIN_THREAD = "main"
+
+
+def async_start(instruction: HloInstruction) -> HloInstruction | None:
+    """Return the start of the chain that an async op belongs to; None if the chain is broken."""
+    while instruction.opcode in ("async-update", "async-done") and len(instruction.operands) == 1:
+        instruction = instruction.operands[0]
+    return instruction if instruction.opcode == "async-start" else None
+
+
+def execution_thread(start: HloInstruction) -> str:
+    """Return the thread that an async-start names, `main` if it names none."""
+    return str(start.attrs.get("async_execution_thread", MAIN_THREAD))
+
+
+def is_one_instruction(computation: HloComputation) -> bool:
+    """True if all but the root are parameters, so that the short spelling says everything (XLA's rule)."""
+    root = computation.root
+    return all(i is root or i.opcode == "parameter" for i in computation.instructions)
+
+
+def is_async_wrapper(computation: HloComputation) -> bool:
+    """True if an async-start calls the computation."""
+    return any(caller.opcode == "async-start" for caller in computation.callers)

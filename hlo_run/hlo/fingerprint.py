@@ -1,0 +1,48 @@
+"""What a module means, as a digest: texts that differ in names, metadata or the order of computations have the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hlo_run.hlo.instruction_printer import InstructionPrinter
+from hlo_run.hlo.print_options import FINGERPRINT, PrintOptions
+from hlo_run.hlo.printer import computation_order, header_to_string, instruction_order
+
+if TYPE_CHECKING:
+    # A module knows its fingerprint, so the graph needs this first.
+    from hlo_run.hlo.graph import HloComputation, HloModule
+
+# XLA's fingerprint leaves out most constants; this one leaves out nothing that has a meaning.
+_OPTIONS = replace(FINGERPRINT, essential_constants=False, large_constants=True, backend_config=True, origin=False)
+
+
+def module_fingerprint(module: HloModule) -> str:
+    """Return a digest of the header and of what every computation does."""
+    digests: dict[HloComputation, str] = {}
+    for computation in computation_order(module):
+        digests[computation] = _digest(computation, digests)
+    lines = [header_to_string(module, _OPTIONS), digests[module.entry]]
+    lines += sorted(digest for computation, digest in digests.items() if not computation.callers)
+    return _sha256(lines)
+
+
+def _digest(computation: HloComputation, digests: dict[HloComputation, str]) -> str:
+    """Return the digest of one computation; those that it calls have theirs already and stand in the text by it."""
+
+    def called(callee: HloComputation, options: PrintOptions, indent: int) -> str:
+        # A cycle of calls has no digest, but such a module is refused elsewhere.
+        return digests.get(callee, "itself")
+
+    printer = InstructionPrinter(_OPTIONS, 0, called)
+    lines = [computation.execution_thread]
+    for instruction in instruction_order(computation):
+        lines.append(printer.text(instruction))
+        lines += [f"after {printer.name(predecessor)}" for predecessor in instruction.control_predecessors]
+    lines.append(f"root {printer.name(computation.root)}")
+    return _sha256(lines)
+
+
+def _sha256(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

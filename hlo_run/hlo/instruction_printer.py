@@ -1,0 +1,211 @@
+"""One instruction to text: `%name = SHAPE opcode(operands), attributes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, is_one_instruction
+from hlo_run.hlo.attributes import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
+from hlo_run.hlo.literal import Literal, format_literal
+from hlo_run.hlo.opcodes import OPCODES
+from hlo_run.hlo.print_options import PrintOptions
+
+if TYPE_CHECKING:
+    # A module prints itself, so the graph needs the printer first.
+    from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+PrintNested: TypeAlias = "Callable[[HloComputation, PrintOptions, int], str]"
+
+_BEFORE_CONTROL = ("sharding", "frontend_attributes")
+_AFTER_CONTROL = ("statistics", "parameter_replication", "result_accuracy")
+_COMMON = frozenset((*_BEFORE_CONTROL, *_AFTER_CONTROL, "origin", "metadata", "backend_config"))
+_NOT_BEFORE = _COMMON | {"is_composite"}
+_DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
+_LISTS = ("branch_computations", "called_computations")
+# Integers beyond this many are never essential.
+_MAX_ESSENTIAL_ELEMENTS = 500_000
+_MAX_COMPACT_OPERANDS = 4
+
+
+def short_name(name: str) -> str:
+    """Return a name without what follows its first dot."""
+    return name.partition(".")[0]
+
+
+class InstructionPrinter:
+    """Prints the instructions of one computation, whose canonical names count from 0.
+
+    `indent` is that of the computation; `nested` prints a called body.
+    """
+
+    def __init__(self, options: PrintOptions, indent: int, nested: PrintNested) -> None:
+        self._options = options
+        self._indent = indent
+        self._nested = nested
+        self._numbers: dict[HloInstruction, int] = {}
+
+    def text(self, instruction: HloInstruction) -> str:
+        """Return the instruction in one line (more, if called bodies are printed in it)."""
+        options = self._options
+        opcode = instruction.opcode
+        if opcode in ASYNC_OPCODES and (body := self._sugared(instruction)) is not None:
+            opcode = f"{body.root.opcode}-{opcode.removeprefix('async-')}"
+        shape = ""
+        if options.result_shape and instruction.shape.element_type != "unknown":
+            shape = f"{instruction.shape.to_string(options.layouts)} "
+        # The operands come first: canonical names count in the order of their first use.
+        arguments = self._arguments(instruction)
+        head = f"{self.name(instruction)} = {shape}{opcode}({arguments})"
+        attributes = self._attributes(instruction)
+        return f"{head}, {', '.join(attributes)}" if attributes else head
+
+    def is_folded(self, instruction: HloInstruction) -> bool:
+        """True for a get-tuple-element that its users print as `%t#0`."""
+        return self._options.compact_get_tuple_element and instruction.opcode == "get-tuple-element" and not instruction.is_root
+
+    def _sugared(self, instruction: HloInstruction) -> HloComputation | None:
+        """Return the computation that the short spelling of an async op stands for, if that spelling is wanted and fits."""
+        start = async_start(instruction) if self._options.async_sugar else None
+        body = start.called["calls"][0] if start is not None and "calls" in start.called else None
+        return body if body is not None and is_one_instruction(body) else None
+
+    def name(self, instruction: HloInstruction) -> str:
+        """Return what the instruction is called here."""
+        if self._options.canonical_names:
+            return f"tmp_{self._numbers.setdefault(instruction, len(self._numbers))}"
+        return self._plain_name(instruction)
+
+    def _plain_name(self, instruction: HloInstruction | HloComputation) -> str:
+        name = instruction.name if self._options.ids else short_name(instruction.name)
+        return f"%{name}" if self._options.percent else name
+
+    def _arguments(self, instruction: HloInstruction) -> str:
+        if instruction.opcode == "parameter":
+            return str(instruction.attrs["parameter_number"])
+        if instruction.opcode == "constant":
+            return self._constant(instruction)
+        options = self._options
+        operands = instruction.operands
+        left_out = len(operands) - _MAX_COMPACT_OPERANDS if options.compact_operands else 0
+        if left_out > 0:
+            operands = operands[:_MAX_COMPACT_OPERANDS]
+        interval = options.operand_index_interval
+        parts = [
+            (f"/*index={number}*/" if interval and number and number % interval == 0 else "") + self._operand(operand)
+            for number, operand in enumerate(operands)
+        ]
+        return ", ".join(parts) + (f", ...(+{left_out})" if left_out > 0 else "")
+
+    def _operand(self, operand: HloInstruction) -> str:
+        options = self._options
+        shape = operand.shape.to_string(options.layouts) if options.operand_shapes else ""
+        indices = ""
+        while self.is_folded(operand):
+            indices = f"#{operand.attrs['index']}{indices}"
+            operand = operand.operands[0]
+        name = f"{self.name(operand)}{indices}" if options.operand_names or options.canonical_names else ""
+        return f"{shape} {name}" if shape and name else shape + name
+
+    def _constant(self, instruction: HloInstruction) -> str:
+        """Return what a constant prints in its parentheses, `{...}` where the options leave it out."""
+        shape, options = instruction.shape, self._options
+        literal: Literal = instruction.attrs["literal"]
+        if options.essential_constants:
+            return _essential(instruction)
+        is_large = shape.is_tuple or (shape.is_array and shape.element_count > options.large_constant_elements)
+        if is_large and not options.large_constants:
+            return "{...}"
+        return format_literal(literal, shape, reads_back=options.large_constants)
+
+    def _attributes(self, instruction: HloInstruction) -> list[str]:
+        """Return `name=value` of each attribute in XLA's order."""
+        options = self._options
+        parts = self._extra_attributes(instruction)
+        if options.origin:
+            parts.append(_common(instruction, "origin"))
+        if options.metadata:
+            parts.append(_common(instruction, "metadata"))
+        if options.backend_config:
+            parts.append(_common(instruction, "backend_config"))
+        return [part for part in parts if part]
+
+    def _extra_attributes(self, instruction: HloInstruction, has_outer_frontend: bool = False) -> list[str]:
+        """Return all but origin, metadata and backend config; what is left out is empty.
+
+        `has_outer_frontend`: the frontend attributes are printed already, by the async-start around the instruction.
+        """
+        if not instruction.attrs and not instruction.called and not instruction.control_predecessors:
+            return []
+        parts: list[str] = []
+        if self._options.extra_attributes:
+            opcode = OPCODES.get(instruction.opcode)
+            own = opcode.attributes if opcode else tuple(instruction.attrs)
+            if instruction.opcode == "async-start":
+                is_sugared = self._sugared(instruction) is not None
+                own = ("async_execution_thread",) if is_sugared else ("async_execution_thread", "output_to_operand_aliasing")
+            parts += [self._own(instruction, name) for name in own if name not in CALLED_ATTRIBUTES and name not in _NOT_BEFORE]
+        parts += self._called(instruction)
+        if self._options.extra_attributes and "is_composite" in instruction.attrs:
+            parts.append(self._own(instruction, "is_composite"))
+        parts += [_common(instruction, name) for name in _BEFORE_CONTROL if not (has_outer_frontend and name != "sharding")]
+        if self._options.control_dependencies and instruction.control_predecessors:
+            names = ", ".join(self._plain_name(predecessor) for predecessor in instruction.control_predecessors)
+            parts.append(f"control-predecessors={{{names}}}")
+        return parts + [_common(instruction, name) for name in _AFTER_CONTROL]
+
+    def _called(self, instruction: HloInstruction) -> list[str]:
+        """Return the called computations by name or in full; of a sugared async-start what it wraps."""
+        options = self._options
+        if instruction.opcode == "async-start" and (body := self._sugared(instruction)) is not None:
+            wrapped = self._extra_attributes(body.root, "frontend_attributes" in instruction.attrs)
+            aliasing = [self._own(instruction, "output_to_operand_aliasing")] if options.extra_attributes else []
+            return wrapped + aliasing + (self._bodies(instruction) if options.nested_computations else [])
+        if options.nested_computations:
+            return self._bodies(instruction)
+        parts: list[str] = []
+        for name, computations in instruction.called.items():
+            names = ", ".join(self._plain_name(computation) for computation in computations)
+            parts.append(f"{name}={{{names}}}" if name in _LISTS else f"{name}={names}")
+        return parts
+
+    def _bodies(self, instruction: HloInstruction) -> list[str]:
+        parts: list[str] = []
+        for name, computations in instruction.called.items():
+            bodies = ",\n".join(self._nested(computation, self._options, self._indent + 1) for computation in computations)
+            parts.append(f"{name}={{\n{bodies}\n}}" if name in _LISTS else f"{name}=\n{bodies}")
+        return parts
+
+    def _own(self, instruction: HloInstruction, name: str) -> str:
+        """Return `name=value` of one attribute of the opcode's own, empty if XLA does not print it."""
+        value = instruction.attrs.get(name)
+        if value is None:
+            return ""
+        kind = attribute_kind(instruction.opcode, name)
+        if kind.is_hidden(value):
+            return ""
+        if name == "type" and value == _DEFAULT_COMPARISON.get(instruction.operands[0].shape.dtype.kind):
+            return ""
+        return f"{name}={kind.format(value)}"
+
+
+def _common(instruction: HloInstruction, name: str) -> str:
+    value = instruction.attrs.get(name)
+    if value is None:
+        return ""
+    kind = ATTRIBUTES[name]
+    return "" if kind.is_hidden(value) else f"{name}={kind.format(value)}"
+
+
+def _essential(instruction: HloInstruction) -> str:
+    """Return a constant as XLA's fingerprint sees it: all 0, all 1, integers; anything else is `{...}`."""
+    literal, shape = instruction.attrs["literal"], instruction.shape
+    if isinstance(literal, tuple):
+        return "{...}" if any(not leaf.dtype.is_integer for _, leaf in shape.leaves()) else format_literal(literal, shape)
+    is_zero = not np.any(literal) and not (shape.dtype.is_float and np.any(np.signbit(literal)))
+    if is_zero or np.all(literal == np.ones((), literal.dtype)):
+        return "0" if is_zero else "1"
+    is_integer = shape.dtype.is_integer and shape.element_count <= _MAX_ESSENTIAL_ELEMENTS
+    return format_literal(literal, shape) if is_integer else "{...}"

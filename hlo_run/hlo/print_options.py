@@ -1,0 +1,73 @@
+"""What is printed of a module, and XLA's usual choices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class PrintOptions:
+    """What is printed; the defaults are XLA's `HloPrintOptions::Default`.
+
+    `operand_index_interval` N puts `/*index=N*/` before every Nth operand, 0 none. Without `large_constants` arrays of
+    more than `large_constant_elements` and tuples print `{...}`; with it everything reads back, -0.0 included.
+    `essential_constants` prints integers and what is all 0 or all 1, nothing else. `compact_operands` stops after the
+    fourth of more operands. `compact_get_tuple_element` prints `%t#0` for operands and leaves the get-tuple-element lines
+    out. `canonical_names` numbers the instructions of each computation, `nested_computations` prints called bodies in
+    the place of their names, `in_creation_order` prints computations so and not callees first, `ids` keeps what follows
+    the first dot of a name, and the names of module and computations. `async_sugar` writes `add-start` for an
+    async-start of a computation that holds one add. `indent` counts steps of two blanks.
+    """
+
+    percent: bool = True
+    program_shape: bool = True
+    result_shape: bool = True
+    layouts: bool = True
+    operand_shapes: bool = False
+    operand_names: bool = True
+    operand_index_interval: int = 5
+    compact_operands: bool = False
+    compact_get_tuple_element: bool = False
+    large_constants: bool = False
+    large_constant_elements: int = 10
+    essential_constants: bool = False
+    extra_attributes: bool = True
+    full_replica_groups: bool = False
+    origin: bool = True
+    metadata: bool = True
+    backend_config: bool = True
+    control_dependencies: bool = True
+    canonical_names: bool = False
+    nested_computations: bool = False
+    in_creation_order: bool = False
+    ids: bool = True
+    async_sugar: bool = True
+    indent: int = 0
+
+
+DEFAULT = PrintOptions()
+SHORT_PARSABLE = PrintOptions(
+    percent=False,
+    program_shape=False,
+    operand_index_interval=0,
+    large_constants=True,
+    metadata=False,
+    control_dependencies=False,
+)
+CANONICAL = PrintOptions(
+    percent=False,
+    program_shape=False,
+    operand_shapes=True,
+    operand_names=False,
+    operand_index_interval=0,
+    metadata=False,
+    backend_config=False,
+    control_dependencies=False,
+    canonical_names=True,
+    nested_computations=True,
+)
+FINGERPRINT = replace(CANONICAL, essential_constants=True, full_replica_groups=True, in_creation_order=True, ids=False)
+# What XLA's dumps use unless flags say otherwise.
+DUMP = PrintOptions(compact_get_tuple_element=True, async_sugar=False)
+# What reads back as an equal module.
+FULL = PrintOptions(large_constants=True, async_sugar=False)

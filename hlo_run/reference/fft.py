@@ -1,0 +1,39 @@
+"""`fft`: transforms of one to three innermost dimensions, computed in double."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.reference.values import Array, arrays_row, narrow, table
+
+
+def _fft(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    shape = instruction.shape
+    if 0 in shape.dims or operands[0].size == 0:
+        return np.zeros(shape.dims, shape.dtype.numpy)
+    lengths: tuple[int, ...] = instruction.attrs["fft_length"]
+    return narrow(transform(operands[0], instruction.attrs["fft_type"], lengths), shape.dtype)
+
+
+def transform(array: Array, kind: str, lengths: Sequence[int]) -> Array:
+    """Return the transform of the innermost `len(lengths)` dimensions; inverses divide by the number of elements.
+
+    A real result takes the last of `lengths` from half as many numbers and ignores the imaginary parts that the
+    symmetry of a real signal's transform forbids.
+    """
+    axes = range(-len(lengths), 0)
+    match kind:
+        case "FFT":
+            return np.fft.fftn(array.astype(np.complex128, copy=False), axes=axes)
+        case "IFFT":
+            return np.fft.ifftn(array.astype(np.complex128, copy=False), axes=axes)
+        case "RFFT":
+            return np.fft.rfftn(array.astype(np.float64, copy=False), lengths, axes)
+        case _:
+            return np.fft.irfftn(array.astype(np.complex128, copy=False), lengths, axes)
+
+
+EVALUATE = table(arrays_row("fft", _fft))

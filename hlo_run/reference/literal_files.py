@@ -1,0 +1,207 @@
+"""Arguments and results in files of numpy's: `.npz` with a key per array, `.npy` with one array.
+
+Arrays are numbered: tuples become their leaves, depth first, tokens none. The keys are a prefix (`arg`, `out`) and the
+number. Types that numpy lacks are stored as their bytes, u8 or u16 of the same dimensions (types below a byte: one byte
+per element), and KEY.dtype is the name that ml_dtypes gives the type.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from hlo_run.errors import UsageError
+from hlo_run.hlo.dtype import DTYPES, DType
+from hlo_run.hlo.shape import Shape
+from hlo_run.reference.bits import element_bits, from_element_bits
+from hlo_run.reference.values import TOKEN, Array, Value
+
+_BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
+
+
+def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence[str]) -> list[Value]:
+    """Return one value per shape from an `.npz` file, or from `.npy` files, one per array, with commas between.
+
+    `names` say in errors what each value is. Raises UsageError for a file that cannot be read, a key that is missing
+    or too many, and an array of another type or other dimensions.
+    """
+    leaves = [(name, index, leaf) for name, shape in zip(names, shapes, strict=True) for index, leaf in _array_leaves(shape)]
+    single = path.endswith(".npy")
+    arrays = _read_npys(path.split(","), len(leaves)) if single else _read_npz(path, prefix, len(leaves))
+    checked: list[Array] = []
+    for (key, array), (name, index, shape) in zip(arrays, leaves, strict=True):
+        what = f"{name}{{{','.join(map(str, index))}}}" if index else name
+        # An .npy file cannot name a type that numpy lacks, so its bits are taken as they are.
+        raw = _are_bits(array, shape.dtype, unsigned=single)
+        checked.append(_checked(_from_bytes(array, shape.dtype) if raw else array, shape, f"{key} is", what))
+    remaining = iter(checked)
+    return [_assemble(shape, remaining) for shape in shapes]
+
+
+def write_values(path: str, groups: Mapping[str, Sequence[tuple[Value, Shape]]]) -> None:
+    """Write an `.npz` file: per prefix, values with their shapes. Raises UsageError where it cannot be written.
+
+    The file is the same, byte for byte, for the same values.
+    """
+    entries: dict[str, Array] = {}
+    for prefix, values in groups.items():
+        arrays = [leaf for value, shape in values for leaf in _arrays(value, shape)]
+        for number, (array, dtype) in enumerate(arrays):
+            stored = array if dtype.numpy.isbuiltin == 1 else array.view(np.dtype(f"u{array.dtype.itemsize}"))
+            if stored is not array:
+                entries[f"{prefix}{number}.dtype"] = np.array(dtype.numpy.name)
+            entries[f"{prefix}{number}"] = stored
+    try:
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, **entries)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be written: {error.strerror or error}") from None
+
+
+def _array_leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:
+    return ((index, leaf) for index, leaf in shape.leaves() if leaf.is_array)
+
+
+def _arrays(value: Value, shape: Shape) -> Iterator[tuple[Array, DType]]:
+    """Yield every array of a value, contiguous, with its type."""
+    if shape.is_tuple:
+        assert isinstance(value, tuple)
+        for part, element in zip(value, shape.tuple_shapes, strict=True):
+            yield from _arrays(part, element)
+    elif shape.is_array:
+        array = np.asarray(value)
+        yield np.ascontiguousarray(array).reshape(array.shape), shape.dtype
+
+
+def _assemble(shape: Shape, arrays: Iterator[Array]) -> Value:
+    """Return a value of `shape` from its arrays in order."""
+    if shape.is_tuple:
+        return tuple(_assemble(element, arrays) for element in shape.tuple_shapes)
+    return next(arrays) if shape.is_array else TOKEN
+
+
+def _read_npz(path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]:
+    """Yield what an error calls the array, and the array, of every key in turn."""
+    try:
+        # numpy leaves a file open that it cannot make sense of.
+        with open(path, "rb") as file:
+            yield from _npz_arrays(file, path, prefix, count)
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from None
+
+
+def _npz_arrays(file: BinaryIO, path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]:
+    loaded: Any = np.load(file, allow_pickle=False)
+    if not _is_npz(loaded):
+        raise UsageError(f"'{path}' holds one array, not named ones", hint="call it .npy to give one argument")
+    with loaded as data:
+        _check_keys(path, prefix, count, data.files)
+        for number in range(count):
+            key = f"{prefix}{number}"
+            name = str(data[f"{key}.dtype"]) if f"{key}.dtype" in data.files else ""
+            what = f"{key} of '{path}'"
+            yield what, _as_named_type(_an_array(data[key], what), name, what)
+
+
+def _check_keys(path: str, prefix: str, count: int, keys: Sequence[str]) -> None:
+    numbered = [key for key in keys if key.startswith(prefix) and key[len(prefix) :].isdigit()]
+    missing = [key for number in range(count) if (key := f"{prefix}{number}") not in keys]
+    if missing:
+        has = f"it has {', '.join(sorted(numbered, key=lambda key: int(key[len(prefix) :])))}" if numbered else "it has none"
+        raise UsageError(f"'{path}' has no {missing[0]}: {count} arrays are needed", notes=(has,))
+    if len(numbered) > count:
+        extra = next(key for key in numbered if int(key[len(prefix) :]) >= count or key != f"{prefix}{int(key[len(prefix) :])}")
+        raise UsageError(f"'{path}' has {extra}, but only {count} arrays are needed", hint="tuples are given as their leaves")
+
+
+def _read_npys(paths: Sequence[str], count: int) -> Iterator[tuple[str, Array]]:
+    if len(paths) != count:
+        raise UsageError(f"{count} arrays are needed, {len(paths)} .npy files are given", hint="tuples are given as their leaves")
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                array: Any = np.load(file, allow_pickle=False)  # an array, or an NpzFile
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise _unreadable(path, error) from None
+        if _is_npz(array):
+            raise UsageError(f"'{path}' holds named arrays, not one", hint="give an .npz file alone")
+        yield f"'{path}'", _an_array(array, f"'{path}'")
+
+
+def _is_npz(loaded: object) -> bool:
+    return isinstance(loaded, np.lib.npyio.NpzFile)
+
+
+def _an_array(value: Any, what: str) -> Array:
+    """Return what numpy loaded; an entry of a zip file may be anything."""
+    if hasattr(value, "dtype"):
+        return np.asarray(value)
+    raise UsageError(f"{what} is no array")
+
+
+def _unreadable(path: str, error: Exception) -> UsageError:
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"'{path}' does not exist")
+    if isinstance(error, OSError) and error.strerror:
+        return UsageError(f"'{path}' cannot be read: {error.strerror}")
+    return UsageError(f"'{path}' is no file of numpy arrays, or a damaged one", notes=(str(error).split("\n", 1)[0],))
+
+
+def _as_named_type(array: Array, name: str, what: str) -> Array:
+    """Return an array whose type the file names, if it does."""
+    if not name:
+        return array
+    kind: Any = getattr(ml_dtypes, name, None)
+    row = DTYPES.get(name) or (_BY_NUMPY.get(np.dtype(kind)) if isinstance(kind, type) else None)
+    if row is None or row.numpy.itemsize != array.dtype.itemsize:
+        raise UsageError(f"{what} is {array.dtype.name}, which cannot be '{name}'")
+    return _from_bytes(array, row)
+
+
+def _are_bits(array: Array, dtype: DType, unsigned: bool) -> bool:
+    """True if the array holds nothing but the bytes of elements of a type that numpy lacks."""
+    if dtype.numpy.isbuiltin == 1 or array.dtype.itemsize != dtype.numpy.itemsize:
+        return False
+    # Without ml_dtypes' name numpy writes void.
+    is_void = array.dtype.type is np.void and array.dtype.names is None
+    return is_void or (unsigned and array.dtype.kind == "u")
+
+
+def _from_bytes(array: Array, dtype: DType) -> Array:
+    """Return the elements whose bytes an array holds; of those below 8 bits the unused bits do not matter."""
+    stored = np.ascontiguousarray(array).reshape(-1).view(np.dtype(f"u{array.dtype.itemsize}"))
+    if dtype.bits < 8:
+        stored = stored & np.uint8((1 << dtype.bits) - 1)
+    return from_element_bits(stored, dtype).reshape(array.shape)
+
+
+def _checked(array: Array, shape: Shape, found: str, what: str) -> Array:
+    """Return the array if it can be a value of `shape`, in our byte order and contiguous."""
+    dtype = shape.dtype
+    if array.dtype.newbyteorder("=") != dtype.numpy or not _dims_fit(array.shape, shape):
+        row = _BY_NUMPY.get(array.dtype.newbyteorder("="))
+        given = f"{row.name if row else array.dtype.name}[{','.join(map(str, array.shape))}]"
+        raise UsageError(f"{found} {given}, {what} is {shape.to_string(layout=False)}", hint=_type_hint(array, dtype))
+    line = np.ascontiguousarray(array, dtype.numpy).reshape(-1)
+    if dtype.is_integer and dtype.bits < 8:
+        # The high bits of such an ml_dtypes int may be anything in a file.
+        line = from_element_bits(element_bits(line, dtype), dtype)
+    return line.reshape(array.shape)
+
+
+def _dims_fit(dims: tuple[int, ...], shape: Shape) -> bool:
+    dynamic = shape.dynamic_dims or (False,) * shape.rank
+    return len(dims) == shape.rank and all(
+        size == bound or (is_dynamic and size < bound) for size, bound, is_dynamic in zip(dims, shape.dims, dynamic, strict=True)
+    )
+
+
+def _type_hint(array: Array, dtype: DType) -> str:
+    if dtype.numpy.isbuiltin == 1 or array.dtype.kind not in "ui" or array.dtype.itemsize != dtype.numpy.itemsize:
+        return ""
+    return f"if these are its bits, say so: an entry KEY.dtype of '{dtype.numpy.name}' beside the key"

@@ -1,0 +1,51 @@
+"""NaNs and infinities on the two sides of a comparison, counted by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from hlo_run.reference.values import Array
+
+
+@dataclass(slots=True)
+class SpecialValues:
+    """How many elements are of each class; a complex number is NaN or infinite if a part of it is."""
+
+    nan_on_both_sides: int = 0
+    nan_expected_only: int = 0
+    nan_actual_only: int = 0
+    same_infinity: int = 0
+    opposite_infinity: int = 0
+    infinity_expected_only: int = 0
+    infinity_actual_only: int = 0
+
+    def add(self, expected: Array, actual: Array) -> None:
+        """Take more elements into account, given in their computing type."""
+        finite = np.isfinite(expected) & np.isfinite(actual)
+        if finite.all():
+            return
+        want, got = expected[~finite], actual[~finite]
+        want_nan, got_nan = np.isnan(want), np.isnan(got)
+        want_inf, got_inf = np.isinf(want) & ~want_nan, np.isinf(got) & ~got_nan
+        numbers = ~want_nan & ~got_nan
+        same = want == got
+        for name, found in (
+            ("nan_on_both_sides", want_nan & got_nan),
+            ("nan_expected_only", want_nan & ~got_nan),
+            ("nan_actual_only", ~want_nan & got_nan),
+            ("same_infinity", want_inf & got_inf & same),
+            ("opposite_infinity", want_inf & got_inf & ~same),
+            ("infinity_expected_only", numbers & want_inf & ~got_inf),
+            ("infinity_actual_only", numbers & ~want_inf & got_inf),
+        ):
+            setattr(self, name, getattr(self, name) + int(np.count_nonzero(found)))
+
+    def counts(self) -> dict[str, int]:
+        """Return the count of every class by its name."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    def texts(self) -> list[str]:
+        """Return a line for every class that occurs."""
+        return [f"{name.replace('_', ' ').replace('nan', 'NaN')}: {count}" for name, count in self.counts().items() if count]

@@ -1,0 +1,87 @@
+"""`cholesky` and `triangular-solve`, computed in double; only the chosen triangle is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.reference.values import Array, arrays_row, narrow, precise_type, table, widen
+
+# Rows solved one after the other before their part of all later rows is subtracted by one product of matrices.
+_BLOCK_ROWS = 32
+
+
+def _cholesky(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    """The triangle that is not asked for is zero; a matrix that is not positive definite becomes NaN."""
+    dtype = instruction.shape.dtype
+    lower = instruction.attrs.get("lower", False) is True
+    wide = widen(operands[0], instruction.operands[0].shape.dtype)
+    matrix = wide.astype(precise_type(wide.dtype))
+    factor = cholesky(matrix if lower else _adjoint(matrix))
+    return narrow(factor if lower else _adjoint(factor), dtype)
+
+
+def _adjoint(matrix: Array) -> Array:
+    return np.conj(np.swapaxes(matrix, -1, -2))
+
+
+def cholesky(matrix: Array) -> Array:
+    """Return L of L·Lᴴ for the matrices whose lower triangles are given; all NaN where there is none."""
+    if not matrix.size:
+        return matrix
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        # numpy says no more than that some matrix failed: find out which.
+        stack = matrix.reshape(-1, *matrix.shape[-2:])
+        return np.stack([_cholesky_or_nan(one) for one in stack]).reshape(matrix.shape)
+
+
+def _cholesky_or_nan(matrix: Array) -> Array:
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return np.full_like(matrix, np.nan)
+
+
+def _triangular_solve(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    attrs, dtype = instruction.attrs, instruction.shape.dtype
+    types = [operand.shape.dtype for operand in instruction.operands]
+    wide = [widen(operand, kind) for operand, kind in zip(operands, types, strict=True)]
+    matrix, right = (x.astype(precise_type(x.dtype)) for x in wide)
+    lower = attrs.get("lower", False) is True
+    transpose: str = attrs.get("transpose_a", "NO_TRANSPOSE")
+    # Every form becomes: a lower triangle, from the left.
+    if transpose == "ADJOINT":
+        matrix = np.conj(matrix)
+    from_left = attrs.get("left_side", False) is True
+    if (transpose in ("TRANSPOSE", "ADJOINT")) == from_left:
+        matrix, lower = np.swapaxes(matrix, -1, -2), not lower
+    right = right if from_left else np.swapaxes(right, -1, -2)
+    if not lower:
+        matrix, right = np.flip(matrix, (-1, -2)), np.flip(right, -2)
+    solution = solve_lower(matrix, right, attrs.get("unit_diagonal", False) is True)
+    solution = solution if lower else np.flip(solution, -2)
+    return narrow(solution if from_left else np.swapaxes(solution, -1, -2), dtype)
+
+
+def solve_lower(matrix: Array, right: Array, unit_diagonal: bool) -> Array:
+    """Return x of L·x = right by forward substitution; a zero on the diagonal divides as floats do.
+
+    Each row needs all rows before it: the loop over rows is the algorithm. Stacks and columns go at once.
+    """
+    out = right.copy()
+    rows = matrix.shape[-1]
+    for begin in range(0, rows, _BLOCK_ROWS):
+        end = min(begin + _BLOCK_ROWS, rows)
+        for row in range(begin, end):
+            known = matrix[..., row : row + 1, begin:row] @ out[..., begin:row, :]
+            rest = out[..., row : row + 1, :] - known
+            out[..., row : row + 1, :] = rest if unit_diagonal else rest / matrix[..., row : row + 1, row : row + 1]
+        out[..., end:, :] -= matrix[..., end:, begin:end] @ out[..., begin:end, :]
+    return out
+
+
+EVALUATE = table(arrays_row("cholesky", _cholesky), arrays_row("triangular-solve", _triangular_solve))

@@ -1,0 +1,102 @@
+"""Ask real XLA for its text of a module: jaxlib in a process of its own, since a failed check inside XLA ends the process.
+
+    python scripts/xla_text.py FILE [OPTION=VALUE...]      print what jaxlib's HloModule.to_string() prints
+
+`XlaText` is the same for other scripts. Options are the properties of jaxlib's `HloPrintOptions`; `preset` is one of
+default, short_parsable, canonical and fingerprint. The Python that has jaxlib is the running one unless told.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_PRESETS = {"default": "", "short_parsable": "short_parsable", "canonical": "canonical", "fingerprint": "fingerprint"}
+
+
+class XlaText:
+    """A process that reads HLO text with jaxlib and prints it again; started anew when XLA aborts."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        self._python = python
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, text: str, options: Mapping[str, bool | int | str] | None = None) -> tuple[str, str]:
+        """Return (`ok`, XLA's text), (`error`, its message) or (`abort`, the last line that it wrote)."""
+        process = self._start() if self._process is None else self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps([text, dict(options or {})]) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            status, shown = json.loads(answer)
+            return status, shown
+        process.wait()
+        assert process.stderr is not None
+        said = [line for line in process.stderr.read().splitlines() if line.startswith("F")]
+        self._process = None
+        return "abort", said[-1] if said else f"exit code {process.returncode}"
+
+    def _start(self) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [self._python, __file__, "--serve"]
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
+        return self._process
+
+    def __enter__(self) -> XlaText:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.communicate()
+
+
+def _print(text: str, options: Mapping[str, Any]) -> str:
+    hlo: Any = importlib.import_module("jaxlib._hlo")
+    module = hlo.hlo_module_from_text(text)
+    if not options:
+        return module.to_string()
+    preset = _PRESETS[options.get("preset", "default")]
+    chosen = getattr(hlo.HloPrintOptions, preset)() if preset else hlo.HloPrintOptions()
+    for name, value in options.items():
+        if name != "preset":
+            setattr(chosen, name, value)
+    return module.to_string(chosen)
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        text, options = json.loads(line)
+        try:
+            answer = ["ok", _print(text, options)]
+        except Exception as error:
+            answer = ["error", str(error)]
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--serve"]:
+        _serve()
+        return
+    file, *settings = sys.argv[1:]
+    options = {name: _value(value) for name, _, value in (setting.partition("=") for setting in settings)}
+    sys.stdout.write(_print(Path(file).read_text(encoding="utf-8"), options))
+
+
+def _value(text: str) -> bool | int | str:
+    return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text, text)
+
+
+if __name__ == "__main__":
+    main()
