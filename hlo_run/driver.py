@@ -15,7 +15,7 @@ from hlo_run.backends import Backend
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
-from hlo_run.errors import DeviceError, HloRunError, InternalError, UsageError
+from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
 from hlo_run.execution import Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
@@ -49,8 +49,9 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
     results: list[FileResult] = []
     try:
         for number, file in enumerate(files):
-            results.append(FileResult(file))
-            _run_file(options, Place(number, len(files)), results[-1], console)
+            result = FileResult(file)
+            _run_file(options, Place(number, len(files)), result, console)
+            results.append(result)  # an interrupted one has no outcome
     finally:
         _write_reports(options, results)
     return next((result.exit_code for result in results if result.exit_code), 0)
@@ -123,11 +124,14 @@ class FileRun:
         arguments = Arguments(options, module, self._given, self._place)
         execution = Execution(options, self._console, module, arguments, self._place, self._result)
         if platform == INTERPRETER:
-            interpreter = InterpreterBackend()
+            interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description
             runner = Runner(platform, interpreter.description, lambda values, seed: interpreter.run_module(module, values, seed))
             execution.run(runner, reference)
             return
+        if platform and arguments.grid.size > 1:
+            hint = f"--platform={INTERPRETER} simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
+            raise Unsupported(f"{platform} runs on one device, but the module wants {arguments.grid}", hint=hint)
         backend = open_backend(platform, options) if platform else None
         executable = self._compile(module, backend)
         if backend is None:

@@ -18,8 +18,10 @@ from hlo_run.hlo.shape import Shape
 from hlo_run.options import Options
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.devices import DeviceGrid
 from hlo_run.reference.findings import Findings
 from hlo_run.reference.literal_files import read_values, write_values
+from hlo_run.reference.precision import round_value
 from hlo_run.reference.random import RandomEngine
 from hlo_run.results import FileResult, IterationResult
 
@@ -77,24 +79,28 @@ class Arguments:
     def __init__(self, options: Options, module: HloModule, given: Sequence[Literal], place: Place) -> None:
         self._options, self._module, self._given, self._place = options, module, list(given), place
         self._engine = RandomEngine(options.seed)
-        self._shapes = [parameter.shape for parameter in module.entry.parameters]
+        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
+        self.titles = self.grid.argument_titles(module)
+        self.shapes = self.grid.argument_shapes(module)
 
     def next(self, iteration: int) -> tuple[list[Literal], str]:
         """Return the arguments of an iteration (they count from 1), and where they came from, in a few words."""
         options = self._options
         if options.inputs:
             path = _existing_path(options.inputs, options, self._place, iteration)
-            names = [f"parameter {number} (%{p.name})" for number, p in enumerate(self._module.entry.parameters)]
-            values, source = read_values(path, "arg", self._shapes, names), path
+            parameters = self._module.entry.parameters
+            names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
+            values, source = read_values(path, "arg", self.shapes, names), path
         elif self._given:
-            values, source = self._given, "the input file"
+            values, source = self._given * self.grid.size, "the input file"
         else:
             zero = not options.random_init_input_literals
-            values = make_fake_arguments(self._module, self._engine, options.use_large_float_range, zero)
+            large = options.use_large_float_range
+            values = self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, self._engine, large, zero))
             source = "zeros" if zero else f"seed {options.seed}"
         if options.save_inputs:
             path = run_path(options.save_inputs, options, self._place, iteration)
-            write_values(path, {"arg": list(zip(values, self._shapes, strict=True))})
+            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
         return values, source
 
 
@@ -138,7 +144,8 @@ class Execution:
         self._options, self._console, self._module, self._place, self._result = options, console, module, place, result
         self._spec = error_spec(options)
         self._arguments = arguments
-        self._shape: Shape = module.entry.root.shape
+        self._shape: Shape = arguments.grid.result_shape(module)
+        self._reference = InterpreterBackend(arguments.grid)
 
     def run(self, runner: Runner, reference: str) -> None:
         """Run and compare with the platform `reference`, if any; raises the first iteration's Mismatch after all of them."""
@@ -163,8 +170,8 @@ class Execution:
         done = IterationResult(iteration, source)
         self._result.iterations.append(done)
         if options.print_literals:
-            for number, (argument, parameter) in enumerate(zip(arguments, self._module.entry.parameters, strict=True)):
-                console.out(f"\n** Argument {number} **\n{literal_to_string(argument, parameter.shape)}")
+            for title, argument, shape in zip(self._arguments.titles, arguments, self._arguments.shapes, strict=True):
+                console.out(f"\n** {title} **\n{literal_to_string(argument, shape)}")
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         actual = self._timed(lambda: runner.run(arguments, seed))
@@ -191,13 +198,15 @@ class Execution:
             path = _existing_path(options.expected_output, options, self._place, iteration)
             return read_values(path, "out", [self._shape], ["the result"])[0]
         self._console.err(f"Running HLO module with runner {reference}...")
-        return self._timed(lambda: InterpreterBackend().run_module(self._module, arguments, seed))
+        precision = options.reference_precision
+        expected = self._timed(lambda: self._reference.run_module(self._module, arguments, seed, precision))
+        return expected if precision == "native" else round_value(expected, self._shape)
 
     def _precise(self, arguments: Sequence[Literal], seed: int) -> Literal | None:
         """Return the result in float64, to tell a bug from an ill-conditioned module; None where that cannot be had."""
         try:
             with self._console.busy("evaluating in float64"):
-                return InterpreterBackend().run_module(self._module, arguments, seed, precision="f64")
+                return self._reference.run_module(self._module, arguments, seed, precision="f64")
         except (Unsupported, DeviceError, MemoryError) as error:
             self._console.err(f"no float64 values: {error}")
             return None

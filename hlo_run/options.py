@@ -32,6 +32,11 @@ class Options:
 
     platform: str = _flag("", "CUDA, Host or Interpreter; empty: CUDA if a device can be opened, else Host.", "NAME")
     reference_platform: str = _flag("default", 'Platform to compare with: Interpreter, or "" for none.', "NAME")
+    reference_precision: str = _flag(
+        "native", "native: every op rounds to its type; f64: floats are float64 throughout.", "HOW", ("native", "f64")
+    )
+    num_replicas: int = _flag(0, "Replicas to simulate (0: as the module's header says).", "N")
+    num_partitions: int = _flag(0, "Partitions to simulate (0: as the module's header says).", "N")
     input_format: str = _flag(
         "", "Format of the input; empty: by extension.", "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc"
     )

@@ -1,7 +1,7 @@
 """Run a folder of HLO modules and print what passes, what is not supported (and why), and what differs.
 
     python3 scripts/venv.py python scripts/corpus.py FOLDER [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
-                                                     [--xla "PYTHON RUN_CPU.py"]
+                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both]
 
 Every module is compiled for the target, every kernel assembled with ptxas (where there is one), run on Host, and
 compared with the numpy reference. With `--xla` it is also compared with real XLA:CPU: the command is called with
@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one module")
     parser.add_argument("--target", default="h100")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--host_engine", default="auto", help="auto, emulator, jit, or both: they must leave the same bits")
     parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
     arguments = parser.parse_args()
@@ -133,7 +134,8 @@ def _one_line(text: str) -> str:
 
 def _run(file: Path, arguments: argparse.Namespace) -> str:
     """Compile, assemble, run and compare one module; returns what there is to say about success."""
-    options = Options()
+    both = arguments.host_engine == "both"
+    options = Options(host_engine="emulator" if both else arguments.host_engine)
     module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
     values = make_fake_arguments(module, arguments.seed)
     executable = compile_module(PassContext(preset(arguments.target), options), module.clone())
@@ -142,10 +144,21 @@ def _run(file: Path, arguments: argparse.Namespace) -> str:
         spills = sum(report.spill_store_bytes for kernel in executable.kernels for report in assemble(kernel.ptx))
     check_memory(executable)
     actual = open_backend("Host", options).run(executable, values)
+    if both:
+        options = Options(host_engine="jit", xla_gpu_deterministic_ops=True)
+        _same_bits(actual, open_backend("Host", options).run(executable, values))
     _agree(evaluate(module, values), actual, module, "differs")
     if arguments.xla:
         _agree(_xla(file, values, module, arguments.xla), actual, module, "differs from xla")
     return f"{len(executable.kernels)} kernels" + (f", {spills} bytes spilled" if spills else "")
+
+
+def _same_bits(emulated: Literal, compiled: Literal) -> None:
+    """Raise Mismatch unless the two engines leave the same bits; of f64 and complex numbers, any NaN will do."""
+    for number, (a, b) in enumerate(zip(_flat(emulated), _flat(compiled), strict=True)):
+        same = np.array_equal(a, b, equal_nan=True) if a.dtype.char in "dFD" else a.tobytes() == b.tobytes()
+        if not same:
+            raise Mismatch(f"result {number}: the JIT leaves other bits than the emulator", notes=("engines differ",))
 
 
 def _agree(expected: Literal, actual: Literal, module: HloModule, what: str) -> None:

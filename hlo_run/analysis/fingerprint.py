@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.literal import Array, Literal
 
 # Attributes that change nothing about the value.
-_NO_MEANING = frozenset(("metadata", "origin", "statistics", "frontend_attributes", "sharding", "literal"))
+_NO_MEANING = frozenset(("metadata", "origin", "statistics", "frontend_attributes", "sharding"))
 
 
 def computation_fingerprint(computation: HloComputation) -> str:
@@ -23,7 +23,7 @@ def computation_fingerprint(computation: HloComputation) -> str:
     for instruction in computation.post_order():
         numbers[instruction] = len(numbers)
         digest.update(_words(instruction, numbers).encode())
-        for leaf in _leaves(instruction.attrs["literal"]) if "literal" in instruction.attrs else ():
+        for leaf in _leaves(instruction.attrs["literal"]) if instruction.opcode == "constant" else ():
             digest.update(np.ascontiguousarray(leaf).tobytes())
     digest.update(f"root {numbers[computation.root]}".encode())
     return digest.hexdigest()
@@ -31,7 +31,9 @@ def computation_fingerprint(computation: HloComputation) -> str:
 
 def _words(instruction: HloInstruction, numbers: dict[HloInstruction, int]) -> str:
     operands = ",".join(str(numbers[operand]) for operand in instruction.operands)
-    attributes = ";".join(f"{name}={instruction.attrs[name]!r}" for name in sorted(instruction.attrs) if name not in _NO_MEANING)
+    hidden = _NO_MEANING | {"literal"} if instruction.opcode == "constant" else _NO_MEANING
+    names = [name for name in sorted(instruction.attrs) if name not in hidden]
+    attributes = ";".join(f"{name}={instruction.attrs[name]!r}" for name in names)
     called = ";".join(
         f"{name}={','.join(computation_fingerprint(c) for c in group)}" for name, group in sorted(instruction.called.items())
     )

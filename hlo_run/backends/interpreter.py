@@ -6,18 +6,27 @@ from collections.abc import Sequence
 
 from hlo_run.backends.literals import Literal
 from hlo_run.hlo.graph import HloModule
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.devices import DeviceGrid
+from hlo_run.reference.evaluate import Reference
 
 
 class InterpreterBackend:
-    """Runs modules as they were written, no pass before and no kernel behind."""
+    """Runs modules as they were written, no pass before and no kernel behind, on a grid of simulated devices."""
 
     name = "Interpreter"
-    description = "numpy"
+
+    def __init__(self, grid: DeviceGrid | None = None) -> None:
+        self._grid = grid or DeviceGrid()
+
+    @property
+    def description(self) -> str:
+        return "numpy" if self._grid.size == 1 else f"numpy, {self._grid}"
 
     def run_module(self, module: HloModule, arguments: Sequence[Literal], seed: int = 42, precision: str = "native") -> Literal:
         """Run with one literal per entry parameter and return the result; raises Unsupported.
 
-        `seed` is the module's, `precision` as in `evaluate`.
+        `seed` is the module's, `precision` as in `Reference`. Several devices: see `DeviceGrid`.
         """
-        return evaluate(module, arguments, precision, seed)
+        grid = self._grid
+        results = Reference(module, precision).run(grid.split(arguments), grid.replicas, grid.partitions, seed)
+        return grid.join(results)

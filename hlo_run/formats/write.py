@@ -5,9 +5,8 @@ from __future__ import annotations
 from hlo_run.errors import UsageError
 from hlo_run.formats import protos, xla
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.printer import PrintOptions, module_to_string
-
-_FULL = PrintOptions(large_constants=True)
+from hlo_run.hlo.print_options import FULL
+from hlo_run.hlo.printer import module_to_string
 
 
 def module_to_bytes(module: HloModule, output_format: str) -> bytes:
@@ -15,7 +14,7 @@ def module_to_bytes(module: HloModule, output_format: str) -> bytes:
 
     Raises UsageError where jaxlib is missing, Unsupported for a module that XLA cannot convert.
     """
-    text = module_to_string(module, _FULL)
+    text = module_to_string(module, FULL)
     match output_format:
         case "pb":
             return hlo_proto(xla.text_to_proto(text, module.name))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hlo_run.hlo.async_ops import async_start, execution_thread
+from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.lexer import Lexer
@@ -52,8 +52,8 @@ def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
     if pending.wrapped is not None:
         body = _wrap(lexer, pending)
         pending.called = {"calls": (body,)}
-    thread = str(pending.attributes.get("async_execution_thread", ""))
-    waiting = [*pending.called.get("calls", ())] if thread else []
+    thread = str(pending.attributes.get("async_execution_thread", MAIN_THREAD))
+    waiting = [*pending.called.get("calls", ())]
     while waiting:
         computation = waiting.pop()
         if computation.execution_thread != thread:

@@ -8,7 +8,6 @@ from hlo_run.hlo.attribute_text import (
     at_brace,
     attribute_name,
     comma_list,
-    integer_list,
     number,
     open_brace,
     parse_int32,
@@ -16,6 +15,7 @@ from hlo_run.hlo.attribute_text import (
     parse_ints,
     parse_string,
     parse_string_or_json,
+    shape_index,
     string_value,
     sub_attributes,
     word_value,
@@ -114,20 +114,21 @@ def parse_result_accuracy(lexer: Lexer) -> ResultAccuracy:
 
 
 def _tolerance(lexer: Lexer, start: int) -> ResultAccuracy:
-    pairs = dict(comma_list(lexer, "{", "}", lambda: _tolerance_field(lexer)))
+    fields = comma_list(lexer, "{", "}", lambda: _tolerance_field(lexer))
+    pairs = {name: value for name, value in fields if value is not None}
     atol, rtol, ulps = (pairs.get(name, 0.0) for name in ("atol", "rtol", "ulps"))
     if not (atol >= 0 and rtol >= 0 and ulps > -1 and ulps < 2**63):
         raise lexer.error("Invalid result accuracy: a tolerance must not be negative", start)
     return ResultAccuracy("", atol, rtol, math.trunc(ulps))
 
 
-def _tolerance_field(lexer: Lexer) -> tuple[str, float]:
+def _tolerance_field(lexer: Lexer) -> tuple[str, float | None]:
     name, start = attribute_name(lexer), lexer.start
     if name not in ("atol", "rtol", "ulps"):
         raise lexer.error(f"invalid attribute name: {name}", start)
     lexer.advance()
-    # XLA takes a field without a value for 0.
-    return name, 0.0 if lexer.value in (",", "}") else number(lexer)
+    # XLA passes over a field without a value.
+    return name, None if lexer.value in (",", "}") else number(lexer)
 
 
 def parse_sparsity_config(lexer: Lexer) -> SparsityConfig:
@@ -169,12 +170,12 @@ def parse_operand_aliasing(lexer: Lexer) -> OperandAliasing:
     open_brace(lexer, "at the start of output_to_operand_aliasing")
     pairs: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = []
     while lexer.value != "}":
-        output = integer_list(lexer)
+        output = shape_index(lexer)
         lexer.expect(":", "in <output_shape_index>: (<operand_index>, <operand_shape_index>)")
         lexer.expect("(", "in <output_shape_index>: (<operand_index>, <operand_shape_index>)")
         operand = parse_integer(lexer)
         lexer.expect(",", "in <output_shape_index>: (<operand_index>, <operand_shape_index>)")
-        pairs.append((output, operand, integer_list(lexer)))
+        pairs.append((output, operand, shape_index(lexer)))
         lexer.expect(")", "in <output_shape_index>: (<operand_index>, <operand_shape_index>)")
         if not lexer.take(","):
             break
@@ -267,6 +268,6 @@ def _original_array(lexer: Lexer) -> OriginalArray | None:
     if lexer.kind == "string":
         name = string_value(lexer)
         if at_brace(lexer):
-            index = integer_list(lexer)
+            index = shape_index(lexer)
     lexer.expect("}", "at the end of an original array")
     return OriginalArray(name, index) if name else None

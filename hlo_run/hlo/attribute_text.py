@@ -276,6 +276,18 @@ def integer_list(lexer: Lexer) -> tuple[int, ...]:
     return tuple(value for value in values if value is not None)
 
 
+def shape_index(lexer: Lexer) -> tuple[int, ...]:
+    """Read the index of a part of a tuple, `{1,0}`, from the brace on; a comma may stand at its end."""
+    open_brace(lexer, "at the start of a shape index")
+    index: list[int] = []
+    while lexer.value != "}":
+        index.append(parse_integer(lexer))
+        if not lexer.take(","):
+            break
+    lexer.expect("}", "at the end of a shape index")
+    return tuple(index)
+
+
 def format_ints(value: AttributeValue) -> str:
     """Return `{1,2}`."""
     assert isinstance(value, tuple)

@@ -195,7 +195,7 @@ class Domain:
         return f'{{kind="{self.kind}", entry={entry}, exit={leaving}}}'
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShapedLiteral:
     """A literal with its shape, as `literal=` of a custom-call holds one; equal where the text is."""
 
@@ -204,6 +204,9 @@ class ShapedLiteral:
 
     def __str__(self) -> str:
         return shaped_text(self.value, self.shape, reads_back=False)
+
+    def __repr__(self) -> str:
+        return self._key()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapedLiteral) and self._key() == other._key()

@@ -14,7 +14,7 @@ from hlo_run.hlo.attributes import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.instruction_rules import Draft, apply_rules
-from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.lexer import RESERVED, Lexer
 from hlo_run.hlo.literal_parser import ElidedFill, parse_literal
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.pending import Attributes, Body, Names, Pending, check_required
@@ -141,6 +141,8 @@ class InstructionParser:
     def _name_hint(self) -> str:
         if self.lexer.kind == "attr":
             return "put a blank before the '=' that follows an instruction's name"
+        if self.lexer.value in RESERVED:
+            return f"'{self.lexer.value}' is a word of the grammar; write %{legal_name(self.lexer.value)}"
         return "an instruction is written like 'name = f32[2] add(a, b)'"
 
     def _right_hand_side(self, name: str, start: int, is_root: bool = False) -> None:

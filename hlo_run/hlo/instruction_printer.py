@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, is_one_instruction
+from hlo_run.hlo.attribute_text import format_int_lists
 from hlo_run.hlo.attributes import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.literal import Literal, format_literal
 from hlo_run.hlo.opcodes import OPCODES
 from hlo_run.hlo.print_options import PrintOptions
+from hlo_run.hlo.replica_groups import ReplicaGroups
 
 if TYPE_CHECKING:
     # A module prints itself, so the graph needs the printer first.
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 PrintNested: TypeAlias = "Callable[[HloComputation, PrintOptions, int], str]"
 
 _BEFORE_CONTROL = ("sharding", "frontend_attributes")
-_AFTER_CONTROL = ("statistics", "parameter_replication", "result_accuracy")
-_COMMON = frozenset((*_BEFORE_CONTROL, *_AFTER_CONTROL, "origin", "metadata", "backend_config"))
+_AFTER_CONTROL = ("statistics", "result_accuracy")
+_COMMON = frozenset((*_BEFORE_CONTROL, *_AFTER_CONTROL, "parameter_replication", "origin", "metadata", "backend_config"))
 _NOT_BEFORE = _COMMON | {"is_composite"}
 _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
 _LISTS = ("branch_computations", "called_computations")
@@ -147,6 +149,7 @@ class InstructionPrinter:
                 is_sugared = self._sugared(instruction) is not None
                 own = ("async_execution_thread",) if is_sugared else ("async_execution_thread", "output_to_operand_aliasing")
             parts += [self._own(instruction, name) for name in own if name not in CALLED_ATTRIBUTES and name not in _NOT_BEFORE]
+            parts += [_common(instruction, "parameter_replication")] if self._options.ids else []
         parts += self._called(instruction)
         if self._options.extra_attributes and "is_composite" in instruction.attrs:
             parts.append(self._own(instruction, "is_composite"))
@@ -188,6 +191,8 @@ class InstructionPrinter:
             return ""
         if name == "type" and value == _DEFAULT_COMPARISON.get(instruction.operands[0].shape.dtype.kind):
             return ""
+        if self._options.full_replica_groups and isinstance(value, ReplicaGroups):
+            return f"{name}={format_int_lists(value.groups())}"
         return f"{name}={kind.format(value)}"
 
 
@@ -201,7 +206,8 @@ def _common(instruction: HloInstruction, name: str) -> str:
 
 def _essential(instruction: HloInstruction) -> str:
     """Return a constant as XLA's fingerprint sees it: all 0, all 1, integers; anything else is `{...}`."""
-    literal, shape = instruction.attrs["literal"], instruction.shape
+    shape = instruction.shape
+    literal: Literal = instruction.attrs["literal"]
     if isinstance(literal, tuple):
         return "{...}" if any(not leaf.dtype.is_integer for _, leaf in shape.leaves()) else format_literal(literal, shape)
     is_zero = not np.any(literal) and not (shape.dtype.is_float and np.any(np.signbit(literal)))

@@ -91,6 +91,10 @@ class Lexer:
         self.start = found.start(index) - (kind == "percent")
         self.pos = found.end()
 
+    def sees(self, value: str) -> bool:
+        """Tell whether the token is `value`; unlike a comparison this holds for the type checker until here only."""
+        return self.value == value
+
     def take(self, value: str) -> bool:
         """Step over the token if it is `value`; tell whether it was."""
         if self.value != value:

@@ -52,11 +52,17 @@ def format_literal(literal: Literal, shape: Shape, reads_back: bool = False) -> 
 
 
 def literal_to_string(literal: Literal, shape: Shape) -> str:
-    """Return the literal with its shapes (no layouts), a line for each innermost row, as XLA's `Literal::ToString`."""
-    if isinstance(literal, tuple):
+    """Return the literal with its shapes (no layouts), a line for each innermost row, as XLA's `Literal::ToString`.
+
+    An array with dynamic dimensions, which is as long as it is, has its sizes after the shape: `f32[<=8](3) {1, 2, 3}`.
+    """
+    if isinstance(literal, tuple) and shape.is_tuple:
         pairs = zip(literal, shape.tuple_shapes, strict=True)
         return "(\n" + ",\n".join(literal_to_string(element, inner) for element, inner in pairs) + "\n)"
-    return f"{shape.to_string(layout=False)} {_format_array(literal, shape, chr(10))}"
+    if isinstance(literal, tuple):
+        return shape.to_string(layout=False)
+    sizes = f"({','.join(map(str, literal.shape))})" if any(shape.dynamic_dims) else ""
+    return f"{shape.to_string(layout=False)}{sizes} {_format_array(literal, shape, chr(10))}"
 
 
 def _format_array(literal: Array, shape: Shape, line_break: str, reads_back: bool = False) -> str:
@@ -67,7 +73,7 @@ def _format_array(literal: Array, shape: Shape, line_break: str, reads_back: boo
     items = _items(literal, shape.dtype, reads_back)
     if shape.rank == 1:
         return "{" + ", ".join(items) + "}"
-    return _format_rows(items, shape.dims, (), line_break)
+    return _format_rows(items, literal.shape, (), line_break)
 
 
 def _items(literal: Array, dtype: DType, reads_back: bool) -> Sequence[str]:
@@ -104,6 +110,9 @@ def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], st
     if dtype.name in ("f32", "f64"):
         return _shortest(dtype, reads_back)
     digits = math.ceil(1 + (float_info(dtype).nmant + 1) * math.log10(2))
+    if reads_back and dtype.name == "f8e8m0fnu":
+        # Its smallest number, 2**-127, does not read back from XLA's two digits.
+        digits = 17
 
     def show(value: Any) -> str:
         if value != value:

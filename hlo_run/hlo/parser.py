@@ -44,7 +44,7 @@ def _module(lexer: Lexer) -> HloModule:
         raise lexer.error("the text is empty", hint="a module begins with 'HloModule name'")
     if lexer.value == "HloModule" and lexer.kind == "ident":
         name, attributes = parse_header(lexer)
-        tables = FrameTables(lexer) if lexer.value == "FileNames" else None
+        tables = FrameTables(lexer) if lexer.sees("FileNames") else None
         module = _computations(lexer, name)
         module.attrs = attributes
         if attributes.get("is_scheduled"):
@@ -84,6 +84,8 @@ def _single_instruction(lexer: Lexer) -> HloModule:
     for computation in parser.ordered:
         if computation is not entry:
             module.add_computation(computation)
+    # The entry has the first choice of names, yet it is complete after the bodies in it.
+    module.computations.append(module.computations.pop(0))
     _schedule_as_written(module)
     return module
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
-from hlo_run.hlo.attribute_text import format_entry_layout
+from hlo_run.hlo.attribute_text import format_bools, format_entry_layout
 from hlo_run.hlo.attributes import EntryLayout
 from hlo_run.hlo.instruction_printer import InstructionPrinter, short_name
+from hlo_run.hlo.lexer import RESERVED
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
 from hlo_run.hlo.stack_frames import StackFrames
 
@@ -32,9 +33,9 @@ __all__ = [
 ]
 
 _HEADER_BEFORE_LAYOUT = ("input_output_alias", "buffer_donor", "alias_passthrough_params")
+_FLAG_LISTS = ("allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output")
 _HEADER_AFTER_LAYOUT = (
-    "allow_spmd_sharding_propagation_to_parameters",
-    "allow_spmd_sharding_propagation_to_output",
+    *_FLAG_LISTS,
     "replica_count",
     "num_partitions",
     "frontend_attributes",
@@ -58,7 +59,9 @@ def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
 
 def header_to_string(module: HloModule, options: PrintOptions) -> str:
     """Return the first line of a module, `HloModule` and its attributes, and an empty line."""
-    parts = [f"HloModule {module.name if options.ids else ''}"]
+    # A word of the grammar is a name only with a percent sign, which XLA reads but never prints here.
+    percent = "%" if options.large_constants and module.name in RESERVED else ""
+    parts = [f"HloModule {percent}{module.name}" if options.ids else "HloModule "]
     if module.schedule is not None:
         parts.append("is_scheduled=true")
     parts += [f"{name}={_header_value(module, name)}" for name in _HEADER_BEFORE_LAYOUT if _has(module, name)]
@@ -76,8 +79,8 @@ def _has(module: HloModule, name: str) -> bool:
 
 def _header_value(module: HloModule, name: str) -> str:
     value = module.attrs[name]
-    if isinstance(value, tuple):
-        return "{" + ",".join("true" if flag else "false" for flag in value) + "}"
+    if name in _FLAG_LISTS:
+        return format_bools(value)
     return "true" if value is True else str(value)
 
 
@@ -143,7 +146,7 @@ def _body(computation: HloComputation, options: PrintOptions, indent: int, head:
         if not printer.is_folded(instruction)
     ]
     thread = computation.execution_thread
-    tail = tab + "}" if thread == "main" else f'{tab}}}, execution_thread="{thread}"'
+    tail = tab + "}" if thread == "main" or not options.ids else f'{tab}}}, execution_thread="{thread}"'
     return "\n".join([f"{tab}{head}{{", *lines, tail])
 
 

@@ -110,7 +110,7 @@ class Shape:
 
     def compatible(self, other: Shape) -> bool:
         """True if the shapes are equal up to layouts (XLA's `Compatible`)."""
-        waiting = [(self, other)]
+        waiting: list[tuple[Shape, Shape]] = [(self, other)]
         while waiting:
             one, two = waiting.pop()
             if one.element_type != two.element_type or one.dims != two.dims:

@@ -76,7 +76,7 @@ def _parse_leaf_or_open(lexer: Lexer, opened: list[tuple[str, list[Shape]]]) -> 
         raise lexer.error("maximum recursion depth exceeded", hint=f"tuples nest at most {MAX_DEPTH} deep")
     lexer.advance()
     opened.append((kind, []))
-    return _close(lexer, opened) if kind == "tuple" and lexer.value == ")" else None
+    return _close(lexer, opened) if kind == "tuple" and lexer.sees(")") else None
 
 
 def _close(lexer: Lexer, opened: list[tuple[str, list[Shape]]]) -> Shape:

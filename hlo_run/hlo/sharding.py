@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hlo_run.hlo.mesh import AxisRef, Mesh, axes_problem
 from hlo_run.hlo.metadata import OpMetadata
-from hlo_run.hlo.tile_assignment import Iota, TileAssignment
+from hlo_run.hlo.tile_assignment import TileAssignment
 
 # What the last dimensions of the tiles mean. Sorted so, with `replicated` last.
 _SUBGROUP_ORDER = ("maximal", "manual", "unreduced", "replicated")
@@ -145,12 +145,12 @@ def without_metadata(sharding: Sharding) -> Sharding:
 def tiled(tiles: TileAssignment, subgroups: Sequence[str], metadata: tuple[OpMetadata, ...] = ()) -> SingleSharding:
     """Return the one spelling of a tiling that XLA keeps: subgroups sorted, merged, and without those of size 1.
 
-    Tiles that leave the array whole, in groups of one kind, come out as plainly `manual` or `replicated`.
+    Tiles that leave the array whole, in groups of one kind, come out as plainly of that kind.
     """
     rank = len(tiles.dims) - len(subgroups)
     if not subgroups:
         return SingleSharding("tiled", tiles=tiles, metadata=metadata)
-    if len(set(subgroups)) == 1 and math.prod(tiles.dims[:rank]) == 1 and subgroups[0] in ("manual", "replicated"):
+    if len(set(subgroups)) == 1 and math.prod(tiles.dims[:rank]) == 1 and subgroups[0] != "maximal":
         return SingleSharding(subgroups[0], metadata=metadata)
     by_kind: dict[str, list[int]] = {}
     for number, kind in enumerate(subgroups, rank):
@@ -166,38 +166,6 @@ def tiled(tiles: TileAssignment, subgroups: Sequence[str], metadata: tuple[OpMet
     if kinds and kinds[-1] == "replicated":
         if len(merged.dims) == 1 or merged.dims[-1] == math.prod(merged.dims):
             return SingleSharding("replicated", metadata=metadata)
-        merged = _sorted_groups(merged)
+        # Those of a row hold the same data, whatever their order.
+        merged = merged.sort_rows()
     return SingleSharding("tiled", tiles=merged, subgroups=tuple(kinds), metadata=metadata)
-
-
-def _sorted_groups(tiles: TileAssignment) -> TileAssignment:
-    """Return `tiles` with the devices of each row of the last dimension ascending; within it they hold the same data."""
-    size = tiles.dims[-1]
-    if isinstance(tiles.order, Iota):
-        order = _iota_with_sorted_end(tiles.order, size)
-        if order is not None:
-            return TileAssignment(tiles.dims, order)
-    devices = tiles.devices()
-    rows = (sorted(devices[begin : begin + size]) for begin in range(0, len(devices), size))
-    return replace(tiles, order=tuple(device for row in rows for device in row))
-
-
-def _iota_with_sorted_end(order: Iota, size: int) -> Iota | None:
-    """Return `order` with each run of `size` numbers ascending, None if its dimensions cannot be split at `size`."""
-    dims, perm = list(order.reshape_dims), list(order.transpose_perm)
-    split, left = len(perm), size
-    while left > 1:
-        split -= 1
-        extent = dims[perm[split]]
-        if left % extent == 0:
-            left //= extent
-        elif extent % left == 0:
-            # The dimension falls into two; the numbers of those after it grow by one.
-            dim = perm[split]
-            perm = [number + (number > dim) for number in perm]
-            perm.insert(split + 1, dim + 1)
-            dims[dim : dim + 1] = [extent // left, left]
-            split, left = split + 1, 1
-        else:
-            return None
-    return Iota.canonical(dims, [*perm[:split], *sorted(perm[split:])])

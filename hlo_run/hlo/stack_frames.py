@@ -162,7 +162,7 @@ def _record(lexer: Lexer, names: tuple[str, ...]) -> dict[str, int]:
         if name in found:
             raise lexer.error(f"sub-attribute {name} already exists")
         lexer.advance()
-        if lexer.kind != "number" or not _NUMBER.fullmatch(lexer.value) or len(lexer.value) > 19:
+        if not _NUMBER.fullmatch(lexer.value) or len(lexer.value) > 19:
             raise lexer.error(f"expects an integer, but sees {lexer.seen()}")
         found[name] = int(lexer.value)
         if not -(2**31) <= found[name] < 2**31:

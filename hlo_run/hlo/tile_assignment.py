@@ -33,6 +33,33 @@ class Iota:
         sizes = tuple(math.prod(reshape_dims[dim] for dim in run) for run in by_place)
         return Iota(sizes or (1,), tuple(by_place.index(run) for run in runs) or (0,))
 
+    def split(self, extents: Sequence[int]) -> tuple[list[int], list[list[int]]] | None:
+        """Split dimensions so that those of `extents`, in which the numbers are read, are runs of whole ones.
+
+        Returns the sizes after the split, and for each extent the dimensions that make it up in the order in which they are
+        read; None where a dimension would have to be split at no whole size.
+        """
+        waiting = [[dim, self.reshape_dims[dim]] for dim in reversed(self.transpose_perm)]
+        parts: dict[int, list[int]] = {dim: [] for dim in range(len(self.reshape_dims))}
+        read: list[list[tuple[int, int]]] = []
+        for extent in extents:
+            read.append([])
+            while extent > 1:
+                if not waiting:
+                    return None
+                dim, size = waiting[-1]
+                taken = min(extent, size)
+                if not taken or extent % taken or size % taken:
+                    return None
+                read[-1].append((dim, len(parts[dim])))
+                parts[dim].append(taken)
+                extent //= taken
+                waiting[-1][1] = size // taken
+                if size == taken:
+                    waiting.pop()
+        first = [sum(len(parts[before]) for before in range(dim)) for dim in parts]
+        return [size for row in parts.values() for size in row], [[first[dim] + place for dim, place in row] for row in read]
+
     @property
     def count(self) -> int:
         return math.prod(self.reshape_dims)
@@ -71,28 +98,29 @@ class TileAssignment:
         return TileAssignment(dims, self.order)
 
     def transpose(self, perm: Sequence[int]) -> TileAssignment:
-        """Return the tiles with dimension `perm[i]` as the new dimension i.
-
-        Stays an `Iota` only where XLA's text does: where the old one is a plain row, or its dimensions are those of the tiles.
-        """
+        """Return the tiles with dimension `perm[i]` as the new dimension i; an `Iota` stays one where it can be split."""
         dims = tuple(self.dims[dim] for dim in perm)
-        solid = [dim for dim in range(len(self.dims)) if self.dims[dim] != 1]
-        moved = [dim for dim in perm if self.dims[dim] != 1]
-        if solid == moved:
+        if [dim for dim in range(len(self.dims)) if self.dims[dim] != 1] == [dim for dim in perm if self.dims[dim] != 1]:
             return TileAssignment(dims, self.order)
-        if isinstance(self.order, Iota):
-            inner = self.order
-            if len(inner.reshape_dims) == 1:
-                return TileAssignment(dims, Iota.canonical(self.dims, perm))
-            if [inner.reshape_dims[dim] for dim in inner.transpose_perm] == [self.dims[dim] for dim in solid]:
-                places = [inner.transpose_perm[solid.index(dim)] for dim in moved]
-                return TileAssignment(dims, Iota.canonical(inner.reshape_dims, places))
+        if isinstance(self.order, Iota) and (split := self.order.split(self.dims)) is not None:
+            sizes, groups = split
+            return TileAssignment(dims, Iota.canonical(sizes, [number for dim in perm for number in groups[dim]]))
         devices = self.devices()
         strides = [math.prod(self.dims[dim + 1 :]) for dim in range(len(self.dims))]
         places = [0]
         for dim in perm:
             places = [base + step * strides[dim] for base in places for step in range(self.dims[dim])]
         return TileAssignment(dims, tuple(devices[place] for place in places))
+
+    def sort_rows(self) -> TileAssignment:
+        """Return the tiles with the devices of each row of the last dimension ascending."""
+        size = self.dims[-1]
+        if isinstance(self.order, Iota) and (split := self.order.split((self.count // size, size))) is not None:
+            sizes, (rows_perm, row_perm) = split
+            return TileAssignment(self.dims, Iota.canonical(sizes, [*rows_perm, *sorted(row_perm)]))
+        devices = self.devices()
+        rows = (sorted(devices[begin : begin + size]) for begin in range(0, len(devices), size))
+        return TileAssignment(self.dims, tuple(device for row in rows for device in row))
 
     def __str__(self) -> str:
         devices = f"<={self.order}" if isinstance(self.order, Iota) else ",".join(map(str, self.order))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hlo_run.hlo.attributes import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing import Expr, IndexingMap, Interval, dim, symbol
+from hlo_run.ops.convolution import convolution_labels
 from hlo_run.ops.index_rule import IndexRule, from_scalar, operand_dims, output_dims, to_scalar
-from hlo_run.ops.linalg import convolution_labels
 
 
 def _reduce_operand(instruction: HloInstruction, number: int) -> IndexingMap:

@@ -7,15 +7,25 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import check_size
 from hlo_run.hlo.verify import written_name
-from hlo_run.ops import control, elementwise, linalg, reduce, shaping
+from hlo_run.ops import control, convolution, dot, elementwise, linalg, reduce, shaping, slicing, windows
 from hlo_run.ops.rule import Rule, brief, compatible_up_to_precision, is_open
 
-INFER: dict[str, Rule] = {**elementwise.INFER, **shaping.INFER, **reduce.INFER, **linalg.INFER, **control.INFER}
+INFER: dict[str, Rule] = {
+    **elementwise.INFER,
+    **shaping.INFER,
+    **slicing.INFER,
+    **reduce.INFER,
+    **windows.INFER,
+    **dot.INFER,
+    **convolution.INFER,
+    **linalg.INFER,
+    **control.INFER,
+}
 
 # Opcodes that hand buffers on, or whose result is written by hand: no other float width than the rule's.
 EXACT = frozenset(
-    """bitcast call conditional constant custom-call get-tuple-element infeed outfeed opt-barrier parameter recv recv-done
-    send send-done tuple while""".split()
+    """bitcast call conditional constant custom-call dynamic-update-slice get-tuple-element infeed outfeed opt-barrier
+    parameter recv recv-done scan send send-done tuple while""".split()
 )
 
 

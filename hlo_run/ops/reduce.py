@@ -1,29 +1,36 @@
-"""Shape rules of reductions, windows, scatter, sort and their kin (`ops.md` 6)."""
+"""Shape rules of reductions, map, sort, top-k and scan (`ops.md` 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.attributes import Window, WindowDim
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
+from hlo_run.ops.reducer import check_reducer
 from hlo_run.ops.rule import (
+    SCALAR_PRED,
     Rule,
     array_operand,
     array_operands,
+    braces,
     brief,
-    check_parameters,
+    called,
+    compatible_up_to_precision,
     dim_list,
+    dynamic_dims,
+    make_array,
     one_dim,
     refuse,
-    resized,
+    results_of,
     same_dims,
+    same_type,
     tuple_or_one,
+    wrong_parameter,
 )
 
 
-def _values_and_inits(instruction: HloInstruction) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes of the first and the second half of the operands; the second half must be scalars."""
+def values_and_inits(instruction: HloInstruction) -> tuple[list[Shape], list[Shape]]:
+    """Return the shapes of the first and the second half of the operands; the first must agree in dimensions."""
     shapes = array_operands(instruction)
     if not shapes or len(shapes) % 2:
         raise refuse(f"expects as many initial values as arrays, but has {len(shapes)} operands")
@@ -34,84 +41,50 @@ def _values_and_inits(instruction: HloInstruction) -> tuple[list[Shape], list[Sh
     return values, inits
 
 
-def _reducer_types(instruction: HloInstruction, values: Sequence[Shape]) -> list[str]:
-    """Return the element types of the reducer's results after checking its parameters."""
-    reducer = _called(instruction, "to_apply")
-    scalars = [Shape.array(value.element_type, ()) for value in values]
-    check_parameters(reducer, [*scalars, *scalars], "reducer")
-    results = _results(reducer)
-    if len(results) != len(values) or any(result.rank or not result.is_array for result in results):
-        raise refuse(f"reducer '{reducer.name}' must return {len(values)} scalars, but returns {brief(reducer.root.shape)}")
-    for parameter, result in zip(reducer.parameters, results, strict=False):
-        if parameter.shape.element_type != result.element_type:
-            raise refuse(f"reducer '{reducer.name}': expected {brief(parameter.shape)}, found {brief(result)}")
-    return [result.element_type for result in results]
-
-
-def _called(instruction: HloInstruction, attribute: str) -> HloComputation:
-    return instruction.called[attribute][0]
-
-
-def _results(computation: HloComputation) -> tuple[Shape, ...]:
-    shape = computation.root.shape
-    return shape.tuple_shapes if shape.is_tuple else (shape,)
-
-
 def _reduce(instruction: HloInstruction) -> Shape:
-    values, _ = _values_and_inits(instruction)
+    values, inits = values_and_inits(instruction)
     dims = dim_list(instruction, "dimensions", values[0].rank)
-    types = _reducer_types(instruction, values)
-    kept = [size for dim, size in enumerate(values[0].dims) if dim not in dims]
-    return tuple_or_one([resized(value, kept, kind) for value, kind in zip(values, types, strict=True)])
+    types = check_reducer(instruction, [i.element_type for i in inits], [v.element_type for v in values])
+    dynamic = dynamic_dims(values[0])
+    kept = [(size, dynamic[dim]) for dim, size in enumerate(values[0].dims) if dim not in dims]
+    shapes = [make_array(kind, [size for size, _ in kept], [d for _, d in kept]) for kind in types]
+    return like_result(instruction, shapes)
 
 
-def window_sizes(sizes: Sequence[int], window: Window) -> list[int]:
-    """Return the number of window positions per dimension; refuses windows of another rank or without a size."""
-    if len(window.dims) != len(sizes):
-        raise refuse(f"the window has {len(window.dims)} dimensions, but the operand has {len(sizes)}")
-    return [_positions(size, dim) for size, dim in zip(sizes, window.dims, strict=True)]
-
-
-def _positions(size: int, dim: WindowDim) -> int:
-    if min(dim.size, dim.stride, dim.base_dilation, dim.window_dilation) < 1:
-        raise refuse("window sizes, strides and dilations must be positive")
-    padded = dim.pad_low + _dilated(size, dim.base_dilation) + dim.pad_high
-    extent = _dilated(dim.size, dim.window_dilation)
-    return 0 if padded < extent or padded < 0 else (padded - extent) // dim.stride + 1
-
-
-def _dilated(size: int, dilation: int) -> int:
-    return (size - 1) * dilation + 1 if size else 0
-
-
-def _reduce_window(instruction: HloInstruction) -> Shape:
-    values, _ = _values_and_inits(instruction)
-    sizes = window_sizes(values[0].dims, instruction.attrs.get("window", Window()))
-    types = _reducer_types(instruction, values)
-    return tuple_or_one([resized(value, sizes, kind) for value, kind in zip(values, types, strict=True)])
-
-
-def _select_and_scatter(instruction: HloInstruction) -> Shape:
-    value, source, init = array_operands(instruction)
-    sizes = window_sizes(value.dims, instruction.attrs.get("window", Window()))
-    if list(source.dims) != sizes or init.rank:
-        raise refuse(f"the source must have {sizes} elements, but has shape {brief(source)}")
-    scalar = Shape.array(value.element_type, ())
-    check_parameters(_called(instruction, "select"), [scalar, scalar], "select")
-    check_parameters(_called(instruction, "scatter"), [scalar, scalar], "scatter")
-    return value
+def like_result(instruction: HloInstruction, shapes: list[Shape]) -> Shape:
+    """Return the tuple of `shapes` if the reducer returns a tuple, else the only one."""
+    return Shape.make_tuple(tuple(shapes)) if called(instruction, "to_apply").root.shape.is_tuple else shapes[0]
 
 
 def _map(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
     if not shapes:
         raise refuse("map expects at least 1 operand, but has 0 operands")
-    same_dims(shapes)
-    mapped = _called(instruction, "to_apply")
-    check_parameters(mapped, [Shape.array(shape.element_type, ()) for shape in shapes], "mapped computation")
-    if not mapped.root.shape.is_array or mapped.root.shape.rank:
-        raise refuse(f"mapped computation '{mapped.name}' must return a scalar, but returns {brief(mapped.root.shape)}")
-    return shapes[0].with_element_type(mapped.root.shape.element_type)
+    # A scalar goes with any shape.
+    full = next((shape for shape in shapes if shape.dims), shapes[0])
+    for shape in shapes:
+        if shape.dims and shape.dims != full.dims:
+            raise refuse(f"operand shapes differ in dimensions: {brief(full)} and {brief(shape)}")
+        if shape.dims != full.dims and not same_type(shape, full):
+            raise refuse(f"a scalar of shape {brief(shape)} does not go with operands of shape {brief(full)}")
+    mapped = called(instruction, "to_apply")
+    _check_scalars(instruction, [shape.element_type for shape in shapes], "mapped computation")
+    result = mapped.root.shape
+    if not result.is_array or result.rank:
+        raise refuse(f"mapped computation '{mapped.name}' must return a scalar, but returns {brief(result)}")
+    return make_array(result.element_type, full.dims, dynamic_dims(full))
+
+
+def _check_scalars(instruction: HloInstruction, types: Sequence[str], what: str) -> None:
+    """Refuse a computation that does not take scalars of these element types (floats of any width)."""
+    computation = called(instruction, "to_apply")
+    parameters = computation.parameters
+    if len(parameters) != len(types):
+        raise refuse(f"{what} '{computation.name}' has {len(parameters)} parameters, but must have {len(types)}")
+    for number, (parameter, kind) in enumerate(zip(parameters, types, strict=True)):
+        expected = make_array(kind, ())
+        if not compatible_up_to_precision(parameter.shape, expected):
+            raise wrong_parameter(computation, number, expected, what)
 
 
 def _sort(instruction: HloInstruction) -> Shape:
@@ -120,9 +93,9 @@ def _sort(instruction: HloInstruction) -> Shape:
         raise refuse("sort expects at least 1 operand, but has 0 operands")
     same_dims(shapes)
     one_dim(instruction, "dimensions", shapes[0].rank)
-    comparator = _called(instruction, "to_apply")
-    check_parameters(comparator, [Shape.array(s.element_type, ()) for s in shapes for _ in range(2)], "comparator")
-    if not comparator.root.shape.compatible(Shape.array("pred", ())):
+    comparator = called(instruction, "to_apply")
+    _check_scalars(instruction, [shape.element_type for shape in shapes for _ in range(2)], "comparator")
+    if not comparator.root.shape.compatible(SCALAR_PRED):
         raise refuse(f"comparator '{comparator.name}': expected pred[], found {brief(comparator.root.shape)}")
     return tuple_or_one(shapes)
 
@@ -131,52 +104,69 @@ def _topk(instruction: HloInstruction) -> Shape:
     shape, k = array_operand(instruction), instruction.attrs["k"]
     if not shape.rank or not 0 <= k <= shape.dims[-1]:
         raise refuse(f"k={k} is not within the last dimension of {brief(shape)}")
-    values = resized(shape, (*shape.dims[:-1], k))
-    return Shape.make_tuple((values, values.with_element_type("s32")))
+    flags = (*dynamic_dims(shape)[:-1], False)
+    values = make_array(shape.element_type, (*shape.dims[:-1], k), flags)
+    return Shape.make_tuple((values, make_array("s32", values.dims, flags)))
 
 
 def _scan(instruction: HloInstruction) -> Shape:
-    shapes, carries = array_operands(instruction), instruction.attrs["num_carries"]
-    if not 0 <= carries < len(shapes):
-        raise refuse(f"num_carries={carries} does not go with {len(shapes)} operands")
-    inputs, inits = shapes[: len(shapes) - carries], shapes[len(shapes) - carries :]
-    dim = one_dim(instruction, "dimensions", inputs[0].rank)
-    body = _called(instruction, "to_apply")
-    outputs = _results(body)[: len(_results(body)) - carries]
-    length = inputs[0].dims[dim]
-    stacked = [Shape.array(out.element_type, (*out.dims[:dim], length, *out.dims[dim:])) for out in outputs]
-    return Shape.make_tuple((*stacked, *inits))
+    shapes = array_operands(instruction)
+    carries: int = instruction.attrs["num_carries"]
+    dims: tuple[int, ...] = instruction.attrs["dimensions"]
+    body = called(instruction, "to_apply")
+    results = results_of(body.root.shape)
+    if len(dims) != 1 or dims[0] < 0:
+        raise refuse(f"dimensions must name exactly one dimension, but is {braces(dims)}")
+    inputs, outputs = len(shapes) - carries, len(results) - carries
+    if carries < 0 or inputs < 0 or outputs < 0:
+        raise refuse(f"{carries} carries do not go with {len(shapes)} operands and {len(results)} results")
+    if len(body.parameters) != len(shapes):
+        raise refuse(f"'{body.name}' has {len(body.parameters)} parameters, but must have {len(shapes)}")
+    length = _scanned_length(instruction, shapes[:inputs], dims[0])
+    for number, (shape, parameter) in enumerate(zip(shapes, body.parameters, strict=True)):
+        row = _without(shape, dims[0]) if number < inputs else shape
+        if not row.compatible(parameter.shape):
+            raise wrong_parameter(body, number, row, "scanned computation")
+    for number, carry in enumerate(results[outputs:]):
+        if not carry.compatible(body.parameters[inputs + number].shape):
+            raise refuse(f"'{body.name}' returns {brief(carry)} as carry {number}, which does not go into its parameter")
+    if length is None:
+        raise refuse("scan has no inputs or outputs")
+    return Shape.make_tuple((*(_stacked(result, dims[0], length) for result in results[:outputs]), *results[outputs:]))
 
 
-def _scatter(instruction: HloInstruction) -> Shape:
-    shapes, attrs = array_operands(instruction), instruction.attrs
-    count = len(shapes) // 2
-    if len(shapes) % 2 == 0:
-        raise refuse(f"scatter expects operands, indices and as many updates, but has {len(shapes)} operands")
-    sources, indices, updates = shapes[:count], shapes[count], shapes[count + 1 :]
-    same_dims(sources)
-    same_dims(updates)
-    rank, vector_dim = sources[0].rank, attrs["index_vector_dim"]
-    if not indices.dtype.is_integer or not 0 <= vector_dim <= indices.rank:
-        raise refuse(f"scatter indices of shape {brief(indices)} do not go with index_vector_dim={vector_dim}")
-    window = dim_list(instruction, "update_window_dims", updates[0].rank, ordered=True)
-    inserted = dim_list(instruction, "inserted_window_dims", rank, ordered=True)
-    if len(window) + len(inserted) + len(attrs.get("input_batching_dims", ())) != rank:
-        raise refuse(f"window, inserted and batching dimensions do not add up to the operand's shape {brief(sources[0])}")
-    batch = [size for dim, size in enumerate(updates[0].dims) if dim not in window]
-    if batch != [size for dim, size in enumerate(indices.dims) if dim != vector_dim]:
-        raise refuse(f"updates of shape {brief(updates[0])} do not go with indices of shape {brief(indices)}")
-    types = _reducer_types(instruction, sources)
-    return tuple_or_one([source.with_element_type(kind) for source, kind in zip(sources, types, strict=True)])
+def _scanned_length(instruction: HloInstruction, inputs: Sequence[Shape], dim: int) -> int | None:
+    """Return the number of steps: the size of the scanned dimension of the inputs, or of the written outputs."""
+    written = instruction.shape.tuple_shapes
+    outputs = written[: len(written) - instruction.attrs["num_carries"]]
+    lengths: list[int] = []
+    for shape in (*inputs, *outputs):
+        if dim >= shape.rank:
+            raise refuse(f"the scanned dimension is {dim}, but {brief(shape)} has rank {shape.rank}")
+        lengths.append(shape.dims[dim])
+    if len(set(lengths)) > 1:
+        raise refuse(f"the scanned dimensions differ in size: {braces(lengths)}")
+    return lengths[0] if lengths else None
+
+
+def _without(shape: Shape, dim: int) -> Shape:
+    flags = dynamic_dims(shape)
+    return make_array(shape.element_type, (*shape.dims[:dim], *shape.dims[dim + 1 :]), (*flags[:dim], *flags[dim + 1 :]))
+
+
+def _stacked(shape: Shape, dim: int, length: int) -> Shape:
+    if not shape.is_array or dim > shape.rank:
+        raise refuse(f"cannot stack results of shape {brief(shape)} along dimension {dim}")
+    order = [d + (d >= dim) for d in shape.minor_to_major]
+    # The new dimension lies right outside the one whose place it takes; a last one lies innermost.
+    order.insert(order.index(dim + 1) + 1 if dim < shape.rank else 0, dim)
+    return Shape.array(shape.element_type, (*shape.dims[:dim], length, *shape.dims[dim:]), tuple(order))
 
 
 INFER: dict[str, Rule] = {
     "reduce": _reduce,
-    "reduce-window": _reduce_window,
-    "select-and-scatter": _select_and_scatter,
     "map": _map,
     "sort": _sort,
     "topk": _topk,
     "scan": _scan,
-    "scatter": _scatter,
 }

@@ -53,8 +53,8 @@ def dilated(size: int, dilation: int) -> int:
 
 def _reduce_window(instruction: HloInstruction) -> Shape:
     values, inits = values_and_inits(instruction)
-    if is_open(instruction.shape) and len(values) > 1:
-        raise refuse("cannot infer the shape of several windows reduced together", hint="write the result's shape")
+    if is_open(instruction.shape) and called(instruction, "to_apply").root.shape.is_tuple:
+        raise refuse("cannot infer the shape of windows that are reduced to a tuple", hint="write the result's shape")
     sizes = window_sizes(values[0].dims, window_of(instruction))
     check_reducer(instruction, [i.element_type for i in inits], [v.element_type for v in values])
     shapes = [make_array(i.element_type, sizes, dynamic_dims(v)) for v, i in zip(values, inits, strict=True)]

@@ -38,7 +38,13 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAss
     emitted = _emit_and_lower(ctx, request, buffers)
     launch = emitted.launch
     before = Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=request.kernel)
-    ir_text = run_crossing(before, ctx, lambda: llvm_ir_text(emitted.module, request.kernel, launch.grid, launch.block))
+    # A fault that the Host's checks find shall lead back to the HLO instruction.
+    locations = ctx.options.print_locations or bool(ctx.options.host_check)
+
+    def ir() -> str:
+        return llvm_ir_text(emitted.module, request.kernel, launch.grid, launch.block, locations=locations)
+
+    ir_text = run_crossing(before, ctx, ir)
     ptx = _compile_llvm(ctx, request.kernel, ir_text)
     _check_with_ptxas(ctx, request.kernel, ptx)
     return Kernel(request.kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))

@@ -35,6 +35,10 @@ def complex_sign(z: Array) -> Array:
     return np.where(z == 0, z, z / np.abs(z))
 
 
+def complex_sqrt(z: Array) -> Array:
+    return np.sqrt(z.astype(np.complex128, copy=False))
+
+
 def complex_logistic(z: Array) -> Array:
     return divide_complex(np.ones_like(z), 1 + np.exp(-z))
 

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from hlo_run.hlo.attributes import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.ops.linalg import convolution_labels
+from hlo_run.ops.convolution import convolution_labels
 from hlo_run.reference.contraction import operand_in, stacked_matmul
 from hlo_run.reference.values import Array, arrays_row, narrow, table
 

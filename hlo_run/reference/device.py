@@ -117,7 +117,7 @@ class Device:
         return call_on_elements(self, computation, arguments)
 
     def _run_plan(self, plan: Plan, arguments: list[Value]) -> Frame:
-        values: list[Value | None] = [None] * plan.slots
+        values: list[Value | None] = list(plan.slots)
         for slot, number in plan.parameters:
             values[slot] = arguments[number]
         arguments.clear()
@@ -125,7 +125,14 @@ class Device:
             operands: list[Value] = [values[slot] for slot in step.operands]  # pyright: ignore[reportAssignmentType] - read before freed
             for slot in step.dead:
                 values[slot] = None
-            if step.evaluate is not None:
+            if step.kernel is not None:
+                try:
+                    value = step.kernel(*operands)
+                except MemoryError:
+                    raise out_of_memory(step.instruction) from None
+                if type(value) is not np.ndarray:
+                    value = np.asarray(value)
+            elif step.evaluate is not None:
                 try:
                     value = step.evaluate(step.instruction, operands, self)
                 except MemoryError:
@@ -136,7 +143,9 @@ class Device:
                 # The program owns its operands: what it drops must be free while it runs.
                 operands = []
                 value = yield program
-            if step.dims is not None:
+            if step.dims is not None and (
+                type(value) is not np.ndarray or value.shape != step.dims or value.dtype is not step.dtype
+            ):
                 check_array(step, value)
             values[step.slot] = value
         root = values[plan.root]

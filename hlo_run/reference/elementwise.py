@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,15 +16,15 @@ from hlo_run.reference.total_order import total_order_key
 from hlo_run.reference.values import (
     Array,
     Function,
+    Kernel,
     Row,
-    arrays_row,
     computing_type,
-    map_elements,
+    in_chunks,
     narrow,
     precise_type,
+    prepared_row,
     table,
     unsupported,
-    widen,
 )
 
 
@@ -51,29 +52,38 @@ class _ByKind:
 
 
 def _row(opcode: str, by_kind: _ByKind) -> Row:
-    def evaluate(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    def prepare(instruction: HloInstruction) -> Kernel:
         types = [operand.shape.dtype for operand in instruction.operands]
         function = by_kind.function(types[0])
         if function is None:
             raise unsupported(instruction)
         inexact = by_kind.precise and types[0].kind in ("float", "complex")
-        return _compute(function, operands, types, instruction.shape.dtype, inexact)
+        return _kernel(function, types, instruction.shape.dtype, inexact)
 
-    return arrays_row(opcode, evaluate)
+    return prepared_row(opcode, prepare)
 
 
-def _compute(function: Function, operands: Sequence[Array], types: Sequence[DType], result: DType, inexact: bool) -> Array:
-    """Return `function` of the widened operands, rounded to `result`."""
+def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: bool) -> Kernel:
+    """Return what applies `function` to the widened operands and rounds to `result`."""
     # Mixed precision may mix f32 with narrower floats and f64 with f32; the wider type computes.
-    computing = np.result_type(*(computing_type(dtype) for dtype in types))
+    computing: np.dtype[Any] = np.result_type(*(computing_type(dtype) for dtype in types))
     if inexact:
         computing = precise_type(computing)
+    if all(dtype.numpy == computing for dtype in types) and _gives(function, computing, len(types)) == result.numpy:
+        # One pass over the elements that makes nothing on the way.
+        return function
 
     def chunk(*parts: Array) -> Array:
-        widened = (widen(part, dtype).astype(computing, copy=False) for part, dtype in zip(parts, types, strict=True))
-        return narrow(np.asarray(function(*widened)), result)
+        return narrow(np.asarray(function(*(part.astype(computing, copy=False) for part in parts))), result)
 
-    return map_elements(chunk, operands, result.numpy)
+    return in_chunks(chunk, result.numpy)
+
+
+def _gives(function: Function, computing: np.dtype[Any], count: int) -> np.dtype[Any] | None:
+    """Return the type that a numpy function makes of operands of one type; None if it is a function of ours."""
+    if not isinstance(function, np.ufunc):
+        return None
+    return function.resolve_dtypes((*(computing,) * count, None))[-1]
 
 
 def _number(opcode: str, function: Function, **kinds: Function | None) -> Row:
@@ -111,7 +121,7 @@ _DIRECTIONS: dict[str, Function] = {
 }
 
 
-def _compare(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+def _compare(instruction: HloInstruction) -> Kernel:
     types = [operand.shape.dtype for operand in instruction.operands]
     compare = _DIRECTIONS[instruction.attrs["direction"]]
     if types[0].is_float and instruction.attrs.get("type") == "TOTALORDER":
@@ -119,13 +129,12 @@ def _compare(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
         def compare_keys(x: Array, y: Array) -> Array:
             return compare(total_order_key(x, types[0]), total_order_key(y, types[0]))
 
-        return map_elements(compare_keys, operands, np.dtype(np.bool_))
-    return _compute(compare, operands, types, instruction.shape.dtype, inexact=False)
+        return in_chunks(compare_keys, np.dtype(np.bool_))
+    return _kernel(compare, types, instruction.shape.dtype, inexact=False)
 
 
-def _select(_instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    choice, on_true, on_false = operands
-    return map_elements(np.where, (choice, on_true, on_false), on_true.dtype)
+def _select(_instruction: HloInstruction) -> Kernel:
+    return np.where
 
 
 def _zero(x: Array) -> Array:
@@ -147,7 +156,8 @@ EVALUATE = table(
     _row("imag", _ByKind(float_=_zero, complex_=c.imaginary_part)),
     _sized("popcnt", f.population_count),
     _sized("count-leading-zeros", f.leading_zeros),
-    _analytic("sqrt", np.sqrt),
+    # Exactly rounded in any type, except where it is complex.
+    _row("sqrt", _ByKind(float_=np.sqrt, complex_=c.complex_sqrt)),
     _inexact("rsqrt", f.reciprocal_sqrt, c.complex_reciprocal_sqrt),
     _inexact("cbrt", np.cbrt),
     _analytic("exponential", np.exp),
@@ -189,8 +199,8 @@ EVALUATE = table(
     _sized("shift-right-arithmetic", f.shift_right_arithmetic),
     _sized("shift-right-logical", f.shift_right_logical),
     _row("complex", _ByKind(float_=c.make_complex)),
-    arrays_row("compare", _compare),
+    prepared_row("compare", _compare),
     # ternary
     _number("clamp", f.clamp, pred=f.clamp, complex_=None),
-    arrays_row("select", _select),
+    prepared_row("select", _select),
 )

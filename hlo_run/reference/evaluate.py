@@ -33,6 +33,7 @@ from hlo_run.reference import (
     windows,
 )
 from hlo_run.reference.device import Device, Wait, World, shape_mismatch
+from hlo_run.reference.devices import DeviceGrid
 from hlo_run.reference.plan import Plan, ProgramEvaluator, find_effects, make_plan
 from hlo_run.reference.precision import widen_module, widen_value
 from hlo_run.reference.values import Evaluator, Value, merge, quiet
@@ -80,6 +81,14 @@ def evaluate(module: HloModule, arguments: Sequence[Value], precision: str = "na
     return Reference(module, precision).run([arguments], seed=seed)[0]
 
 
+def evaluate_devices(
+    module: HloModule, arguments: Sequence[Sequence[Value]], replicas: int = 0, partitions: int = 0, seed: int = 42
+) -> list[Value]:
+    """Return each device's value of the entry's root, for one list of arguments per device; 0: as many as the header says."""
+    grid = DeviceGrid.of(module, replicas, partitions)
+    return Reference(module).run(arguments, grid.replicas, grid.partitions, seed)
+
+
 class Reference:
     """A module ready to be evaluated, any number of times.
 
@@ -108,7 +117,8 @@ class Reference:
         evaluation (only if it is reached), DeviceError where memory runs out or devices wait for each other for ever.
         """
         world = World(replicas, partitions, seed)
-        assert len(arguments) == world.size, "one list of arguments per device"
+        if len(arguments) != world.size:
+            raise UsageError(f"{world.size} devices need as many lists of arguments, but {len(arguments)} are given")
         devices = [Device(world, number, self, self._infeed_of(number)) for number in range(world.size)]
         with quiet():
             for device, values in zip(devices, arguments, strict=True):

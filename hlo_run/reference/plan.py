@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.reference.values import Evaluator, Value, unsupported
+from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsupported
 
 if TYPE_CHECKING:
     from hlo_run.reference.device import Device, Wait
@@ -21,6 +22,8 @@ Frame: TypeAlias = "Generator[Frame | Wait, Any, Value]"
 # An op that calls computations or meets other devices. It owns the list of operands.
 ProgramEvaluator: TypeAlias = "Callable[[HloInstruction, list[Value], Device], Frame]"
 
+# What can be made of constants alone without taking memory.
+_VIEWS_OF_CONSTANTS = frozenset(("constant", "broadcast", "iota"))
 # What happens even where the root does not need it.
 _EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfeed", "rng-get-and-update-state"))
 
@@ -29,10 +32,12 @@ _EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfe
 class Step:
     """One instruction: its operands' slots, its own, and `dead`, the operands' slots that nobody reads after it.
 
-    One of `evaluate` and `program` is set. `dims` and `dtype` are what the value must be; `dims` None: nothing to check.
+    One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
+    without `dims` there is nothing to check.
     """
 
     instruction: HloInstruction
+    kernel: Kernel | None
     evaluate: Evaluator | None
     program: ProgramEvaluator | None
     operands: tuple[int, ...]
@@ -44,11 +49,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of a computation; `parameters` are (slot, parameter number) of the parameters that are read."""
+    """The steps of a computation; `parameters` are (slot, parameter number) of the parameters that are read.
+
+    `slots` are the values before the first step: constants and what is made of them alone without taking memory.
+    """
 
     steps: tuple[Step, ...]
     parameters: tuple[tuple[int, int], ...]
-    slots: int
+    slots: tuple[Value | None, ...]
     root: int
 
 
@@ -61,20 +69,51 @@ def make_plan(computation: HloComputation, choose: Chooser, effects: Mapping[Hlo
     order = _needed(computation, effects)
     slots = {instruction: number for number, instruction in enumerate(order)}
     last_reader = {operand: instruction for instruction in order for operand in instruction.operands}
+    known: dict[HloInstruction, Value] = {}
     steps: list[Step] = []
     for instruction in order:
         if instruction.opcode == "parameter":
             continue
         evaluate, program = choose(instruction)
+        value = _known_value(instruction, evaluate, known)
+        if value is not None:
+            known[instruction] = value
+            continue
+        kernel = _kernel(instruction, evaluate)
         if evaluate is None and program is None:
             evaluate = _refuse
-        operands = dict.fromkeys(instruction.operands)
+        operands = [operand for operand in dict.fromkeys(instruction.operands) if operand not in known]
         dead = tuple(slots[o] for o in operands if last_reader[o] is instruction and o is not computation.root)
         dims, dtype = _expected(instruction.shape) if check else (None, None)
         places = tuple(slots[operand] for operand in instruction.operands)
-        steps.append(Step(instruction, evaluate, program, places, slots[instruction], dead, dims, dtype))
+        steps.append(
+            Step(instruction, kernel, None if kernel else evaluate, program, places, slots[instruction], dead, dims, dtype)
+        )
     parameters = tuple((slots[i], int(i.attrs["parameter_number"])) for i in order if i.opcode == "parameter")
-    return Plan(tuple(steps), parameters, len(order), slots[computation.root])
+    return Plan(tuple(steps), parameters, tuple(known.get(instruction) for instruction in order), slots[computation.root])
+
+
+def _kernel(instruction: HloInstruction, evaluate: Evaluator | None) -> Kernel | None:
+    """Return the kernel of an instruction, if its evaluator can prepare one; it refuses only where it is reached."""
+    if not isinstance(evaluate, Prepared):
+        return None
+    try:
+        return evaluate.prepare(instruction)
+    except HloRunError:
+        return None
+
+
+def _known_value(instruction: HloInstruction, evaluate: Evaluator | None, known: Mapping[HloInstruction, Value]) -> Value | None:
+    """Return the value of a constant, or a view of one; None if it must be evaluated in each run."""
+    if instruction.opcode not in _VIEWS_OF_CONSTANTS or not all(operand in known for operand in instruction.operands):
+        return None
+    kernel = _kernel(instruction, evaluate)
+    if kernel is not None:
+        return np.asarray(kernel(*(known[operand] for operand in instruction.operands)))
+    if instruction.opcode != "constant" or any(any(leaf.dynamic_dims) for _, leaf in instruction.shape.leaves()):
+        return None
+    literal: Value = instruction.attrs["literal"]
+    return literal if isinstance(literal, tuple) else np.asarray(literal)
 
 
 def _refuse(instruction: HloInstruction, _operands: Sequence[Value], _calls: object) -> Value:

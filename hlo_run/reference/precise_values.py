@@ -29,7 +29,7 @@ class PreciseLeaf:
         """What the float64 value says about the mismatches, in one sentence."""
         text = f"nearer to expected at {self.nearer_to_expected}, to actual at {self.nearer_to_actual} of the mismatches"
         if self.expected_off:
-            text += f"; the expected value itself is out of bounds at {self.expected_off}: ill-conditioned there"
+            text += f"; the expected value itself is out of bounds at {self.expected_off} (ill-conditioned there, or wrong)"
         return text
 
 

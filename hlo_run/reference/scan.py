@@ -26,7 +26,8 @@ def _scan(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) 
     outs = [np.empty(shape.dims, shape.dtype.numpy) for shape in leaves[: len(leaves) - carry_count]]
     size = inputs[0].shape[dim]
     for place in reversed(range(size)) if attrs.get("is_reverse", False) is True else range(size):
-        index = (slice(None),) * dim + (place,)
+        # The ellipsis keeps an element of a vector an array.
+        index = (*(slice(None),) * dim, place, ...)
         value = calls.call(body, [*(array[index] for array in inputs), *carries])
         results = [as_array(part) for part in value] if isinstance(value, tuple) else [value]
         for out, result in zip(outs, results, strict=False):

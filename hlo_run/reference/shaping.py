@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter, methodcaller
 
 import numpy as np
 
@@ -10,26 +11,49 @@ from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.reference.bits import from_packed_bytes, to_packed_bytes
-from hlo_run.reference.values import Array, Calls, Value, arrays_row, as_array, narrow, table
+from hlo_run.reference.values import Array, Calls, Kernel, Value, arrays_row, as_array, narrow, prepared_row, table
 
 
-def _iota(instruction: HloInstruction, _operands: Sequence[Array]) -> Array:
+def _iota(instruction: HloInstruction) -> Kernel:
     dims = instruction.shape.dims
     dim: int = instruction.attrs["iota_dimension"]
-    line = narrow(np.arange(dims[dim], dtype=np.int64), instruction.shape.dtype)
-    return np.broadcast_to(line.reshape([-1 if d == dim else 1 for d in range(len(dims))]), dims)
+    dtype = instruction.shape.dtype
+
+    def kernel() -> Array:
+        line = narrow(np.arange(dims[dim], dtype=np.int64), dtype)
+        return np.broadcast_to(line.reshape([-1 if d == dim else 1 for d in range(len(dims))]), dims)
+
+    return kernel
 
 
-def _broadcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+def _broadcast(instruction: HloInstruction) -> Kernel:
+    """A view: elements are repeated by strides of 0."""
     dims, mapping = instruction.shape.dims, tuple(instruction.attrs.get("dimensions", ()))
-    # The verifier does not ask for sorted dimensions: bring the operand's into the order of the result first.
-    ordered = np.transpose(operands[0], np.argsort(np.asarray(mapping, dtype=np.int64)))
     spread = [size if d in mapping else 1 for d, size in enumerate(dims)]
-    return np.broadcast_to(ordered.reshape(spread), dims)
+    # The verifier does not ask for sorted dimensions: bring the operand's into the order of the result first.
+    order = tuple(sorted(range(len(mapping)), key=mapping.__getitem__))
+    is_sorted = order == tuple(range(len(mapping)))
+
+    def kernel(array: Array) -> Array:
+        ordered = array if is_sorted else array.transpose(order)
+        return repeated(ordered.reshape(spread), dims)
+
+    return kernel
 
 
-def _reshape(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return operands[0].reshape(instruction.shape.dims)
+def repeated(array: Array, dims: tuple[int, ...]) -> Array:
+    """Return `array`, whose dimensions are those of `dims` or 1, as a view of `dims`; what np.broadcast_to does, but at once."""
+    if array.dtype.isbuiltin != 1:
+        # numpy takes no buffers of types that it lacks.
+        return np.broadcast_to(array, dims)
+    strides = [0 if own == 1 else stride for own, stride in zip(array.shape, array.strides, strict=True)]
+    if array.flags.c_contiguous:
+        return np.ndarray(dims, array.dtype, array, 0, strides)
+    return np.broadcast_to(array, dims)
+
+
+def _reshape(instruction: HloInstruction) -> Kernel:
+    return methodcaller("reshape", instruction.shape.dims)
 
 
 def _bitcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
@@ -61,20 +85,24 @@ def _reinterpret(line: Array, source: DType, target: DType, count: int) -> Array
     return from_packed_bytes(to_packed_bytes(line, source), target, count)
 
 
-def _transpose(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return np.transpose(operands[0], instruction.attrs["dimensions"])
+def _transpose(instruction: HloInstruction) -> Kernel:
+    return methodcaller("transpose", tuple(instruction.attrs["dimensions"]))
 
 
-def _reverse(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return np.flip(operands[0], instruction.attrs["dimensions"])
+def _reverse(instruction: HloInstruction) -> Kernel:
+    dims = instruction.attrs["dimensions"]
+    backwards = slice(None, None, -1)
+    return itemgetter(tuple(backwards if d in dims else slice(None) for d in range(instruction.shape.rank)))
 
 
-def _slice(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return operands[0][tuple(slice(start, limit, stride) for start, limit, stride in instruction.attrs["slice"])]
+def _slice(instruction: HloInstruction) -> Kernel:
+    # The ellipsis keeps an array an array where nothing is sliced.
+    return itemgetter((*(slice(start, limit, stride) for start, limit, stride in instruction.attrs["slice"]), ...))
 
 
-def _concatenate(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return np.concatenate(operands, instruction.attrs["dimensions"][0])
+def _concatenate(instruction: HloInstruction) -> Kernel:
+    dim: int = instruction.attrs["dimensions"][0]
+    return lambda *operands: np.concatenate(operands, dim)
 
 
 def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
@@ -127,14 +155,14 @@ def _copy(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
 
 
 EVALUATE = table(
-    arrays_row("iota", _iota),
-    arrays_row("broadcast", _broadcast),
-    arrays_row("reshape", _reshape),
+    prepared_row("iota", _iota),
+    prepared_row("broadcast", _broadcast),
+    prepared_row("reshape", _reshape),
     arrays_row("bitcast", _bitcast),
-    arrays_row("transpose", _transpose),
-    arrays_row("reverse", _reverse),
-    arrays_row("slice", _slice),
-    arrays_row("concatenate", _concatenate),
+    prepared_row("transpose", _transpose),
+    prepared_row("reverse", _reverse),
+    prepared_row("slice", _slice),
+    prepared_row("concatenate", _concatenate),
     arrays_row("pad", _pad),
     arrays_row("dynamic-slice", _dynamic_slice),
     arrays_row("dynamic-update-slice", _dynamic_update_slice),

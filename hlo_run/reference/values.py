@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -23,6 +25,9 @@ TOKEN: tuple[Value, ...] = ()
 
 # Elements per step of an elementwise op: the operands' and the result's steps stay in the second-level cache.
 CHUNK_ELEMENTS = 1 << 15
+# From here on a second core is worth the start of a thread.
+THREADED_ELEMENTS = 1 << 19
+_MOST_THREADS = 8
 
 
 class Calls(Protocol):
@@ -39,6 +44,9 @@ class Calls(Protocol):
 
 Evaluator: TypeAlias = Callable[[HloInstruction, Sequence[Value], Calls], Value]
 ArrayEvaluator: TypeAlias = Callable[[HloInstruction, Sequence[Array]], Array]
+# What is left to do of an instruction once its types and attributes have been looked at: arrays to array. It may return
+# a numpy scalar where the result has no dimensions.
+Kernel: TypeAlias = Callable[..., Array]
 Row: TypeAlias = tuple[str, Evaluator]
 Table: TypeAlias = Mapping[str, Evaluator]
 
@@ -58,6 +66,33 @@ def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
         return np.asarray(function(instruction, [as_array(operand) for operand in operands]))
 
     return opcode, evaluate
+
+
+class Prepared:
+    """An evaluator that can look at its instruction beforehand: plans call the kernel that `prepare` returns.
+
+    `prepare` returns None where it has no kernel for an instruction; `otherwise` evaluates those.
+    """
+
+    __slots__ = ("otherwise", "prepare")
+
+    def __init__(self, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None) -> None:
+        self.prepare = prepare
+        self.otherwise = otherwise
+
+    def __call__(self, instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+        kernel = self.prepare(instruction)
+        if kernel is not None:
+            return np.asarray(kernel(*operands))
+        assert self.otherwise is not None, "an evaluator has a kernel or another way"
+        return self.otherwise(instruction, operands, calls)
+
+
+def prepared_row(
+    opcode: str, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None
+) -> tuple[str, Evaluator]:
+    """A row for an op from arrays to an array whose work on the instruction can be done once."""
+    return opcode, Prepared(prepare, otherwise)
 
 
 def as_array(value: Value) -> Array:
@@ -126,20 +161,48 @@ def quiet() -> np.errstate:
 def map_elements(function: Function, operands: Sequence[Array], result: np.dtype[Any]) -> Array:
     """Return `function` of every element of operands whose shapes broadcast; the result has type `result`.
 
-    Large arrays go through in flat chunks, so that what `function` makes on the way stays in the cache.
+    Large arrays go through in flat chunks, so that what `function` makes on the way stays in the cache; the chunks of
+    very large ones are shared out to the cores.
     """
-    dims = operands[0].shape
-    if any(operand.shape != dims for operand in operands):
-        dims = np.broadcast_shapes(*(operand.shape for operand in operands))
+    dims = np.broadcast_shapes(*(operand.shape for operand in operands))
     count = math.prod(dims)
     if count <= CHUNK_ELEMENTS:
         return np.asarray(function(*operands), dtype=result).reshape(dims)
     flat = [_flat(operand, dims) for operand in operands]
     out = np.empty(count, result)
-    for start in range(0, count, CHUNK_ELEMENTS):
-        stop = min(start + CHUNK_ELEMENTS, count)
-        out[start:stop] = function(*(part if part.size == 1 else part[start:stop] for part in flat))
+
+    def fill(begin: int, end: int) -> None:
+        # Errors are quiet per thread.
+        with quiet():
+            for start in range(begin, end, CHUNK_ELEMENTS):
+                stop = min(start + CHUNK_ELEMENTS, end)
+                out[start:stop] = function(*(part if part.size == 1 else part[start:stop] for part in flat))
+
+    if count < THREADED_ELEMENTS:
+        fill(0, count)
+    else:
+        _in_threads(fill, count)
     return out.reshape(dims)
+
+
+def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
+    """Return the kernel that applies an elementwise function of one result type, in chunks where the arrays are large."""
+
+    def kernel(*operands: Array) -> Array:
+        if max([operand.size for operand in operands]) <= CHUNK_ELEMENTS:
+            return function(*operands)
+        return map_elements(function, operands, result)
+
+    return kernel
+
+
+def _in_threads(fill: Callable[[int, int], None], count: int) -> None:
+    """Call `fill` on as many parts as there are cores; numpy lets other threads run while it works."""
+    workers = min(os.cpu_count() or 1, _MOST_THREADS)
+    step = -(-count // workers)
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(fill, start, min(start + step, count)) for start in range(0, count, step)]:
+            future.result()
 
 
 def _flat(array: Array, dims: tuple[int, ...]) -> Array:

@@ -6,7 +6,7 @@ import random
 import string
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hlo_run
@@ -36,8 +36,8 @@ _CASES: dict[str, tuple[str, str, str, str]] = {
         "The declared operand shape f32[4] is not compatible with the shape of the operand instruction f32[2,3].",
         "",
     ),
-    "wrong shape": (_P + "  n = f32[3,2] negate(p)\n}", "4:3", "expected f32[2,3], found f32[3,2]", ""),
-    "wrong type": (_P + "  n = f16[2,3] negate(p)\n}", "4:3", "expected f32[2,3], found f16[2,3]", ""),
+    "wrong shape": (_P + "  n = f32[3,2] negate(p)\n}", "4:3", "shape equal to f32[2,3], actual shape is f32[3,2]", ""),
+    "wrong type": (_P + "  n = s32[2,3] negate(p)\n}", "4:3", "shape equal to f32[2,3], actual shape is s32[2,3]", ""),
     "no shape": (_P + "  n = reshape(p)\n}", "4:7", "cannot infer shape for opcode: reshape", "write the result's shape"),
     "arity": (_P + "  n = f32[2,3] add(p)\n}", "4:20", "expects 2 operands, but has 1 operands", ""),
     "unknown attribute": (
@@ -75,7 +75,7 @@ _CASES: dict[str, tuple[str, str, str, str]] = {
         "already exists: a",
         "2:1",
     ),
-    "bad name": (_P + "  f32 = f32[2,3] abs(p)\n}", "4:3", "illegal instruction name: f32; suggest renaming to: f32_", ""),
+    "bad name": (_P + "  f32 = f32[2,3] abs(p)\n}", "4:3", "expects an instruction name, but sees 'f32'", "%f32_"),
     "reserved name": (_P + "  __x = f32[2,3] abs(p)\n}", "4:3", "suggest renaming to: a_x", ""),
     "no blank": (_P + "  n= f32[2,3] abs(p)\n}", "4:3", "expects an instruction name", "blank before the '='"),
     "same parameter": (_P + "  q = f32[] parameter(0)\n}", "4:3", "Duplicate parameter number 0", "f.hlo:3:3"),
@@ -172,10 +172,18 @@ def test_deep_nesting_ends_in_an_error(text: str) -> None:
     assert len(caught.value.render()) < 1000
 
 
-def test_async_sugar_says_what_to_write() -> None:
-    with pytest.raises(Unsupported) as caught:
-        hlo_run.parse(_P + "  s = ((f32[2,3]), f32[2,3], u32[]) abs-start(p)\n}")
-    assert "async-start" in caught.value.hint
+def test_broken_async_chains_are_refused() -> None:
+    start = "  s = ((f32[2,3]), f32[2,3], u32[]) abs-start(p)\n"
+    hlo_run.parse(_P + start + "  d = f32[2,3] abs-done(s)\n}")
+    for wrong, message in (
+        ("  d = f32[2,3] negate-done(s)\n}", "Expect async wrapped opcode to be abs, but got negate"),
+        ("  d = f32[2,3] async-done(p)\n}", "expect a single async op"),
+        ('  d = f32[2,3] abs-done(s), async_execution_thread="t"\n}', "Expect async_execution_thread to be main"),
+    ):
+        with pytest.raises(ParseError) as caught:
+            hlo_run.parse(_P + start + wrong)
+        assert message in caught.value.message
+        assert caught.value.where is not None
 
 
 _SOURCE = """HloModule m, entry_computation_layout={(f32[4,6]{1,0}, s32[])->(f32[6,4]{1,0}, f32[])}
@@ -213,18 +221,7 @@ def test_the_source_of_damage_is_valid() -> None:
     assert hlo_run.parse(_SOURCE).entry.name == "main"
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data())
-def test_damaged_text_never_escapes_our_errors(data: st.DataObject) -> None:
-    text = _SOURCE
-    for _ in range(data.draw(st.integers(1, 3))):
-        begin = data.draw(st.integers(0, len(text)))
-        end = min(len(text), begin + data.draw(st.integers(0, 8)))
-        text = text[:begin] + data.draw(st.one_of(st.just(""), st.sampled_from(_WORDS), st.text(max_size=3))) + text[end:]
-    _read_or_refuse(text)
-
-
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(_WORDS), max_size=60))
 def test_word_salad_never_escapes_our_errors(words: list[str]) -> None:
     _read_or_refuse(" ".join(["HloModule m ENTRY e {", *words]))

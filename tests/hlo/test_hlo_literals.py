@@ -141,9 +141,10 @@ def test_nan_signs_and_payloads() -> None:
 
 
 def test_zero_keeps_its_sign_through_text() -> None:
-    # XLA prints -0, which it reads as the integer 0; we write what both read as what it was.
+    # XLA prints -0, which it reads as the integer 0; where the text must read back we write what both read as what it was.
     array = np.array([-0.0, 0.0], dtype=np.float32)
-    text = format_literal(array, Shape.array("f32", (2,)))
+    assert format_literal(array, Shape.array("f32", (2,))) == "{-0, 0}"
+    text = format_literal(array, Shape.array("f32", (2,)), reads_back=True)
     assert text == "{-0.0, 0}"
     assert np.signbit(_array("f32[2]", text)).tolist() == [True, False]
     assert not np.signbit(_array("f32[2]", "{-0, 0}")).any()
@@ -212,3 +213,10 @@ def test_large_constants_are_read() -> None:
     values = np.random.default_rng(3).integers(-1000, 1000, 200_000)
     array = _array("s32[200000]", "{" + ", ".join(map(str, values)) + "}")
     assert_array_equal(array, values)
+
+
+def test_dynamic_arrays_show_their_sizes() -> None:
+    shape = hlo_run.parse("ENTRY e {\n  ROOT p = (f32[<=8,2], s32[<=4], token[]) parameter(0)\n}").entry.root.shape
+    literal = (np.ones((1, 2), np.float32), np.arange(3, dtype=np.int32), ())
+    text = "(\nf32[<=8,2](1,2) {\n  { 1, 1 }\n},\ns32[<=4](3) {0, 1, 2},\ntoken[]\n)"
+    assert literal_to_string(literal, shape) == text

@@ -88,12 +88,53 @@ def test_header_attributes() -> None:
     assert module.schedule == {module.entry: module.entry.instructions}
 
 
-def test_stack_frame_tables_are_kept() -> None:
-    tables = (
-        'FileNames\n1 "a {.py"\n\nFunctionNames\n1 "f"\n\nFileLocations\n1 {file_name_id=1}\n\nStackFrames\n1 {parent_frame_id=1}'
-    )
-    module = hlo_run.parse(f"HloModule m\n\n{tables}\n\n\n%e (p: f32[]) -> f32[] {{\n  %p = f32[] parameter(0)\n}}")
-    assert module.attrs["stack_frames"] == tables
+_TABLES = """FileNames
+1 "a {.py"
+2 "b.py"
+
+FunctionNames
+1 "f"
+2 "g"
+
+FileLocations
+1 {file_name_id=1 function_name_id=2 line=1 end_line=2 column=3 end_column=4}
+2 {file_name_id=2 function_name_id=1 line=5 end_line=6 column=7 end_column=8}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+3 {file_location_id=2 parent_frame_id=0}
+"""
+
+
+def _with_frames(*numbers: int) -> HloModule:
+    lines = [f"n{i} = f32[] negate(p), metadata={{stack_frame_id={n}}}" for i, n in enumerate(numbers)]
+    return hlo_run.parse(f"HloModule m\n\n{_TABLES}\nENTRY e {{\np = f32[] parameter(0)\n" + "\n".join(lines) + "\n}")
+
+
+def test_stack_frames_are_numbered_by_first_use() -> None:
+    module = _with_frames(2, 1)
+    found = module.attrs["stack_frames"].frames
+    assert [(frame.file, frame.function, frame.line, frame.parent) for frame in found] == [
+        ("a {.py", "g", 1, 0),
+        ("b.py", "f", 5, 1),
+    ]
+    assert [i.attrs["metadata"].stack_frame_id for i in module.entry.instructions[1:]] == [2, 1]
+
+
+@pytest.mark.parametrize("number", [0, -1, 3, 4, 99])
+def test_frames_that_are_not_there_are_dropped(number: int) -> None:
+    module = _with_frames(number)
+    assert not module.attrs["stack_frames"].frames
+    assert "stack_frame_id" not in module.to_string()
+    assert "FileNames" not in module.to_string()
+
+
+def test_frame_that_calls_itself_is_dropped() -> None:
+    text = _TABLES.replace("1 {file_location_id=1 parent_frame_id=1}", "1 {file_location_id=1 parent_frame_id=3}")
+    text = text.replace("2 {file_location_id=2 parent_frame_id=2}", "2 {file_location_id=2 parent_frame_id=2}")
+    module = hlo_run.parse(f"HloModule m\n{text}ENTRY e {{ p = f32[] parameter(0), metadata={{stack_frame_id=2}} }}")
+    assert not module.attrs["stack_frames"].frames
 
 
 def test_comments_and_blanks_everywhere() -> None:
@@ -192,7 +233,7 @@ def test_attribute_values() -> None:
     assert attrs["y"]["frontend_attributes"] == FrontendAttributes((("a", "{"), ("z", "1")))
     assert (attrs["e"]["exponent_bits"], attrs["e"]["mantissa_bits"]) == (5, 10)
     assert attrs["o"]["iota_dimension"] == 1
-    assert attrs["t"]["sharding"] == "{{devices=[2,1]<=[2]}, {replicated}}"
+    assert str(attrs["t"]["sharding"]) == "{{devices=[2,1]<=[2]}, {replicated}}"
 
 
 def test_names_with_and_without_percent_are_one() -> None:

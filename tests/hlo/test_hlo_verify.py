@@ -124,6 +124,6 @@ def test_broken_module_is_refused(breaks: Callable[[HloModule], None]) -> None:
 
 
 def test_long_chain_of_calls_needs_no_recursion() -> None:
-    parts = ["HloModule m", "c0 { p = f32[] parameter(0) }"]
-    parts += [f"c{i} {{ p = f32[] parameter(0)\n ROOT r = f32[] call(p), to_apply=c{i - 1} }}" for i in range(1, 3000)]
+    parts = ["HloModule m", "n0 { p = f32[] parameter(0) }"]
+    parts += [f"n{i} {{ p = f32[] parameter(0)\n ROOT r = f32[] call(p), to_apply=n{i - 1} }}" for i in range(1, 3000)]
     verify_module(hlo_run.parse("\n".join(parts)))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.backends.host import conversions, float_numerics
+from hlo_run.backends.host.float_functions import maximum, minimum
 from hlo_run.backends.host.lanes import Lanes
 from hlo_run.backends.host.memory import MixedPointer, Offsets, Pointer
 
@@ -104,7 +105,7 @@ def _update(operation: str, type_name: str, operands: tuple[Array, ...]) -> Upda
             pass
     typed = _numpy_type(type_name)
     if typed is None:
-        return lambda before, turn: _add_halves(before, value[turn], type_name)
+        return lambda before, turn: _combine_halves(operation, before, value[turn], type_name)
     combine = {"min": np.minimum, "max": np.maximum, **_IN_ORDER}[operation]
     return lambda before, turn: combine(before.view(typed), value[turn].view(typed)).view(before.dtype)
 
@@ -113,10 +114,11 @@ def _decrement(before: Array, limit: Array) -> Array:
     return np.where((before == 0) | (before > limit), limit, before - before.dtype.type(1))
 
 
-def _add_halves(before: Array, value: Array, type_name: str) -> Array:
-    """Add f16 or bf16, alone or two in a word."""
+def _combine_halves(operation: str, before: Array, value: Array, type_name: str) -> Array:
+    """Add f16 or bf16, alone or two in a word, or take the smaller or larger one."""
     half: Any = ml_dtypes.bfloat16 if type_name.startswith("bf16") else np.float16
     a = before.view(np.uint16).view(half).astype(np.float32)
     b = value.view(np.uint16).view(half).astype(np.float32)
-    rounded = conversions.narrow_to_bf16(a + b, "rn") if half is ml_dtypes.bfloat16 else float_numerics.to_f16(a + b)
+    result = a + b if operation == "add" else {"min": minimum, "max": maximum}[operation](a, b)
+    rounded = conversions.narrow_to_bf16(result, "rn") if half is ml_dtypes.bfloat16 else float_numerics.to_f16(result)
     return float_numerics.bits16(rounded).view(before.dtype)

@@ -145,6 +145,14 @@ def emit_min_max(w: CodeWriter, op: Operation) -> None:
     w.define(target, form, expression)
 
 
+def _dot_bytes(w: CodeWriter, op: Operation) -> None:
+    target, a, b, c = op.operands
+    signs = [name[0] == "s" for name in op.types]
+    names = ", ".join(w.read(operand, "u32") for operand in (a, b, c))
+    width = 8 if op.opcode == "dp4a" else 16
+    w.define(target, "u32", f"dot_bytes({names}, {width}, {signs[0]}, {signs[1]}, {'hi' in op.flags})")
+
+
 def _bfind(w: CodeWriter, op: Operation) -> None:
     target, a = op.operands
     w.define(target, "u32", f"find_highest({w.read(a, form_of_type(op.type))}, {'shiftamt' in op.flags})")
@@ -239,6 +247,8 @@ EMITTERS: Mapping[str, Emit] = {
     "madc": emit_mad,
     "sad": _sad,
     "rem": _binary("remainder({0}, {1})"),
+    "dp4a": _dot_bytes,
+    "dp2a": _dot_bytes,
     "popc": _unary("count_bits({0})", "u32"),
     "clz": _unary("count_leading_zeros({0})", "u32"),
     "bfind": _bfind,

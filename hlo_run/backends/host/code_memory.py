@@ -86,23 +86,30 @@ def _store(w: CodeWriter, op: Operation) -> None:
     w.emit(f"{pointer}.store(({names},), {displacement}, {TYPE_BYTES[op.type]}, {op.line})")
 
 
+_HALVES = ("f16", "f16x2", "bf16", "bf16x2")
 _ATOMIC_OPERATIONS = ("add", "inc", "dec", "min", "max", "and", "or", "xor", "exch", "cas")
 
 
 def _atomic(w: CodeWriter, op: Operation) -> None:
     target, address, *sources = op.operands if op.opcode == "atom" else (Sink(), *op.operands)
     operation = op.choice(*_ATOMIC_OPERATIONS)
-    halves = op.type in ("f16", "f16x2", "bf16", "bf16x2")
-    if op.type == "f32x2" or (halves and operation != "add") or any(isinstance(source, Vector) for source in sources):
+    if op.type == "f32x2" or (op.type in _HALVES and operation not in ("add", "min", "max", "exch", "cas")):
         raise op.unsupported()
     pointer, displacement = w.pointer(address, _space(op))
-    names = ", ".join(_bits(w, source, op.type) for source in sources)
     wants_old = not isinstance(target, Sink) and w.result_is_used
-    call = f"atomic(s, {pointer}, {displacement}, {operation!r}, {op.type!r}, ({names},), {op.line}, {wants_old})"
-    if wants_old:
-        w.define(target, BITS_OF_WIDTH[8 * TYPE_BYTES[op.type]], call)
-    else:
-        w.emit(call)
+    lists = [source.elements if isinstance(source, Vector) else (source,) for source in sources]
+    size = TYPE_BYTES[op.type]
+    if len(lists[0]) > 1:
+        w.emit(f"{pointer}.check({displacement}, {size * len(lists[0])}, 'atomic', {op.line})")
+    targets = target.elements if isinstance(target, Vector) else (target,) * len(lists[0])
+    for number, element in enumerate(targets):
+        names = ", ".join(_bits(w, elements[number], op.type) for elements in lists)
+        place = displacement + number * size
+        call = f"atomic(s, {pointer}, {place}, {operation!r}, {op.type!r}, ({names},), {op.line}, {wants_old})"
+        if wants_old:
+            w.define(element, BITS_OF_WIDTH[8 * size], call)
+        else:
+            w.emit(call)
 
 
 # ---- threads together -----------------------------------------------------------------------------------------------

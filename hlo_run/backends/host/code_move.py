@@ -110,8 +110,8 @@ def _float_form(w: CodeWriter, width: int, operands: tuple[Operand, ...]) -> str
     bits = BITS_OF_WIDTH[width]
     values = [w.known(operand) for operand in operands]
     for form in candidates:
-        fits = all(value is None or value.constant or form in value.forms for value in values)
-        if fits and any(value is not None and form in value.forms and bits not in value.forms for value in values):
+        fits = all(value is None or value.constant or (value.dirty and form in value.forms) for value in values)
+        if fits and any(value is not None and value.dirty and bits not in value.forms for value in values):
             return form
     return ""
 

@@ -66,6 +66,8 @@ SPELLINGS: dict[str, Spelling] = {
     "sad": _row("", _INTEGERS),
     "div": _row(f"{_ROUNDING} approx full ftz", f"{_INTEGERS} f32 f64"),
     "rem": _row("", _INTEGERS),
+    "dp4a": _row("", "s32 u32", 2),
+    "dp2a": _row("lo hi", "s32 u32", 2),
     "abs": _row("ftz", f"s16 s32 s64 {_FLOATS}"),
     "neg": _row("ftz", f"s16 s32 s64 {_FLOATS}"),
     "min": _row("ftz NaN relu", f"{_INTEGERS} {_FLOATS} s16x2 u16x2"),
@@ -117,11 +119,11 @@ SPELLINGS: dict[str, Spelling] = {
     "ldu": _row("global v2 v4", _ALL),
     "st": _row(f"{_SPACES} {_ORDER} {_CACHE} v2 v4 v8", f"{_ALL} b128", has_result=False),
     "atom": _row(
-        f"global shared shared::cta {_ORDER} noftz add inc dec min max and or xor exch cas",
+        f"global shared shared::cta {_ORDER} noftz add inc dec min max and or xor exch cas v2 v4 v8",
         f"{_BITS} {_INTEGERS} {_FLOATS}",
     ),
     "red": _row(
-        f"global shared shared::cta {_ORDER} noftz add inc dec min max and or xor",
+        f"global shared shared::cta {_ORDER} noftz add inc dec min max and or xor v2 v4 v8",
         f"{_BITS} {_INTEGERS} {_FLOATS}",
         has_result=False,
     ),

@@ -124,6 +124,22 @@ def absolute_difference(a: Ints, b: Ints) -> Ints:
     return np.where(a < b, b - a, a - b)
 
 
+def dot_bytes(a: U32, b: U32, c: U32, width: int, a_signed: bool, b_signed: bool, upper: bool) -> U32:
+    """`dp4a` (width 8) and `dp2a` (16): add to c the products of a's parts with bytes of b, for `dp2a` the lower or upper two."""
+    total = c
+    for number in range(32 // width):
+        part = _part(a, number, width, a_signed)
+        byte = _part(b, number + (2 if upper else 0), 8, b_signed)
+        total = total + part * byte
+    return total
+
+
+def _part(word: U32, number: int, width: int, signed: bool) -> U32:
+    left = word << np.uint32(32 - width * (number + 1))
+    down = np.uint32(32 - width)
+    return (left.view(np.int32) >> down.astype(np.int32)).view(np.uint32) if signed else left >> down
+
+
 # ---- carries --------------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from hlo_run.dialects import nvvm
 from hlo_run.errors import InternalError
+from hlo_run.pipeline.llvm.locations import Locations, ModuleLocations
 from hlo_run.pipeline.llvm.nvptx import DATA_LAYOUT, TRIPLE
 from hlo_run.pipeline.llvm.print_ops import WRITERS, FunctionNames, ModuleText, inline_text
 from hlo_run.pipeline.llvm.print_values import constant_text, type_text
@@ -19,17 +20,19 @@ Dim3: TypeAlias = tuple[int, int, int]
 _ENTRY = "xla.entry"
 
 
-def llvm_ir_text(module: ModuleOp, kernel_name: str, grid: Dim3, block: Dim3) -> str:
+def llvm_ir_text(module: ModuleOp, kernel_name: str, grid: Dim3, block: Dim3, *, locations: bool = False) -> str:
     """Return LLVM IR text of a module of the LLVM dialect.
 
     The function `kernel_name` becomes a kernel that is launched with `grid` blocks of `block` threads (x, y, z): its
-    block size is required, and reads of ids carry their intervals. Raises InternalError for an op without LLVM IR text.
+    block size is required, and reads of ids carry their intervals. With `locations`, instructions say which HLO instruction
+    they come from (see `locations`). Raises InternalError for an op without LLVM IR text.
     """
     ids: dict[type[Operation], int] = {}
     for registers, sizes in ((nvvm.THREAD_ID_OPS, block), (nvvm.BLOCK_ID_OPS, grid)):
         ids |= dict(zip(registers.values(), sizes, strict=True))
     state = ModuleText(ids)
-    parts = [_operation_text(state, op, kernel_name) for op in module.body.block.ops]
+    origins = ModuleLocations(state, kernel_name) if locations else None
+    parts = [_operation_text(state, op, kernel_name, origins) for op in module.body.block.ops]
     header = (
         f"; ModuleID = '{kernel_name}'\nsource_filename = \"{kernel_name}\"\n"
         f'target datalayout = "{DATA_LAYOUT}"\ntarget triple = "{TRIPLE}"\n\n'
@@ -37,16 +40,19 @@ def llvm_ir_text(module: ModuleOp, kernel_name: str, grid: Dim3, block: Dim3) ->
     required = ",".join(map(str, block))
     attributes = f'attributes #0 = {{ "nvvm.reqntid"="{required}" }}\n'
     intrinsics = "".join(f"{declaration}\n" for declaration in state.intrinsics.values())
-    metadata = "".join(f"!{number} = {text}\n" for text, number in state.metadata.items())
+    named = origins.named_metadata() if origins else ""
+    metadata = named + "".join(f"!{number} = {text}\n" for text, number in state.metadata.items())
     return "\n".join(part for part in (header + "".join(parts), intrinsics, attributes, metadata) if part)
 
 
-def _operation_text(state: ModuleText, op: Operation, kernel_name: str) -> str:
+def _operation_text(state: ModuleText, op: Operation, kernel_name: str, origins: ModuleLocations | None) -> str:
+    """Return the text of a global or function; with `origins`, its instructions say where they come from."""
     match op:
         case llvm.GlobalOp():
             return _global_text(op)
         case llvm.FuncOp():
-            return _FunctionText(state, op, kernel_name).text()
+            locations = Locations(origins, op.sym_name.data) if origins and op.body.blocks else None
+            return _FunctionText(state, op, kernel_name, locations).text()
         case _:
             raise InternalError(f"'{op.name}' at the top of a module has no LLVM IR text")
 
@@ -83,8 +89,9 @@ def _numbers(data: Mapping[str, Attribute], key: str) -> Iterable[int]:
 class _FunctionText:
     """Prints one function; `names` tells how each value is written where it is used (constants as themselves)."""
 
-    def __init__(self, state: ModuleText, op: llvm.FuncOp, kernel_name: str) -> None:
+    def __init__(self, state: ModuleText, op: llvm.FuncOp, kernel_name: str, locations: Locations | None = None) -> None:
         self.op = op
+        self.locations = locations
         self.is_kernel = op.sym_name.data == kernel_name or _ENTRY in op.attributes
         self.written = FunctionNames(state)
         self.names, self.labels = self.written.names, self.written.labels
@@ -100,6 +107,7 @@ class _FunctionText:
         self._name_values()
         start = "define ptx_kernel" if self.is_kernel else "define internal"
         end = " #0" if self.is_kernel else ""
+        end += f" !dbg {self.locations.subprogram}" if self.locations else ""
         lines = [f"\n{start} {returned} @{name}({self._parameters()}){end} {{"]
         for number, block in enumerate(op.body.blocks):
             if number:
@@ -166,9 +174,10 @@ class _FunctionText:
         names = self.names
         for op in block.ops:
             writer = WRITERS.get(type(op))
+            location = self.locations.reference(op) if self.locations else ""
             if writer is None:
                 if not (op.results and inline_text(op) is not None):
                     raise InternalError(f"'{op.name}' has no LLVM IR text")
                 continue
-            text = writer(self.written, op)
+            text = writer(self.written, op) + location
             lines.append(f"  {names[op.results[0]]} = {text}" if op.results else f"  {text}")

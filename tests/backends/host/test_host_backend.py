@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from hlo_run.artifact import (
 )
 from hlo_run.backends import BACKENDS, Backend, load_backend
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.backends.host.jit import llvm
+from hlo_run.backends.host.jit.engine import JitEngine
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ptx"
@@ -169,6 +172,87 @@ def test_endless_kernels_time_out() -> None:
     program = executable(kernel("L: bra L;", 0), [launch()], [], [], (), 32)
     with pytest.raises(DeviceError, match="ran out of time"):
         HostBackend(timeout_seconds=0.05).run(program, [])
+
+
+# ---- engines --------------------------------------------------------------------------------------------------------
+
+
+def test_engines_give_the_same() -> None:
+    x = np.random.default_rng(2).standard_normal((4, 6)).astype(np.float32)
+    for engine in ("auto", "emulator", "jit"):
+        backend = HostBackend(engine=engine)
+        for _ in range(2):
+            assert (np.asarray(backend.run(add_one((4, 6), (1, 0), (1, 0)), [x])) == x + 1).all()
+        assert "CPU" in backend.description
+    with pytest.raises(UsageError, match="unknown host engine 'gpu'"):
+        HostBackend(engine="gpu")
+    with pytest.raises(UsageError, match="needs the emulator"):
+        HostBackend(engine="jit", checks=("race",))
+
+
+def test_auto_compiles_long_launches_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr(JitEngine, "run", lambda self, graph, launch, deadline: ran.append(launch.grid_blocks))  # type: ignore[misc]
+    program = add_one((64,), (0,), (0,))
+    HostBackend().run(program, [np.zeros(64, np.float32)])
+    assert not ran
+    HostBackend(engine="jit").run(program, [np.zeros(64, np.float32)])
+    long = replace(program, kernels=(replace(program.kernels[0], grid=(100_000, 1, 1)),))
+    HostBackend().run(long, [np.zeros(64, np.float32)])
+    assert ran == [1, 100_000]
+
+
+def test_what_the_jit_cannot_do_the_emulator_does() -> None:
+    # A named barrier for all threads, their number in a register that only the launch knows.
+    body = """
+    add.s64 %d1, %p0, %w4; ld.global.u32 %r1, [%d1]; add.u32 %r1, %r1, 64; sub.u32 %r1, %r1, %i;
+    bar.sync 1, %r1;
+    add.s64 %d2, %p1, %w4; st.global.u32 [%d2], %r1;"""
+    spec = ArraySpec("u32", (64,), (0,), whole(0, 256))
+    program = executable(
+        kernel(body, 2),
+        [launch((whole(0, 256), False), (whole(1, 256), True))],
+        [BufferAllocation(0, 256, 0), BufferAllocation(1, 256, is_output=True)],
+        [spec],
+        replace(spec, slice=whole(1, 256)),
+        64,
+    )
+    arguments = [np.arange(64, dtype=np.uint32)]
+    with pytest.raises(Unsupported, match=r"bar\.sync"):
+        HostBackend(engine="jit").run(program, arguments)
+    long = replace(program, kernels=(replace(program.kernels[0], grid=(1, 1, 1)),))
+    assert (np.asarray(HostBackend().run(long, arguments)) == 64).all()
+
+
+def test_faults_of_native_code_name_the_thread() -> None:
+    pieces = BufferSlice(0, 0, 64), BufferSlice(0, 64, 64)
+    parameter, result = ArraySpec("f32", (16,), (0,), pieces[0]), ArraySpec("f32", (16,), (0,), pieces[1])
+    threads = [launch((pieces[0], False), (pieces[1], True))]
+    program = executable(ADD_ONE, threads, [BufferAllocation(0, 128, 0)], [parameter], result, 17)
+    with pytest.raises(DeviceError, match=r"out-of-bounds global load .* argument 0 .*thread \(16, 0, 0\) of block \(0, 0, 0\)"):
+        HostBackend(engine="jit").run(program, [np.zeros(16, np.float32)])
+
+
+@pytest.mark.parametrize("body", ["L: bra L;", "L: bar.sync 0; bra L;", "L: add.u32 %r1, %r1, 1; bra L;"])
+def test_endless_native_code_times_out(body: str) -> None:
+    program = executable(kernel(body, 0), [launch()], [], [], (), 32)
+    with pytest.raises(DeviceError, match="ran out of time"):
+        HostBackend(engine="jit", timeout_seconds=0.05).run(program, [])
+
+
+def test_object_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    x = np.arange(8, dtype=np.float32)
+    made: list[str] = []
+    compile_object = llvm.compile_object
+    monkeypatch.setattr(llvm, "compile_object", lambda text: made.append(text) or compile_object(text))  # type: ignore[misc]
+    for turn in range(3):
+        got = HostBackend(engine="jit").run(add_one((8,), (0,), (0,)), [x])
+        assert (np.asarray(got) == x + 1).all()
+        (file,) = (tmp_path / "hlo-run" / "host-jit").iterdir()
+        if turn == 1:
+            file.write_bytes(file.read_bytes()[:-9])  # cut short: made again
+    assert len(made) == 2
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -122,6 +122,7 @@ class _Driver:
     def _together(self, phase: Phase) -> None:
         b = self.b
         b.label(f"phase{phase.number}")
+        self._look_whether_to_stop()
         if phase.number in self._exchanges:
             b.do(f"call void @exchange{phase.number}(ptr %st)")
         self._all_threads(phase, self._parallel[phase.number])
@@ -132,6 +133,14 @@ class _Driver:
         else:
             place = b.op(f"call i32 @common_place(ptr {self._pointers[PLACES]})")
             self._dispatch(place, "parted")
+
+    def _look_whether_to_stop(self) -> None:
+        """Let a kernel that goes round between its phases be ended."""
+        if self._plan.shape.interruptible:
+            flag = self.b.op(f"load volatile i32, ptr {self._pointers[CANCEL]}, align 4")
+            on = self.b.fresh("on")
+            self.b.branch(self.b.compare("eq", "i32", flag, "0"), on, "cancelled")
+            self.b.label(on)
 
     def _dispatch(self, place: str, mixed: str) -> None:
         """Go to the phase at which all threads are."""
@@ -176,6 +185,7 @@ class _Driver:
         b = self.b
         places, chosen = self._pointers[PLACES], self._pointers[CHOSEN]
         b.label("parted")
+        self._look_whether_to_stop()
         for phase in self._plan.phases[1:]:
             mask, slot = self._members(phase)
             scope = _scope(phase.meeting)

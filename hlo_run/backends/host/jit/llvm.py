@@ -18,6 +18,8 @@ from hlo_run.errors import InternalError
 OPTIMIZATION_LEVEL = 2
 """LLVM's level. 3 takes some 15 % longer to compile and gains nothing on our kernels (`benchmarks/host_engines.py`)."""
 
+_CACHED_OBJECTS = 1000
+
 _lock = threading.Lock()
 Run = Callable[[int, int, int], None]
 
@@ -137,8 +139,16 @@ def _write(file: Path, digest: str, data: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
             temporary.write(hashlib.sha256(digest.encode() + data).hexdigest().encode() + data)
         os.replace(temporary.name, file)
+        _forget_oldest(file.parent)
     except OSError:
         pass
+
+
+def _forget_oldest(directory: Path) -> None:
+    """Keep the cache from growing for ever."""
+    files = sorted(directory.iterdir(), key=lambda item: item.stat().st_mtime)
+    for item in files[: max(0, len(files) - _CACHED_OBJECTS)]:
+        item.unlink(missing_ok=True)
 
 
 class Loaded:

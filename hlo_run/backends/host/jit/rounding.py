@@ -42,13 +42,12 @@ def multiply_bf16(b: Builder, x: str, y: str) -> str:
     scale = "0x43B0000000000000"  # 2**60 brings product and error into the range of normal numbers
     negated = b.op(f"fneg float {b.binary('fmul', 'float', product, scale)}")
     error = b.math("fma", "float", b.binary("fmul", "float", x, scale), y, negated)
-    is_subnormal = b.compare("ult", "i32", b.binary("and", "i32", bits, "2147483647"), "8388608")
-    is_tie = b.compare("eq", "i32", b.binary("and", "i32", bits, "65535"), "32768")
+    # A subnormal (no exponent) whose lower half is that of a tie.
+    is_tie = b.compare("eq", "i32", b.binary("and", "i32", bits, str(0x7F80FFFF)), str(0x8000))
     is_inexact = b.compare("one", "float", error, "0.0")
     sign = b.binary("xor", "i32", bits, b.cast("bitcast", error, "float", "i32"))
     step = b.binary("or", "i32", b.binary("ashr", "i32", sign, "31"), "1")
-    both = b.binary("and", "i1", b.binary("and", "i1", is_subnormal, is_tie), is_inexact)
-    mended = b.binary("add", "i32", bits, b.select(both, "i32", step, "0"))
+    mended = b.binary("add", "i32", bits, b.select(b.binary("and", "i1", is_tie, is_inexact), "i32", step, "0"))
     return _nearest_bf16(b, product, mended)
 
 

@@ -1,0 +1,43 @@
+"""Prints how long comparing two arrays takes and how much memory it adds, and the same for the report on a mismatch.
+
+    python benchmarks/compare.py [MEGABYTES]
+
+Two f32 arrays of so many megabytes each (40 by default): equal, apart by rounding, and wrong everywhere. Processor time.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from time import process_time
+
+import numpy as np
+
+from hlo_run.hlo.shape import Shape
+from hlo_run.reference.compare import ErrorSpec, compare
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    rows = megabytes * 250
+    want = np.random.default_rng(1).standard_normal((rows, 1000), dtype=np.float32)
+    for name, factor in (("equal", 1.0), ("rounding apart", 1 + 2e-7), ("wrong", 1.01)):
+        got = want * np.float32(factor)
+        before, begin = _peak_bytes(), process_time()
+        comparison = compare(want, got, Shape.array("f32", want.shape), ErrorSpec(1e-3, 1e-3))
+        compared = process_time() - begin
+        line = f"{name}: {want.size} elements, {1e9 * compared / want.size:.1f} ns each"
+        if not comparison.ok:
+            begin = process_time()
+            comparison.report()
+            line += f", report {1e9 * (process_time() - begin) / want.size:.1f} ns each"
+        print(f"{line}, peak grew by {(_peak_bytes() - before) / want.nbytes:.2f} of one array")
+        del got, comparison  # the next pair must not add to the peak
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Record what real XLA's parser and printer make of small HLO texts, for tests that run without it.
+
+    python3 scripts/venv.py python scripts/record_xla_text.py [--xla PYTHON] [FILE...]
+
+Every `FILE.cases` (all in tests/data/hlo without arguments) holds texts with a line `====` between them. `FILE.json` beside
+it gets one entry for each: the text, `status` (ok, error, or abort where a check inside XLA fails), and what XLA prints
+with each set of options, or its message. A text that XLA fills with made-up data (`{...}`) is refused, since XLA counts on
+from one module to the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from xla_text import XlaText
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "hlo"
+
+_OPTIONS: dict[str, dict[str, bool | int | str]] = {
+    "default": {},
+    "short_parsable": {"preset": "short_parsable"},
+    "canonical": {"preset": "canonical"},
+    "fingerprint": {"preset": "fingerprint"},
+    "no_layout": {"include_layout_in_shapes": False, "print_operand_shape": True, "compact_operands": True},
+    "no_ids": {"print_ids": False, "print_metadata": False, "print_backend_config": False, "indent_amount": 1},
+}
+
+
+# What the options have no say in.
+_DEFAULT_ONLY = ("literals",)
+
+
+def record(file: Path, xla: XlaText) -> None:
+    """Write the answers to the texts of one file beside it."""
+    entries: list[dict[str, object]] = []
+    for text in file.read_text(encoding="utf-8").split("\n====\n"):
+        status, shown = xla.ask(text)
+        assert "..." not in text or status != "ok", f"{file}: made-up data depends on what XLA read before"
+        entry: dict[str, object] = {"text": text, "status": status}
+        if status == "ok":
+            options = {"default": _OPTIONS["default"]} if file.stem in _DEFAULT_ONLY else _OPTIONS
+            answers = {name: xla.ask(text, chosen)[1] for name, chosen in options.items()}
+            entry["printed"] = {name: answer for name, answer in answers.items() if name == "default" or answer != shown}
+        else:
+            entry["message"] = shown
+        entries.append(entry)
+    text = json.dumps(entries, indent=None if file.stem in _DEFAULT_ONLY else 1, ensure_ascii=False)
+    file.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    print(f"{file.name}: {len(entries)} texts")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("--xla", default=sys.executable, metavar="PYTHON", help="a Python that has jaxlib")
+    arguments = parser.parse_args()
+    with XlaText(arguments.xla) as xla:
+        for file in arguments.files or sorted(FOLDER.glob("*.cases")):
+            record(file, xla)
+
+
+if __name__ == "__main__":
+    main()
