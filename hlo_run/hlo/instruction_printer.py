@@ -26,8 +26,6 @@ _AFTER_CONTROL = ("statistics", "result_accuracy")
 _COMMON = frozenset(
     ("sharding", "frontend_attributes", *_AFTER_CONTROL, "parameter_replication", "origin", "metadata", "backend_config")
 )
-    ("sharding", "frontend_attributes", *_AFTER_CONTROL, "parameter_replication", "origin", "metadata", "backend_config")
-)
 _NOT_BEFORE = _COMMON | {"is_composite"}
 _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
 _CONFIGS = ("infeed_config", "outfeed_config")
