@@ -42,6 +42,8 @@ from hlo_run.ops.infer import infer_module
 KNOWN = {
     "a layout that names no dimension or one twice": re.compile(r"the minor to major order .* does not name each dimension once"),
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),
+    "replica groups or tiles of another size than their devices": re.compile(r"places cannot take|tiles (need|cannot take)"),
+    "a transposition of devices that is none": re.compile(r"iota_transpose_perm (must|should)"),
     "a shape beyond every machine": re.compile(r"more than any device can hold|is too large to fill"),
 }
 _SECONDS_FOR_A_TEXT = 10

@@ -20,7 +20,7 @@ from xla_text import OPTIONS, XlaText
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "hlo"
 
 # Files of many texts are asked for with fewer options, and written without line breaks.
-_FEWER_OPTIONS = {"literals": ("default",), "opcodes": ("default", "short_parsable", "fingerprint", "no_ids")}
+_FEWER_OPTIONS = {"literals": ("default", "short_parsable"), "opcodes": ("default", "short_parsable", "fingerprint", "no_ids")}
 
 
 def record(file: Path, xla: XlaText) -> None:

@@ -229,7 +229,8 @@ def _essential(instruction: HloInstruction) -> str:
         return "{...}" if any(not leaf.dtype.is_integer for _, leaf in shape.leaves()) else format_literal(literal, shape)
     with np.errstate(invalid="ignore"):
         is_one = bool(np.all(literal == np.ones((), literal.dtype)))
-    is_zero = not np.any(literal) and not (shape.dtype.is_float and np.any(np.signbit(literal)))
+    # Of all types but f8e8m0fnu, which has no zero, the bits say it: -0 is none.
+    is_zero = shape.element_type != "f8e8m0fnu" and not literal.tobytes().strip(b"\0")
     if is_zero or is_one:
         return "0" if is_zero else "1"
     is_integer = shape.dtype.is_integer and shape.element_count <= _MAX_ESSENTIAL_ELEMENTS

@@ -19,7 +19,10 @@ from hlo_run.ops.infer import infer_module
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"
 # What XLA itself does not read back: an index type that it prints as `#(invalid)`, a frame of tables that are not there.
 _LOST = ("#(f32)", "negate(f32[4,4] a), metadata={stack_frame_id=3}")
-_FEWER_OPTIONS = {"literals.cases": ("default",), "opcodes.cases": ("default", "short_parsable", "fingerprint", "no_ids")}
+_FEWER_OPTIONS = {
+    "literals.cases": ("default", "short_parsable"),
+    "opcodes.cases": ("default", "short_parsable", "fingerprint", "no_ids"),
+}
 _FILES = sorted(file.name for file in _FOLDER.glob("*.cases"))
 
 
