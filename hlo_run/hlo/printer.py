@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.attribute_text import format_bools, format_entry_layout
 from hlo_run.hlo.attributes import EntryLayout
-from hlo_run.hlo.instruction_printer import InstructionPrinter, short_name
+from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
 from hlo_run.hlo.lexer import RESERVED
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
 from hlo_run.hlo.stack_frames import StackFrames
@@ -151,18 +151,57 @@ def computation_to_string(computation: HloComputation, options: PrintOptions = D
     """Return the computation from its name to the closing brace, without a newline at the end."""
     percent = "%" if options.percent else ""
     name = f"{percent}{computation.name} " if options.ids else percent
-    return _body(computation, options, options.indent, f"ENTRY {name}" if computation.is_entry else name)
+    return _Bodies().text(computation, options, options.indent, f"ENTRY {name}" if computation.is_entry else name)
 
 
-def _body(computation: HloComputation, options: PrintOptions, indent: int, head: str) -> str:
-    """Return `head`, the signature if wanted, and the instructions in braces."""
+class _Bodies:
+    """Prints bodies and the bodies in them. Inner ones are marked first and filled in later, so that no depth is too deep.
+
+    A mark is a number between two NUL characters, which no HLO text can have.
+    """
+
+    def __init__(self) -> None:
+        self._marked: list[tuple[HloComputation, PrintOptions, int]] = []
+
+    def text(self, computation: HloComputation, options: PrintOptions, indent: int, head: str) -> str:
+        """Return `head`, the signature if wanted, and the instructions in braces."""
+        return self.filled(_body(computation, options, indent, head, self.mark))
+
+    def mark(self, computation: HloComputation, options: PrintOptions, indent: int) -> str:
+        """Return the mark for a body as it stands in the place of its computation's name."""
+        self._marked.append((computation, options, indent))
+        return f"\0{len(self._marked) - 1}\0"
+
+    def filled(self, text: str) -> str:
+        """Return `text` with every body in the place of its mark."""
+        if not self._marked:
+            return text
+        done: list[str] = []
+        # Pieces still to be written, the next one last; every other piece of a text is the number of a mark.
+        waiting = [(text, False)]
+        while waiting:
+            piece, is_mark = waiting.pop()
+            if is_mark:
+                computation, options, indent = self._marked[int(piece)]
+                module = computation.module
+                assert module is None or indent <= options.indent + len(module.computations), "computations call in a circle"
+                piece = _body(computation, options, indent, "", self.mark)
+            if "\0" in piece:
+                pieces = piece.split("\0")
+                waiting += [(pieces[number], number % 2 == 1) for number in reversed(range(len(pieces)))]
+            else:
+                done.append(piece)
+        return "".join(done)
+
+
+def _body(computation: HloComputation, options: PrintOptions, indent: int, head: str, nested: PrintNested) -> str:
     tab = "  " * indent
     if options.program_shape:
         parameters = ", ".join(
             f"{p.name if options.ids else short_name(p.name)}: {p.shape.to_string(layout=False)}" for p in computation.parameters
         )
         head += f"({parameters}) -> {computation.root.shape.to_string(layout=False)} "
-    printer = InstructionPrinter(options, indent, _nested)
+    printer = InstructionPrinter(options, indent, nested)
     lines = [
         (f"{tab}  ROOT " if instruction.is_root else f"{tab}  ") + printer.text(instruction)
         for instruction in instruction_order(computation)
@@ -171,11 +210,6 @@ def _body(computation: HloComputation, options: PrintOptions, indent: int, head:
     thread = computation.execution_thread
     tail = tab + "}" if thread == "main" or not options.ids else f'{tab}}}, execution_thread="{thread}"'
     return "\n".join([f"{tab}{head}{{", *lines, tail])
-
-
-def _nested(computation: HloComputation, options: PrintOptions, indent: int) -> str:
-    """Return a body as it stands in the place of its computation's name."""
-    return _body(computation, options, indent, "")
 
 
 def instruction_order(computation: HloComputation) -> list[HloInstruction]:
@@ -188,4 +222,5 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
 
 def instruction_to_string(instruction: HloInstruction, options: PrintOptions = DEFAULT) -> str:
     """Return `%name = SHAPE opcode(operands), attributes` in one line."""
-    return InstructionPrinter(options, options.indent, _nested).text(instruction)
+    bodies = _Bodies()
+    return bodies.filled(InstructionPrinter(options, options.indent, bodies.mark).text(instruction))

@@ -206,6 +206,9 @@ _NUMBERS = {"padding": 1, "bits": 0, "space": 0, "prefix": 0}
 
 
 def _integer_type(name: str) -> str:
+    if name == "invalid":
+        # What XLA prints of a type that is no integer's.
+        return name
     if name not in DTYPES:
         raise ParseError(f"expecting an unsigned integer type, but sees '{name}'")
     return name if DTYPES[name].is_integer else "invalid"
