@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
@@ -165,7 +166,7 @@ class _Bodies:
 
     def text(self, computation: HloComputation, options: PrintOptions, indent: int, head: str) -> str:
         """Return `head`, the signature if wanted, and the instructions in braces."""
-        return self.filled(_body(computation, options, indent, head, self.mark))
+        return self.filled(_body(computation, options, indent, head, instruction_order(computation), self.mark))
 
     def mark(self, computation: HloComputation, options: PrintOptions, indent: int) -> str:
         """Return the mark for a body as it stands in the place of its computation's name."""
@@ -185,7 +186,8 @@ class _Bodies:
                 computation, options, indent = self._marked[int(piece)]
                 module = computation.module
                 assert module is None or indent <= options.indent + len(module.computations), "computations call in a circle"
-                piece = _body(computation, options, indent, "", self.mark)
+                # In the place of a name XLA does not look at the schedule.
+                piece = _body(computation, options, indent, "", computation.post_order(), self.mark)
             if "\0" in piece:
                 pieces = piece.split("\0")
                 waiting += [(pieces[number], number % 2 == 1) for number in reversed(range(len(pieces)))]
@@ -194,7 +196,14 @@ class _Bodies:
         return "".join(done)
 
 
-def _body(computation: HloComputation, options: PrintOptions, indent: int, head: str, nested: PrintNested) -> str:
+def _body(
+    computation: HloComputation,
+    options: PrintOptions,
+    indent: int,
+    head: str,
+    order: Sequence[HloInstruction],
+    nested: PrintNested,
+) -> str:
     tab = "  " * indent
     if options.program_shape:
         parameters = ", ".join(
@@ -204,7 +213,7 @@ def _body(computation: HloComputation, options: PrintOptions, indent: int, head:
     printer = InstructionPrinter(options, indent, nested)
     lines = [
         (f"{tab}  ROOT " if instruction.is_root else f"{tab}  ") + printer.text(instruction)
-        for instruction in instruction_order(computation)
+        for instruction in order
         if not printer.is_folded(instruction)
     ]
     thread = computation.execution_thread
