@@ -15,9 +15,17 @@ _EXTENTS = re.compile(rf"\d+(?:x\d+)+|{_INT}")
 _PAD = rf"{_INT}_{_INT}(?:_\d+)?"
 _PADS = re.compile(rf"{_PAD}(?:x{_PAD})*")
 
+_PLAIN_RANGE = re.compile(r"\[(\d{1,18}):(\d{1,18})(?::(\d{1,18}))?\]")
+# As XLA prints it, read by one match; anything else token by token.
+_PLAIN_SLICE = re.compile(rf"\{{{_PLAIN_RANGE.pattern}(?:, ?{_PLAIN_RANGE.pattern})*+\}}")
+
 
 def parse_slice(lexer: Lexer) -> AttributeValue:
     """Read `{[0:4], [1:9:2]}` to (start, limit, stride) per dimension."""
+    found = _PLAIN_SLICE.match(lexer.text, lexer.pos)
+    if found is not None:
+        lexer.jump(found.end())
+        return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in _PLAIN_RANGE.findall(found[0]))
     lexer.advance()
     return comma_list(lexer, "{", "}", lambda: _slice_range(lexer))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from hlo_run.hlo.shape_text import parse_shape, starts_shape
 UNKNOWN_SHAPE = Shape("unknown")
 
 _COMMON = frozenset(COMMON_ATTRIBUTES)
+_ELEMENT_BITS = re.compile(r"E\(-?\d+\)")
 _LISTS = ("branch_computations", "called_computations")
 
 
@@ -221,7 +223,7 @@ class InstructionParser:
         pending.wants_operand = False
         if pending.opcode.name == "constant":
             # A literal has all of its elements, whatever part of them the shape declares to be there.
-            pending.shape = _static(pending.shape)
+            pending.shape = _of_literal(pending.shape)
             pending.attributes["literal"] = parse_literal(lexer, pending.shape, self._elided)
             return
         start = lexer.start
@@ -421,10 +423,13 @@ class InstructionParser:
             parent.operands.append(instruction)
 
 
-def _static(shape: Shape) -> Shape:
-    """Return the shape without dynamic dimensions; most have none, and tuples of constants are small."""
-    if all(not leaf.dynamic_dims for _, leaf in shape.leaves()):
-        return shape
+def _of_literal(shape: Shape) -> Shape:
+    """Return the shape that a literal of `shape` has: no dynamic dimensions, and nothing said of the bits of an element."""
     if shape.is_tuple:
-        return replace(shape, tuple_shapes=tuple(_static(element) for element in shape.tuple_shapes))
-    return replace(shape, dynamic_dims=())
+        return replace(shape, tuple_shapes=tuple(_of_literal(element) for element in shape.tuple_shapes))
+    layout = shape.layout
+    if layout is not None and "E(" in layout.extra:
+        layout = replace(layout, extra=_ELEMENT_BITS.sub("", layout.extra))
+    elif not shape.dynamic_dims:
+        return shape
+    return replace(shape, dynamic_dims=(), layout=layout)
