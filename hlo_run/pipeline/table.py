@@ -26,6 +26,7 @@ from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
 from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
+from hlo_run.pipeline.ir.convert_float_nvidia import ConvertFloatNvidia
 from hlo_run.pipeline.ir.convert_index_type import ConvertIndexType
 from hlo_run.pipeline.ir.convert_pure_call_ops import ConvertPureCallOps
 from hlo_run.pipeline.ir.cse import Cse
@@ -116,6 +117,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("loop-invariant-code-motion-3", lambda c: LoopInvariantCodeMotion()),
     KernelRow("symbol-dce", lambda c: SymbolDce()),
     KernelRow("cse-6", lambda c: Cse()),
+    KernelRow("convert-float-nvidia", lambda c: ConvertFloatNvidia(c.target.sm)),
     KernelRow("expand-float-ops", lambda c: ExpandFloatOps(), required=True),
     KernelRow("scf-to-cf", lambda c: ScfToCf(), required=True),
     KernelRow("lower-to-llvm-gpu", lambda c: LowerToLlvmGpu(), required=True),
@@ -140,6 +142,7 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("convert-complex-to-standard", "expand-float-ops", "the formulas have functions that are expanded"),
     ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
     ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
+    ("convert-float-nvidia", "expand-float-ops", "what the card converts is not expanded"),
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
     ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
 )
