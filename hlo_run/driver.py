@@ -21,7 +21,7 @@ from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.printer import PrintOptions, module_to_string
+from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options, read_text
 from hlo_run.pipeline.observer import OPTIMIZED_HLO, Observer, StopAtStage
@@ -244,7 +244,7 @@ def _write_reproducer(module: HloModule, directory: str) -> str:
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
     ) as file:
-        file.write(module_to_string(module, PrintOptions(large_constants=True)))
+        file.write(module_to_string(module, FULL))
     return file.name
 
 

@@ -90,6 +90,9 @@ class Options:
     xla_dump_emitter_re: str = _flag("", "Dump kernels: mlir-fusion, llvm, ptx.", "RE", section="Show")
     xla_dump_large_constants: bool = _flag(False, "Print constants of more than 10 elements in full.", section="Show")
     xla_dump_disable_metadata: bool = _flag(False, "Leave metadata out of HLO dumps.", section="Show")
+    xla_dump_hlo_as_long_text: bool = _flag(True, "Print HLO with signatures and % before names.", section="Show")
+    xla_dump_compact_gte: bool = _flag(True, "Print %t#0 for get-tuple-element.", section="Show")
+    xla_syntax_sugar_async_ops: bool = _flag(False, "Print add-start for the async-start of an add.", section="Show")
 
     debug_options_file: str = _flag("", "Text proto of XLA debug options; flags win over it.", "FILE", section="Flags")
     strict_flags: bool = _flag(False, "An unknown --xla_* flag is an error instead of a warning.", section="Flags")
