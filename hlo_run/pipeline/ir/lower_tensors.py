@@ -43,6 +43,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.arith_extra import IndexCastUIOp
+from hlo_run.dialects.atomics import lower_atomic
 from hlo_run.dialects.gpu import BarrierOp
 from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, GEPOp, LoadOp
 from hlo_run.dialects.loops import hand_on_origin, yield_of
@@ -195,7 +196,12 @@ class _FunctionLowering:
         op.operands = [operand for operand in op.operands if operand.type != _POINTER]
 
     def atomic(self, op: AtomicRMWOp) -> None:
-        raise Unsupported("atomic updates in a kernel", hint="scatter with unique_indices=true needs none")
+        current = op.current.type
+        element = current.get_element_type() if is_vector(current) else current
+        stored = memory_type(element)
+        address = self._address(op, op.tensor, op.indices, stored)
+        lower_atomic(op, address)
+        Rewriter.replace_op(op, [], [op.tensor])
 
     # Accesses.
 

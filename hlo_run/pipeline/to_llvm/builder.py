@@ -58,7 +58,7 @@ class ModuleState:
         if isa(type_, AnyFloat):
             # LLVM has no 8-bit floats: they travel as their bits.
             return i8 if type_.bitwidth == 8 else type_
-        if isa(type_, IntegerType | llvm.LLVMPointerType):
+        if isa(type_, IntegerType | llvm.LLVMPointerType | llvm.LLVMStructType):
             return type_
         if is_vector(type_) and type_.get_num_dims() == 1:
             return VectorType(self.convert(type_.get_element_type()), type_.get_shape())
