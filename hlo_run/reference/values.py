@@ -181,7 +181,7 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
     if count < THREADED_ELEMENTS:
         fill(0, count)
     else:
-        _in_threads(fill, count)
+        in_threads(fill, count)
     return out.reshape(dims)
 
 
@@ -196,7 +196,7 @@ def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
     return kernel
 
 
-def _in_threads(fill: Callable[[int, int], None], count: int) -> None:
+def in_threads(fill: Callable[[int, int], None], count: int) -> None:
     """Call `fill` on as many parts as there are cores; numpy lets other threads run while it works."""
     workers = min(os.cpu_count() or 1, _MOST_THREADS)
     step = -(-count // workers)
