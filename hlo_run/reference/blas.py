@@ -20,7 +20,7 @@ import numpy as np
 from hlo_run.reference.values import Array, in_threads, quiet
 
 # Multiplications from which on a second core is worth the start of a thread.
-_THREADED_PRODUCTS = 1 << 23
+THREADED_PRODUCTS = 1 << 23
 # Names of OpenBLAS' functions in numpy's builds, with and without 64-bit integers, and in builds that take the system's.
 _PREFIXES = ("scipy_openblas", "openblas")
 _SUFFIXES = ("64_", "")
@@ -70,11 +70,11 @@ def _thread_functions() -> tuple[Callable[[], int], Callable[[int], None]] | Non
 def matmul(left: Array, right: Array) -> Array:
     """Return the products of [.., rows, depth] and [.., depth, columns], both contiguous in one of the last two dimensions."""
     # An upper bound where both sides are stacks.
-    if left.size * right.size < _THREADED_PRODUCTS:
+    if left.size * right.size < THREADED_PRODUCTS:
         return np.matmul(left, right)
     stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     rows, columns = left.shape[-2], right.shape[-1]
-    if math.prod(stack) * rows * columns * left.shape[-1] < _THREADED_PRODUCTS:
+    if math.prod(stack) * rows * columns * left.shape[-1] < THREADED_PRODUCTS:
         return np.matmul(left, right)
     out = np.empty((*stack, rows, columns), left.dtype)
     many = math.prod(stack)
