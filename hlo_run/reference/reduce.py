@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -64,13 +65,10 @@ def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel 
     Sums of floats accumulate in double and round once, as XLA's evaluator does by default and XLA:CPU does in a wider
     type. Products of narrow floats round at every step in both, so they take the slow way.
     """
-    if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
+    ufunc = ufunc_of(opcode, dtype)
+    if ufunc is None:
         return None
-    ufunc = PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
-    if ufunc is None or (dtype.is_complex and opcode not in ("add", "multiply")):
-        return None
-    computing = computing_type(dtype)
-    wide = precise_type(computing) if opcode == "add" and dtype.kind in ("float", "complex") else computing
+    computing, wide = computing_type(dtype), accumulating_type(opcode, dtype)
     reduce: Callable[..., Array] = ufunc.reduce
 
     def kernel(array: Array, init: Array) -> Array:
@@ -81,6 +79,21 @@ def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel 
         return narrow(np.asarray(reduce(widen(array, dtype), dims, wide, initial=widen(init, dtype))), dtype)
 
     return kernel if computing == dtype.numpy else widened
+
+
+def ufunc_of(opcode: str, dtype: DType) -> np.ufunc | None:
+    """Return numpy's function that reduces as HLO's op does; see `array_reduction`."""
+    if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
+        return None
+    if dtype.is_complex and opcode not in ("add", "multiply"):
+        return None
+    return PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
+
+
+def accumulating_type(opcode: str, dtype: DType) -> np.dtype[Any]:
+    """Return the type in which an op reduces: double for sums of floats."""
+    computing = computing_type(dtype)
+    return precise_type(computing) if opcode == "add" and dtype.kind in ("float", "complex") else computing
 
 
 REDUCTIONS: dict[str, np.ufunc] = {

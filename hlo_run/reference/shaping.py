@@ -106,12 +106,19 @@ def _concatenate(instruction: HloInstruction) -> Kernel:
 
 
 def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    operand, fill = operands
-    out = np.full(instruction.shape.dims, fill, fill.dtype)
+    return padded(operands[0], operands[1], instruction.attrs["padding"])
+
+
+def padded(operand: Array, fill: Array, edges: Sequence[tuple[int, int, int]]) -> Array:
+    """Return the operand with (low, high, interior) elements of `fill` per dimension; negative edges cut elements off."""
+    dims = [
+        low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in zip(operand.shape, edges, strict=True)
+    ]
+    out = np.full(dims, fill, operand.dtype)
     source: list[slice] = []
     target: list[slice] = []
-    for size, out_size, (low, _high, interior) in zip(operand.shape, out.shape, instruction.attrs["padding"], strict=True):
-        # Element i lands at low + i * step; negative edges cut elements off.
+    for size, out_size, (low, _high, interior) in zip(operand.shape, dims, edges, strict=True):
+        # Element i lands at low + i * step.
         step = interior + 1
         first = -(min(low, 0) // step)
         last = min(size, (out_size - 1 - low) // step + 1)
