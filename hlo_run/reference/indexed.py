@@ -181,7 +181,7 @@ def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, update
         return
     size = outs[0].shape[1]
     if len(outs) == 1:
-        elements: Array = np.add.outer(rows * size, np.arange(size))
+        elements = _elements(rows, size)
         if combine_quickly(recognised(combiner), outs[0].reshape(-1), elements.reshape(-1), updates[0].reshape(-1), types[0]):
             return
     for chosen in rounds(rows):
@@ -189,6 +189,11 @@ def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, update
         combined = calls.call_on_elements(combiner, [*(out[places] for out in outs), *(update[chosen] for update in updates)])
         for out, new, out_type in zip(outs, combined, types, strict=False):
             out[places] = narrow(new, out_type)
+
+
+def _elements(rows: Array, size: int) -> Array:
+    """Return the numbers of the elements of rows of `size`."""
+    return np.add.outer(rows * size, np.arange(size))
 
 
 def _overwrites(combiner: HloComputation) -> bool:
