@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
 from hlo_run.backends.host.backend import variable_regions
-from hlo_run.backends.host.checks import KernelStatistics, make_observer
+from hlo_run.backends.host.checks import make_observer
 from hlo_run.backends.host.emulator import check_launch, run_kernel
 from hlo_run.backends.host.jit.engine import JitEngine, JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
 from hlo_run.backends.host.program import Program, compile_program
 from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.errors import DeviceError
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ def launch(
     statistics = KernelStatistics(kernel.name)
     copies = [buffer.copy() for buffer in buffers]
     run = _launch(program, kernel, buffers)
-    run.observer = make_observer(frozenset(checks), statistics)
+    run.observer = make_observer(frozenset(checks), program.graph, statistics)
     check_launch(program.graph, run)
     try:
         run_kernel(program, run)
