@@ -271,9 +271,9 @@ def _check_one_instruction(event: _Event, memory: _Memory) -> None:
         _check_values(access)
         return
     row = int(np.flatnonzero(clash)[0])
-    message = f"{_what(event, int(event.place[row]) * memory.unit)}, which two threads write with one instruction"
+    message = f"{_what(event, int(event.place[row]) * memory.unit)}, which another thread writes with the same instruction"
     launch = access.lanes.launch
-    note = f"the other one is {launch.describe(int(other[row]))}"
+    note = f"so does {launch.describe(int(other[row]))}"
     launch.fail(message, access.line, access.lanes.describe(row * access.lanes.count // event.place.size), note)
 
 
