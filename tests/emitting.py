@@ -10,13 +10,19 @@ import numpy as np
 from xla_gpu_interpreter import Interpreter
 
 from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.analysis.in_place import in_place_operands
+from hlo_run.backends.platforms import open_backend
 from hlo_run.dialects.printer import print_module
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.infer import infer_module
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.agreement import disagreements
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import ErrorSpec, compare
 from hlo_run.reference.evaluate import evaluate
@@ -62,7 +68,10 @@ def emit(text: str, target: str = "h100") -> Emitted:
     operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
     results = [shape for _, shape in fusion.shape.leaves()]
     arguments = [EntryArgument(n, 16, shape.size_bytes, True) for n, shape in enumerate(operands)]
-    arguments += [EntryArgument(len(operands) + n, 256, shape.size_bytes, False) for n, shape in enumerate(results)]
+    changed = in_place_operands(fusion)
+    arguments += [
+        EntryArgument(changed.get(n, len(operands) + n), 256, shape.size_bytes, False) for n, shape in enumerate(results)
+    ]
     kernel = emit_kernel(fusion, "kernel", preset(target), arguments)
     kernel.module.verify()
     return Emitted(module, fusion, kernel)
@@ -87,6 +96,19 @@ def run(text: str, *arguments: Any, target: str = "h100") -> Emitted:
         got = result.astype(bool) if shape.element_type == "pred" else result.view(shape.dtype.numpy)
         comparison = compare(want, got, shape, _error_spec(want, shape))
         assert comparison.ok, f"{comparison.report()}\n{emitted.text}"
+    return emitted
+
+
+def run_on_host(text: str, *arguments: Any, target: str = "h100") -> Emitted:
+    """Emit the fusion, compile its module to PTX and run that on Host with all checks; hold it against the reference."""
+    emitted = emit(text, target)
+    values: list[Value] = list(arguments) or make_fake_arguments(emitted.module, 7)
+    expected = evaluate(emitted.module, values)
+    options = Options(host_check="all")
+    executable = compile_module(PassContext(preset(target), options), emitted.module.clone())
+    actual = open_backend("Host", options).run(executable, values)
+    for index, comparison in disagreements(expected, actual, emitted.module.entry.root.shape):
+        raise AssertionError(f"result {list(index)}: {comparison.report()}\n{emitted.text}")
     return emitted
 
 

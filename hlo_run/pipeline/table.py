@@ -14,8 +14,13 @@ from xdsl.passes import ModulePass
 
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
+from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
+from hlo_run.pipeline.emitters.in_place_dynamic_update_slice import InPlaceUpdateEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
+from hlo_run.pipeline.emitters.reduction import ReductionEmitter
+from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
@@ -69,6 +74,7 @@ PIPELINE: tuple[HloGroup, ...] = (
         "pre-scheduling-passes",
         (
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
+            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
         ),
     ),
@@ -114,11 +120,13 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 )
 
 # Tried in order; the last one takes every fusion.
-EMITTERS = (TransposeEmitter, LoopEmitter)
+EMITTERS = (ReductionEmitter, TransposeEmitter, ScatterEmitter, ConcatenateEmitter, InPlaceUpdateEmitter, LoopEmitter)
 
 # (row, later row, why): a test checks that the tables keep them.
 ORDER: tuple[tuple[str, str, str], ...] = (
     ("special-case-copies", "schedule", "the schedule lists every instruction"),
+    ("fusion-wrapper", "copy-insertion", "only fusions change operands in place"),
+    ("copy-insertion", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "schedule", "the schedule lists fusions, not what they replaced"),
     ("lower-xla-gpu-to-scf", "flatten-tensors", "flatten-tensors knows scf loops, not xla_gpu.loop"),
     ("propagate-slice-indices", "flatten-tensors", "slice indices follow arguments while functions still share their order"),

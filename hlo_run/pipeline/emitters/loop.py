@@ -36,9 +36,9 @@ class LoopEmitter:
 
     kind: ClassVar[str] = "loop"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Everything."""
-        del analysis
+        del analysis, arguments
         return yes("takes every fusion")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:

@@ -28,7 +28,7 @@ from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.index_width import index_width_bits
 from hlo_run.analysis.thread_map import drop_unused_ids
-from hlo_run.analysis.transpose_description import describe_transpose
+from hlo_run.analysis.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.analysis.transpose_tiling import TransposeTiling, tile_transpose
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
@@ -37,8 +37,8 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import KernelModule, pure_call
 from hlo_run.pipeline.elemental.types import element_type
-from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map
-from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, numbered
+from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
+from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
 
 # XLA's limit for the loops of every emitter but the loop emitter.
 _MAX_UNROLL = 4
@@ -49,19 +49,21 @@ class TransposeEmitter:
 
     kind: ClassVar[str] = "transpose"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Fusions that the analysis found a transpose for."""
+        del arguments
         return analysis.decision(self.kind) or no("no hero is a transpose")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""
-        assert analysis.transpose is not None, "a transpose kind has a description"
+        description = analysis.description
+        assert isinstance(description, TransposeDescription), "a transpose kind has a description"
         roots = tuple(zip(analysis.roots, analysis.heroes, strict=True))
         transposed = {root: hero for root, hero in roots if hero.opcode == "transpose" and describe_transpose(hero)}
         heroes = tuple(dict.fromkeys(transposed.values()))
         side_outputs = tuple(root for root in analysis.roots if root not in transposed)
         element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
-        tiling = tile_transpose(analysis.transpose, element_bytes, analysis.target)
+        tiling = tile_transpose(description, element_bytes, analysis.target)
         sources = tuple(hero.operands[0] for hero in heroes)
         fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *side_outputs))
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
@@ -123,7 +125,7 @@ class _TransposeKernel:
             targets: list[tuple[SSAValue, Values]] = []
             for instruction in wanted:
                 index = place[: first.rank] if instruction.shape.dims == first.dims else self._index_of(instruction, symbols)
-                targets.append((self._element(instruction, index), index))
+                targets.append((element_of(entry, self.module, instruction, index)[0], index))
             written: Values = ()
             for number, ((value, index), target) in enumerate(zip(targets, loop.iteration_values, strict=True)):
                 index = place[first.rank :] if number < len(tiles) else index
@@ -139,17 +141,6 @@ class _TransposeKernel:
     def _index_of(self, instruction: HloInstruction, symbols: Values) -> Values:
         indexing_map = self._operand_map(instruction)
         return self.entry.builder.apply(indexing_map, (*self.entry.ids(indexing_map), *symbols))
-
-    def _element(self, instruction: HloInstruction, index: Values) -> SSAValue:
-        """Return an element of a parameter, or of the root of a function."""
-        b = self.entry.builder
-        b.locate(instruction)
-        if instruction.opcode == "parameter":
-            number: int = instruction.attrs["parameter_number"]
-            type_ = element_type(instruction.shape.element_type, instruction.where)
-            return b.create(tensor.ExtractOp, (self.entry.parameters[number], *index), type_)
-        signature = self.module.signature(self.module.fused, self.module.fused.subgraph_of[instruction])
-        return pure_call(b, signature, (*self.entry.parameters, *index))[0]
 
     def _write_outputs(
         self,
@@ -190,8 +181,9 @@ class _TransposeKernel:
         computed = {root: root_map for root, root_map in root_maps.items() if root not in heroes}
         if not computed:
             return heroes
-        signature, names = emit_epilogue(self.module, computed, self.heroes, output_map)
-        ids = self.entry.ids_by_name
-        arguments = (*self.entry.parameters, *(ids[name] for name in names), *symbols, *heroes.values())
+        ids = used_ids(computed.values())
+        signature = emit_epilogue(self.module, computed, self.heroes, ids, output_map.ranges)
+        by_name = self.entry.ids_by_name
+        arguments = (*self.entry.parameters, *(by_name[id_.name] for id_ in ids), *symbols, *heroes.values())
         values = pure_call(self.entry.builder, signature, arguments)
         return {**heroes, **dict(zip(computed, values, strict=True))}

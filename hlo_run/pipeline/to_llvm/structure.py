@@ -149,6 +149,10 @@ def _llvm_constant(builder: Builder, op: llvm.ConstantOp) -> None:
 COPIED = (
     llvm_extra.LoadOp,
     llvm.StoreOp,
+    llvm.ExtractValueOp,
+    llvm.InlineAsmOp,
+    llvm_extra.AtomicRMWOp,
+    llvm_extra.AtomicCmpXchgOp,
     llvm_extra.GEPOp,
     llvm.AddressOfOp,
     llvm_extra.AddrSpaceCastOp,

@@ -187,7 +187,43 @@ func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
   }
   return %r : tensor<8xf32>
 }
-// ERROR: unsupported: atomic updates in a kernel
+// CHECK: [[P:%[0-9]+]] = llvm.getelementptr inbounds %out[{{%[0-9]+}}]
+// CHECK-NEXT: llvm.atomicrmw fadd [[P]], %x monotonic : !llvm.ptr, f32
+// CHECK-NEXT: return
+// -----
+// RUN: --only=lower-tensors
+func.func @kernel(%out: tensor<8xi32>, %i: index, %x: i32) -> tensor<8xi32> {
+  %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xi32> {
+  ^bb0(%old: i32):
+    %s = arith.maxui %old, %x : i32
+    xla_gpu.yield %s : i32
+  }
+  return %r : tensor<8xi32>
+}
+// CHECK: llvm.atomicrmw umax {{%[0-9]+}}, %x monotonic : !llvm.ptr, i32
+// CHECK-NOT: scf.while
+// -----
+// What the hardware has no atomic for is tried until no other thread came between.
+// RUN: --only=lower-tensors
+func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
+  %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xf32> {
+  ^bb0(%old: f32):
+    %s = arith.mulf %old, %x : f32
+    xla_gpu.yield %s : f32
+  }
+  return %r : tensor<8xf32>
+}
+// CHECK: [[P:%[0-9]+]] = llvm.getelementptr inbounds %out[{{%[0-9]+}}]
+// CHECK-NEXT: [[V:%[0-9]+]] = llvm.load [[P]] : !llvm.ptr -> i32
+// CHECK-NEXT: scf.while ([[A:%[a-z0-9]+]] = [[V]]) : (i32) -> i32 {
+// CHECK-NEXT: %old = arith.bitcast [[A]] : i32 to f32
+// CHECK-NEXT: %s = arith.mulf %old, %x : f32
+// CHECK-NEXT: [[N:%[0-9]+]] = arith.bitcast %s : f32 to i32
+// CHECK-NEXT: [[E:%[0-9]+]] = llvm.cmpxchg [[P]], [[A]], [[N]] monotonic monotonic : !llvm.ptr, i32
+// CHECK: [[WAS:%[0-9]+]] = llvm.extractvalue [[E]][0]
+// CHECK: [[OK:%[0-9]+]] = llvm.extractvalue [[E]][1]
+// CHECK: [[AGAIN:%[0-9]+]] = arith.xori [[OK]], %true : i1
+// CHECK: scf.condition([[AGAIN]]) [[WAS]] : i32
 // -----
 // RUN: --only=lower-tensors --print_locations
 // New ops come from the instruction of the op they stand for.
