@@ -81,10 +81,10 @@ class InitCheck:
         written = region.written.view(np.uint8)[: region.data.size // size * size].view(f"u{size}")
         for part in range(access.size_bytes // size):
             place = access.addresses // size + part
-            if access.kind == "store":
-                written[place] = _ALL_WRITTEN[size]
-            elif (bad := written[place] != _ALL_WRITTEN[size]).any():
+            if access.reads and (bad := written[place] != _ALL_WRITTEN[size]).any():
                 _fail_unwritten(access, region, int(np.flatnonzero(bad)[0]))
+            if access.kind != "load":
+                written[place] = _ALL_WRITTEN[size]
 
 
 def _fail_unwritten(access: Access, region: Region, lane: int) -> None:

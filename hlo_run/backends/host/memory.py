@@ -149,7 +149,15 @@ class Pointer:
         return self.lanes.flat(values) if self._selection is None else values.reshape(-1)
 
     def _observe(
-        self, displacement: int, size_bytes: int, kind: str, line: int, strong: bool = False, values: tuple[Array, ...] = ()
+        self,
+        displacement: int,
+        size_bytes: int,
+        kind: str,
+        line: int,
+        *,
+        strong: bool = False,
+        reads: bool = True,
+        values: tuple[Array, ...] = (),
     ) -> None:
         observer = self.lanes.observer
         if observer is None:
@@ -157,7 +165,7 @@ class Pointer:
         lanes = self.lanes if self._selection is None else self.lanes.subset(_mask(self.lanes.count, self._selection))
         flat = np.stack([self._per_lane(value) for value in values], axis=1) if values else None
         addresses = self._per_lane(self.offsets + displacement)
-        observer.access(Access(lanes, self.region, addresses, size_bytes, kind, line, strong, flat))
+        observer.access(Access(lanes, self.region, addresses, size_bytes, kind, line, reads, strong, flat))
 
     def index(self, displacement: int, item_bytes: int) -> Offsets:
         """Return the item numbers in the region's view."""
@@ -174,7 +182,7 @@ class Pointer:
     def load(self, displacement: int, item_bytes: int, line: int, strong: bool = False) -> Array:
         """Return one item per lane."""
         self.check(displacement, item_bytes, "load", line)
-        self._observe(displacement, item_bytes, "load", line, strong)
+        self._observe(displacement, item_bytes, "load", line, strong=strong)
         return self._take(displacement, item_bytes)
 
     def _take(self, displacement: int, item_bytes: int) -> Array:
@@ -214,7 +222,7 @@ class Pointer:
         """Write consecutive items per lane; where lanes write the same place, the last lane's value stays."""
         total = item_bytes * len(values)
         self.check(displacement, total, "store", line)
-        self._observe(displacement, total, "store", line, strong, values)
+        self._observe(displacement, total, "store", line, strong=strong, reads=False, values=values)
         shape = np.broadcast_shapes(self.offsets.shape, *(value.shape for value in values))
         unit = min(total, 16)
         per_unit = unit // item_bytes
@@ -230,10 +238,13 @@ class Pointer:
             index = self.index(displacement + start * item_bytes, unit)
             self.region.view(unit)[np.broadcast_to(index, shape)] = packed
 
-    def atomic_items(self, displacement: int, item_bytes: int, line: int) -> tuple[Array, Offsets]:
-        """Return (the region's view, a flat item number per lane) for a read-modify-write of every lane."""
+    def atomic_items(self, displacement: int, item_bytes: int, line: int, sets_bits: bool = False) -> tuple[Array, Offsets]:
+        """Return (the region's view, a flat item number per lane) for a read-modify-write of every lane.
+
+        `sets_bits`: the operation sets or clears some bits, whatever the others are.
+        """
         self.check(displacement, item_bytes, "atomic", line)
-        self._observe(displacement, item_bytes, "atomic", line, strong=True)
+        self._observe(displacement, item_bytes, "atomic", line, strong=True, reads=not sets_bits)
         return self.region.view(item_bytes), self._per_lane(self.index(displacement, item_bytes))
 
 

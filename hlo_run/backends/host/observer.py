@@ -21,9 +21,10 @@ Array = NDArray[Any]
 class Access:
     """One instruction's access to a region by a group of lanes, within bounds; observers are told before it happens.
 
-    `addresses` are flat, one per lane, offsets into the region's data. `kind` is load, store or atomic. `strong` accesses
-    (atomics, and those that the PTX orders: relaxed, acquire, ..) may meet those of other threads. `values` are what a
-    store writes, a row per lane and a column per item.
+    `addresses` are flat, one per lane, offsets into the region's data. `kind` is load, store or atomic. `reads` says that the
+    value before matters: not where an atomic sets single bits. `strong` accesses (atomics, and those that the PTX orders:
+    relaxed, acquire, ..) may meet those of other threads. `values` are what a store writes, a row per lane and a column
+    per item.
     """
 
     lanes: Lanes
@@ -32,6 +33,7 @@ class Access:
     size_bytes: int
     kind: str
     line: int
+    reads: bool
     strong: bool = False
     values: Array | None = None
 

@@ -63,6 +63,15 @@ def launch(
     return statistics
 
 
+def launch_apart(program: Program, ptx: str, buffers: Sequence[Array], grid: int, block: int) -> tuple[list[Array], list[Array]]:
+    """Return what the buffers hold after the emulator, and after the JIT: not the same where the order of threads matters."""
+    kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), (block, 1, 1))
+    emulated, compiled = ([buffer.copy() for buffer in buffers] for _ in range(2))
+    run_kernel(program, _launch(program, kernel, emulated))
+    JIT.run(program.graph, _launch(program, kernel, compiled))
+    return emulated, compiled
+
+
 def _launch(program: Program, kernel: Kernel, buffers: Sequence[Array]) -> Launch:
     regions = variable_regions(program.variables)
     for number, buffer in enumerate(buffers):

@@ -258,6 +258,9 @@ def test_neighbouring_items_of_any_size_do_not_race() -> None:
         ("st.shared.u16 [%r2], %h1;", "ld.shared.u32 %r3, [%r2];", 2),
         ("st.shared.u32 [%r2], %i;", "ld.shared.u32 %r3, [%r2+128];", 128),
         ("st.shared.u32 [%r2], %i;", "atom.shared.add.u32 %r3, [tile+256], 1;", 256),
+        # Narrow elements share a word: what sets bits does not care for the others, unless it wants to know them.
+        ("", "red.shared.and.b32 [tile], -16; red.shared.or.b32 [tile], 3; ld.shared.u32 %r3, [tile];", None),
+        ("", "atom.shared.and.b32 %r3, [tile], -16; add.u32 %r4, %r3, %r3; st.shared.u32 [%r2+128], %r4;", 0),
         ("st.shared.v2.u32 [tile+8], {%i, %i};", "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [tile];", 0),
         ("st.shared.v2.u32 [tile], {%r1, %r1};", "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [tile];", 8),
         ("st.shared.v4.u32 [tile], {%r1, %r1, %r1, %r1};", "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [tile];", None),
