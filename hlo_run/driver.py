@@ -123,6 +123,8 @@ class FileRun:
         self._result.platform, self._result.reference = platform, reference
         arguments = Arguments(options, module, self._given, self._place)
         execution = Execution(options, self._console, module, arguments, self._place, self._result)
+        if platform:
+            execution.prepare()
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description

@@ -62,7 +62,7 @@ class Options:
         "auto", "Host: emulator, jit, or auto: the JIT for long launches.", "NAME", ("auto", "emulator", "jit")
     )
     xla_gpu_deterministic_ops: bool = _flag(False, "Host: atomics on floats take effect in the order of the blocks.")
-    host_check: str = _flag("", "Host checks: bounds, align, barrier (always on), race; all; statistics.", "CHECKS", bare="all")
+    host_check: str = _flag("", "Host: watch for bounds, align, barrier, init, race; statistics; all.", "CHECKS", bare="all")
 
     target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")

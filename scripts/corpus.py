@@ -1,7 +1,7 @@
 """Run a folder of HLO modules and print what passes, what is not supported (and why), and what differs.
 
     python3 scripts/venv.py python scripts/corpus.py FOLDER [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
-                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both]
+                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both] [--host_check all]
 
 Every module is compiled for the target, every kernel assembled with ptxas (where there is one), run on Host, and
 compared with the numpy reference. With `--xla` it is also compared with real XLA:CPU: the command is called with
@@ -71,6 +71,7 @@ def main() -> int:
     parser.add_argument("--target", default="h100")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--host_engine", default="auto", help="auto, emulator, jit, or both: they must leave the same bits")
+    parser.add_argument("--host_check", default="", help="what the emulator watches for; all")
     parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
     arguments = parser.parse_args()
@@ -135,7 +136,7 @@ def _one_line(text: str) -> str:
 def _run(file: Path, arguments: argparse.Namespace) -> str:
     """Compile, assemble, run and compare one module; returns what there is to say about success."""
     both = arguments.host_engine == "both"
-    options = Options(host_engine="emulator" if both else arguments.host_engine)
+    options = Options(host_engine="emulator" if both else arguments.host_engine, host_check=arguments.host_check)
     module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
     values = make_fake_arguments(module, arguments.seed)
     executable = compile_module(PassContext(preset(arguments.target), options), module.clone())
