@@ -6,6 +6,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import hlo_run
@@ -16,13 +17,15 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
-from hlo_run.execution import Arguments, Console, Execution, Place, Runner, error_spec
+from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.printer import PrintOptions, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options, read_text
 from hlo_run.pipeline.observer import OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
@@ -31,6 +34,7 @@ from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.results import FileResult, check_writable, to_json, to_junit, write_artefact
 
 HLO_INPUT = "hlo-input"
@@ -108,7 +112,8 @@ class FileRun:
         self._file = result.file
         self._console = console
         self._timing = TimingObserver()
-        self._given: list[Literal] = []  # the arguments of a snapshot
+        self._given: list[Literal] = []  # the arguments of a snapshot, or of an isolated fusion
+        self._given_from = "the input file"
         self._has_output = False
 
     def run(self) -> None:
@@ -117,11 +122,14 @@ class FileRun:
         if not options.stage:
             self._console.out(f"\n** Running {self._file} **")
         module = self._load()
+        if options.isolate_fusion:
+            module = self._isolate(module)
+            options = self._options
         self._result.module = module.name
         reference = self._reference_platform()
         platform = "" if options.stage else choose_platform(options.platform)
         self._result.platform, self._result.reference = platform, reference
-        arguments = Arguments(options, module, self._given, self._place)
+        arguments = Arguments(options, module, self._given, self._place, self._given_from)
         execution = Execution(options, self._console, module, arguments, self._place, self._result)
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
@@ -155,6 +163,29 @@ class FileRun:
         if source.arguments is not None:
             self._given = fit_arguments(module, source.arguments, f"'{self._file}'")
         return wrap_bare_module(module)
+
+    def _isolate(self, module: HloModule) -> HloModule:
+        """Return the fusion of `--isolate_fusion` as a module, written as a file together with its operands in this run."""
+        options = self._options
+        fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options)
+        alone = isolate_instruction(fusion)
+        # What remains concerns the new module, whose arguments are those found here.
+        self._options = replace(options, inputs="", num_replicas=0, num_partitions=0)
+        if options.stage:
+            return alone
+        arguments = Arguments(replace(options, save_inputs=""), module, self._given, self._place, self._given_from)
+        try:
+            values, source = arguments.next(1)
+            self._given = operands_in_run(fusion, values, MODULE_SEED)
+            self._given_from = f"the run of {module.name} with {source}"
+        except (Unsupported, DeviceError) as error:
+            self._given = make_fake_arguments(alone, options.seed)
+            self._given_from = f"seed {options.seed}"
+            self._console.err(f"%{fusion.name} gets random operands, the reference cannot make those of a run: {error.message}")
+        folder = options.xla_dump_to if options.xla_dump_to not in ("", "-") else "."
+        path = write_isolated(folder, f"{module.name}.{fusion.name}", alone, self._given)
+        self._console.err(f"%{fusion.name} is isolated: hlo-run --inputs={path}.npz {path}.hlo")
+        return alone
 
     def _show(self, text: str) -> None:
         """Give the text of a stage to stdout or `--output_file`."""

@@ -76,8 +76,11 @@ def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
 class Arguments:
     """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
 
-    def __init__(self, options: Options, module: HloModule, given: Sequence[Literal], place: Place) -> None:
+    def __init__(
+        self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
+    ) -> None:
         self._options, self._module, self._given, self._place = options, module, list(given), place
+        self._given_from = given_from
         self._engine = RandomEngine(options.seed)
         self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         self.titles = self.grid.argument_titles(module)
@@ -92,7 +95,7 @@ class Arguments:
             names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
             values, source = read_values(path, "arg", self.shapes, names), path
         elif self._given:
-            values, source = self._given * self.grid.size, "the input file"
+            values, source = self._given * self.grid.size, self._given_from
         else:
             zero = not options.random_init_input_literals
             large = options.use_large_float_range

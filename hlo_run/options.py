@@ -47,6 +47,9 @@ class Options:
     save_inputs: str = _flag("", "Write the arguments, for --inputs.", "FILE.npz")
     save_outputs: str = _flag("", "Write the result (out0, ..), and what was expected where it differs.", "FILE.npz")
     expected_output: str = _flag("", "Compare with a result saved by --save_outputs, not with the reference.", "FILE.npz")
+    isolate_fusion: str = _flag(
+        "", "Run one fusion of the module alone; write it and its operands as MODULE.NAME.hlo and .npz.", "NAME"
+    )
     print_literals: bool = _flag(False, "Print arguments and results to stdout.")
     abs_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
     rel_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
