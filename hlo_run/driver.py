@@ -27,7 +27,7 @@ from hlo_run.hlo.printer import PrintOptions, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options, read_text
-from hlo_run.pipeline.observer import OPTIMIZED_HLO, Observer, StopAtStage
+from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.observers.timing import TimingObserver
@@ -140,6 +140,9 @@ class FileRun:
         if platform and arguments.grid.size > 1:
             hint = f"--platform={INTERPRETER} simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
             raise Unsupported(f"{platform} runs on one device, but the module wants {arguments.grid}", hint=hint)
+        if options.stage == FUSION_ANALYSIS:
+            self._analyze_fusions(module)
+            return
         backend = open_backend(platform, options) if platform else None
         executable = self._compile(module, backend)
         if backend is None:
@@ -153,6 +156,16 @@ class FileRun:
         finally:
             if report := backend.report():
                 self._console.err(report)
+
+    def _analyze_fusions(self, module: HloModule) -> None:
+        """Print the table of fusions for each of the targets."""
+        options = self._options
+        for name in options.target.split(","):
+            self._options = replace(options, target=name.strip())
+            try:
+                self._compile(module, None)
+            except StopAtStage:
+                continue
 
     def _load(self) -> HloModule:
         source = read_module(self._file, self._options.input_format)

@@ -67,7 +67,12 @@ class Options:
     xla_gpu_deterministic_ops: bool = _flag(False, "Host: atomics on floats take effect in the order of the blocks.")
     host_check: str = _flag("", "Host checks: bounds, align, barrier (always on), race; all; statistics.", "CHECKS", bare="all")
 
-    target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
+    target: str = _flag(
+        "",
+        "GPU to compile for (default h100); a100, v100, h200, b200, ..; several for --stage=fusion-analysis.",
+        "NAME",
+        section="Compile",
+    )
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")
     xla_gpu_cuda_data_dir: str = _flag("", "Where to look for ptxas and libdevice first.", "DIR", section="Compile")
     xla_backend_optimization_level: int = _flag(3, "LLVM optimisation level, 0 to 3.", "N", section="Compile")
@@ -78,7 +83,9 @@ class Options:
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
-    stage: str = _flag("", "Print one stage and stop: hlo-input, hlo, llvm, ptx, a row name, ...", "NAME", section="Show")
+    stage: str = _flag(
+        "", "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row name, ..", "NAME", section="Show"
+    )
     output_format: str = _flag(
         "hlo", "Format of --stage=hlo and hlo-input.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), section="Show"
     )

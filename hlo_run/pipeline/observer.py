@@ -17,7 +17,9 @@ EMIT_KERNELS = "emit-kernels"
 LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"
 PTX = "ptx"
-STAGES = (OPTIMIZED_HLO, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
+# A table of all fusions: a note of the module, not a step.
+FUSION_ANALYSIS = "fusion-analysis"
+STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
 
 
 class Level(Enum):
