@@ -38,17 +38,17 @@ rows { p = f32[64,1000] parameter(0)
 turn { p = f32[20,160,170] parameter(0)
   ROOT turn.t = f32[170,160,20] transpose(p), dimensions={2,1,0} }
 twice { p = bf16[6,512,4096] parameter(0)
-  ROOT a = bf16[6,512,4096] add(p, p) }
+  ROOT sum = bf16[6,512,4096] add(p, p) }
 both { p = f32[8] parameter(0)
   q = f32[9] parameter(1)
-  c = f32[9] copy(q)
-  d = f32[8] copy(p)
-  ROOT t = (f32[9], f32[8]) tuple(c, d) }
+  second = f32[9] copy(q)
+  first = f32[8] copy(p)
+  ROOT t = (f32[9], f32[8]) tuple(second, first) }
 less { a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT l = pred[] compare(a, b), direction=LT }
 sorted { p = f32[8] parameter(0)
-  ROOT s = f32[8] sort(p), dimensions={0}, to_apply=less }
+  ROOT sorted.s = f32[8] sort(p), dimensions={0}, to_apply=less }
 ENTRY e { a = f32[64,1000] parameter(0)
   b = f32[20,160,170] parameter(1)
   c = bf16[6,512,4096] parameter(2)
@@ -90,9 +90,9 @@ def test_the_table(many: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["row_sums"] == ["kInput", "r", "reduction", "grid 16x1x1 block 256x1x1", "2", "32", "256000", "256"]
     size = str(20 * 160 * 170 * 4)
     assert rows["turned"] == ["kInput", "turn.t", "transpose", "grid 960x1x1 block 128x1x1", "1", str(32 * 33 * 4), size, size]
-    assert rows["doubled"][1:5] == ["a", "loop", "grid 24576x1x1 block 128x1x1", "4"]
-    assert rows["copies"] == ["kLoop", "c, d", "copies", "no kernel", "-", "-", "68", "68"]
-    assert rows["mine"][:3] == ["kCustom __triton", "s", "loop"]
+    assert rows["doubled"][1:5] == ["sum", "loop", "grid 24576x1x1 block 128x1x1", "4"]
+    assert rows["copies"] == ["kLoop", "second, first", "copies", "no kernel", "-", "-", "68", "68"]
+    assert rows["mine"][:3] == ["kCustom __triton", "sorted.s", "loop"]
     assert rows["mine"][3].startswith("unsupported: ")
     assert rows["wrapped_negate"][3] == "grid 1x1x1 block 7x1x1", "fusions in loops are there too"
 
