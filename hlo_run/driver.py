@@ -34,6 +34,7 @@ from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
+from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump, read_replacements
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.results import FileResult, check_writable, to_json, to_junit, write_artefact
 
@@ -121,6 +122,9 @@ class FileRun:
         options = self._options
         if not options.stage:
             self._console.out(f"\n** Running {self._file} **")
+        if is_kernel_dump(self._file):
+            self._resume(read_kernel_dump(self._file))
+            options = self._options
         module = self._load()
         if options.isolate_fusion:
             module = self._isolate(module)
@@ -176,6 +180,39 @@ class FileRun:
         if source.arguments is not None:
             self._given = fit_arguments(module, source.arguments, f"'{self._file}'")
         return wrap_bare_module(module)
+
+    def _resume(self, dump: KernelIr) -> None:
+        """Let the module that a kernel's dump lies beside run with it; with a stage, compile the kernel alone (StopAtStage)."""
+        known = dump.target in targets.PRESETS and not self._options.xla_gpu_target_config_filename
+        target = self._options.target or (dump.target if known else "")
+        files = ",".join(filter(None, (self._options.kernel_ir_file, dump.file)))
+        self._options = replace(self._options, target=target, kernel_ir_file=files)
+        if self._options.stage:
+            from hlo_run.pipeline.kernels import compile_kernel_ir  # imports xDSL and llvmlite
+
+            watching = self._watchers()
+            watching.append(StageObserver(self._options.stage, self._show))
+            try:
+                compile_kernel_ir(PassContext(choose_target(self._options), self._options, tuple(watching)), dump)
+            finally:
+                self._show_times()
+            self._console.err(f"nothing to print: '{self._options.stage}' does not come after row '{dump.row}'")
+            raise StopAtStage
+        module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"
+        if not module.exists():
+            hint = f"--kernel_ir_file={dump.file} with the HLO file, or --stage=ptx"
+            raise UsageError(f"'{dump.file}' is kernel IR, and '{module}', its module, does not exist", hint=hint)
+        self._file = str(module)
+        self._options = replace(self._options, input_format="hlo")
+
+    def _watchers(self) -> list[Observer]:
+        """Return the observers that see every compilation."""
+        watching: list[Observer] = []
+        if self._options.v:
+            watching.append(VerboseObserver(self._options.v, self._console.err))
+        if self._options.time_passes:
+            watching.append(self._timing)
+        return watching
 
     def _isolate(self, module: HloModule) -> HloModule:
         """Return the fusion of `--isolate_fusion` as a module, written as a file together with its operands in this run."""
@@ -237,28 +274,28 @@ class FileRun:
         from hlo_run.pipeline.compile import compile_module
 
         target = self._target(backend)
+        replacements = read_replacements(self._options, module.name)
         dump = self._dump_observer(module, target)
         # Compilation edits; the arguments and the reference want the module the user wrote.
         working = module.clone()
-        observers: list[Observer] = []
-        if self._options.v:
-            observers.append(VerboseObserver(self._options.v, self._console.err))
+        observers = self._watchers()
         if dump is not None:
             dump.module("before_optimizations", module_to_string(module, dump_options(self._options)))
             observers.append(dump)
-        if self._options.time_passes:
-            observers.append(self._timing)
         if self._options.stage:
             observers.append(self._stage_observer(working))
         try:
             with self._console.busy(f"compiling {module.name}"):
-                return compile_module(PassContext(target, self._options, tuple(observers)), working)
+                return compile_module(PassContext(target, self._options, tuple(observers), replacements), working)
         except InternalError as error:
             reproducer = _write_reproducer(module, self._options.xla_dump_to)
             raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
         finally:
-            if self._options.time_passes:
-                self._console.err(self._timing.table())
+            self._show_times()
+
+    def _show_times(self) -> None:
+        if self._options.time_passes:
+            self._console.err(self._timing.table())
 
     def _stage_observer(self, working: HloModule) -> Observer:
         if self._options.output_format == "hlo":
@@ -279,7 +316,7 @@ class FileRun:
         pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
         if pattern is not None and pattern.search(module.name) is None:
             return None
-        return DumpObserver(options, module.name, self._place.number, target.xla_name, self._console.out)
+        return DumpObserver(options, module.name, self._place.number, target, self._console.out)
 
 
 def _write_reproducer(module: HloModule, directory: str) -> str:

@@ -80,6 +80,11 @@ class Options:
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
     xla_enable_hlo_passes_only: str = _flag("", "Run only these and required rows (short: --only).", "ROWS", section="Compile")
+    kernel_ir_file: str = _flag(
+        "", "Dumps of kernel IR that replace kernels and go on from their row.", "FILES", section="Compile"
+    )
+    xla_gpu_llvm_ir_file: str = _flag("", "LLVM IR (.ll) that replaces the kernels it defines.", "FILES", section="Compile")
+    xla_gpu_ptx_file: str = _flag("", "PTX that replaces the kernels it defines.", "FILES", section="Compile")
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")

@@ -54,6 +54,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
 
 def _compile_kernels(ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment) -> tuple[Kernel, ...]:
     """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
+    ctx.replacements.check([request.kernel for request in requests])
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
     for request in requests:
