@@ -25,6 +25,7 @@ from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
+from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
 from hlo_run.pipeline.ir.convert_index_type import ConvertIndexType
 from hlo_run.pipeline.ir.convert_pure_call_ops import ConvertPureCallOps
 from hlo_run.pipeline.ir.cse import Cse
@@ -105,6 +106,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("cse-4", lambda c: Cse()),
     KernelRow("convert-pure-call-ops", lambda c: ConvertPureCallOps(), required=True),
     KernelRow("lower-tensors", lambda c: LowerTensors(), required=True),
+    KernelRow("convert-complex-to-standard", lambda c: ConvertComplexToStandard(), required=True),
     KernelRow("merge-pointers-to-same-slice", lambda c: MergePointersToSameSlice(), required=True),
     KernelRow("canonicalize-5", lambda c: Canonicalize()),
     KernelRow("cse-5", lambda c: Cse()),
@@ -134,6 +136,8 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("unswitch-loops", "vectorize-loads-stores", "the vectorizer sees no loop body behind an scf.if"),
     ("vectorize-loads-stores", "optimize-loops", "a loop that is unrolled is no loop to vectorise"),
     ("convert-pure-call-ops", "lower-tensors", "lower-tensors knows func.call only"),
+    ("lower-tensors", "convert-complex-to-standard", "compare-and-swap of complex numbers is made of their parts"),
+    ("convert-complex-to-standard", "expand-float-ops", "the formulas have functions that are expanded"),
     ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
     ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
