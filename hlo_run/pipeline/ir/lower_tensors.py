@@ -11,8 +11,9 @@
 
 Shared tiles become globals in address space 3, array constants constant globals, sync_threads a barrier, transfers vector
 loads and stores. Tensors vanish from the results of functions, loops and ifs. Needs flat tensors (rank 0 or 1) and plain
-calls. A vector access claims the alignment of one element; LLVM finds the higher one from the arguments' `llvm.align`
-and the index arithmetic. Loads from arguments marked `xla.invariant` become `invariant`.
+calls. A vector access claims the alignment that follows from the index map and the `llvm.align` of the kernel's argument
+(shared tiles begin at a bank word); LLVM may find a higher one from the arithmetic. Loads from arguments marked
+`xla.invariant` become `invariant`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from xdsl.context import Context
@@ -49,11 +51,14 @@ from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, GEPOp, LoadOp
 from hlo_run.dialects.loops import hand_on_origin, yield_of
 from hlo_run.dialects.module_info import index_bits
 from hlo_run.dialects.types import constant_int, is_tensor, is_vector, tensor_type
-from hlo_run.dialects.xla_gpu import AllocateSharedOp, AtomicRMWOp, SyncThreadsOp
+from hlo_run.dialects.xla_gpu import AllocateSharedOp, ApplyIndexingOp, AtomicRMWOp, SyncThreadsOp
 from hlo_run.errors import Unsupported
+from hlo_run.indexing.divisor import divisor_of
 
 _POINTER = llvm.LLVMPointerType()
 _SHARED_SPACE = 3
+# Tiles of narrow elements begin at a bank word, so that whole words can be moved.
+_BANK_WORD_BYTES = 4
 _SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
 
 
@@ -81,7 +86,9 @@ class _Globals:
 
     def shared(self, type_: llvm.LLVMArrayType) -> str:
         name = self._new_name("shared_")
-        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE))
+        is_narrow = _bytes_of(type_.type) < _BANK_WORD_BYTES
+        alignment = _BANK_WORD_BYTES if is_narrow else None
+        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE, alignment=alignment))
         return name
 
     def constant(self, type_: llvm.LLVMArrayType, value: Attribute) -> str:
@@ -111,6 +118,15 @@ def memory_type(element: Attribute) -> Attribute:
     if isa(element, AnyFloat) and element.bitwidth in (8, 16, 32, 64):
         return i8 if element.bitwidth == 8 else element
     raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits before")
+
+
+def _offset_divisor(index: SSAValue) -> int:
+    """Return a number that divides the index; 0 if it is always 0."""
+    number = constant_int(index)
+    if number is not None:
+        return abs(number)
+    producer = index.owner
+    return divisor_of(producer.map.results[producer.res.index(index)]) if isinstance(producer, ApplyIndexingOp) else 1
 
 
 def _bytes_of(element: Attribute) -> int:
@@ -247,9 +263,12 @@ class _FunctionLowering:
 
     def _vector_alignment(self, base: SSAValue, indices: Sequence[SSAValue], type_: Attribute) -> int:
         assert is_vector(type_), "a transfer moves a vector"
+        element_bytes = _bytes_of(type_.get_element_type())
         known = self.alignments.get(base)
-        at_start = all(constant_int(index) == 0 for index in indices)
-        return known if known is not None and at_start else _bytes_of(type_.get_element_type())
+        if known is None:
+            return element_bytes
+        divisors = [_offset_divisor(index) for index in indices]
+        return gcd(known, element_bytes * divisors[0]) if divisors else known
 
     # Buffers of the kernel's own.
 
@@ -258,6 +277,7 @@ class _FunctionLowering:
         address = llvm.AddressOfOp(name, _SHARED_POINTER)
         cast = AddrSpaceCastOp(address, _POINTER)
         cast.result.name_hint = op.res.name_hint
+        self.alignments[cast.result] = max(_BANK_WORD_BYTES, _bytes_of(tensor_type(op.res).get_element_type()))
         Rewriter.replace_op(op, [hand_on_origin(op, address), hand_on_origin(op, cast)])
 
     def constant(self, op: arith.ConstantOp) -> None:
