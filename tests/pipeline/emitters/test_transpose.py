@@ -67,6 +67,7 @@ PACKED = {
     "others move": ("s16[2,4,64,10,6]", "s16[4,2,6,10,64]", "1,0,4,3,2", "64x64xi16", 8),
     "120": ("u8[5,44,48]", "u8[44,48,5]", "1,2,0", "", 0),
     "201": ("pred[44,6,8]", "pred[8,44,6]", "2,0,1", "", 0),
+    "4 bits": ("s4[2,160,5,96]", "s4[2,96,5,160]", "0,3,2,1", "256x256xi4", 6),
     "2031": ("bf16[3,40,5,24]", "bf16[5,3,24,40]", "2,0,3,1", "64x64xbf16", 15),
 }
 
@@ -83,10 +84,10 @@ def test_whole_words_are_exchanged(form: str) -> None:
     assert ("vector.transfer_read" in emitted.text) == bool(tile)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "s8"])
+@pytest.mark.parametrize("dtype", ["bf16", "s8", "u4"])
 def test_packed_kernels_access_whole_words(dtype: str) -> None:
-    ptx = ptx_of(f"f {{ p = {dtype}[128,128] parameter(0) ROOT t = {dtype}[128,128] transpose(p), dimensions={{1,0}} }}")
-    words = {"bf16": r"(v2\.b16|b32)", "s8": r"(v4\.b8|b32)"}[dtype]
+    ptx = ptx_of(f"f {{ p = {dtype}[256,256] parameter(0) ROOT t = {dtype}[256,256] transpose(p), dimensions={{1,0}} }}")
+    words = {"bf16": r"(v2\.b16|b32)", "s8": r"(v4\.b8|b32)", "u4": "b32"}[dtype]
     for access in ("ld.global.nc", "st.global", "ld.shared", "st.shared"):
         found = re.findall(rf"{re.escape(access)}\S*", ptx)
         assert found
