@@ -16,6 +16,7 @@ from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
 from hlo_run.pipeline.emitters.in_place_dynamic_update_slice import InPlaceUpdateEmitter
+from hlo_run.pipeline.emitters.input_slices import InputSlicesEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
@@ -124,7 +125,15 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 )
 
 # Tried in order; the last one takes every fusion.
-EMITTERS = (ReductionEmitter, TransposeEmitter, ScatterEmitter, ConcatenateEmitter, InPlaceUpdateEmitter, LoopEmitter)
+EMITTERS = (
+    ReductionEmitter,
+    TransposeEmitter,
+    InputSlicesEmitter,
+    ScatterEmitter,
+    ConcatenateEmitter,
+    InPlaceUpdateEmitter,
+    LoopEmitter,
+)
 
 # (row, later row, why): a test checks that the tables keep them.
 ORDER: tuple[tuple[str, str, str], ...] = (

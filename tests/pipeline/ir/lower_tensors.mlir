@@ -64,7 +64,7 @@ func.func @kernel(%i: index) -> f32 {
   return %x : f32
 }
 // CHECK: llvm.mlir.global private @shared_0() {addr_space = 3 : i32} : !llvm.array<1056 x f32>
-// CHECK-NEXT: llvm.mlir.global private @shared_1() {addr_space = 3 : i32} : !llvm.array<8 x i8>
+// CHECK-NEXT: llvm.mlir.global private @shared_1() {addr_space = 3 : i32, alignment = 4 : i64} : !llvm.array<8 x i8>
 // CHECK-NEXT: llvm.mlir.global private constant @global_cst_0(dense<[1, 2, 3]> : tensor<3xi16>) {addr_space = 0 : i32} : !llvm.array<3 x i16>
 // CHECK: [[S:%[0-9]+]] = llvm.mlir.addressof @shared_0 : !llvm.ptr<3>
 // CHECK-NEXT: [[A:%[0-9]+]] = llvm.addrspacecast [[S]] : !llvm.ptr<3> to !llvm.ptr
