@@ -53,7 +53,7 @@ _MAX_ORIGIN_ELEMENTS = 1_000_000
 
 _TEXTS = "op_type|op_name|source_file|deduplicated_name|scheduling_name"
 _NUMBERS = "source_line|source_end_line|source_column|source_end_column|stack_frame_id"
-_PLAIN_METADATA = re.compile(rf"""\{{(?:(?:(?:{_TEXTS})="[^"\\\n]*+"|(?:{_NUMBERS})=\d{{1,9}}+)(?:[ ]|(?=\}})))*+\}}""")
+_PLAIN_METADATA = re.compile(rf"""\{{(?:(?:(?:{_TEXTS})="[^"\\\n]*+"|(?:{_NUMBERS})=[0-9]{{1,9}}+)(?:[ ]|(?=\}})))*+\}}""")
 _PLAIN_FIELD = re.compile(r"""(\w+)=(?:"([^"]*)"|(\d+))""")
 
 

@@ -48,13 +48,15 @@ _TOKEN = re.compile(
     | (?P<bad>(?s:.))
     )
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.ASCII,
 )
 
 _NEXT_ATTRIBUTE = re.compile(rf"[ \t\r\n]*+({_IDENT})=")
 # One step of a bracketed text of which only the extent matters: a string, a bracket, or a run of anything else.
 _BRACKETED = re.compile(r"""("(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')|([{(\[])|([})\]])|[^"'{}()\[\]]++""", re.DOTALL)
-_PLAIN_VALUE = re.compile(r"""[^\s,{}()\[\]"'=]*+""")
+_PLAIN_VALUE = re.compile(r"""[^ \t\r\n,{}()\[\]"'=]*+""")
+# What stands for nothing outside of strings and comments, though Python takes some of it for blanks or digits.
+FOREIGN = re.compile(r"[^\t\r\n -~]")
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
 

@@ -28,7 +28,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _OTHER_BLANK = re.compile(r"[^\S \t\r\n]")
 _BULK = re.compile(r"[^()./]*(?:/\*[^*]*\*/[^()./]*|\.(?!\.)[^()./]*)*+")
 # Plain items with one blank after each. A number does not begin with a point unless there is a sign before it.
-_NUMBERS = re.compile(r"(?:(?:(?:-?\d++(?:\.\d*+)?|-\.\d++)(?:[eE][+\-]?\d++)?|-?inf|-?nan|true|false) )*+")
+_NUMBERS = re.compile(r"(?:(?:(?:-?\d++(?:\.\d*+)?|-\.\d++)(?:[eE][+\-]?\d++)?|-?inf|-?nan|true|false) )*+", re.ASCII)
 # The quiet NaN of doubles; it stands for the quiet NaN of every type.
 _DEFAULT_DOUBLE_PAYLOAD = 1 << 51
 _NAN_PAYLOAD = re.compile(r"\(0x([0-9a-fA-F]{1,16})\)")
