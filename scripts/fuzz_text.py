@@ -47,6 +47,7 @@ KNOWN = {
     "a transposition of devices that is none": re.compile(r"iota_transpose_perm (must|should)"),
     "labels of dimensions that are not there": re.compile(r"expects \[0-\d(bf|io)\?\] in \w+ dimension numbers"),
     "layout properties in a tuple": re.compile(r"expecting an unsigned integer type|the text as a HloModule:\s*$"),
+    "an operand that is only a shape": re.compile(r"expects an operand, but sees '\)'"),
     "a scaled-dot without its shape": re.compile(r"Cannot infer shape for dot operation"),
     "attributes of later versions": re.compile(r'unexpected attribute "(is_stable|has_dynamic_root)"'),
 }
