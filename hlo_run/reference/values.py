@@ -147,12 +147,21 @@ def widen(array: Array, dtype: DType) -> Array:
 
 
 def narrow(array: Array, dtype: DType) -> Array:
-    """Round to `dtype`: nearest even for floats (by way of f32 for the narrow ones), wrapping for ints."""
+    """Round to `dtype`: nearest even for floats, wrapping for ints."""
     if array.dtype == dtype.numpy:
         return array
     if dtype.is_float and dtype.bits < 16 and array.dtype != np.float32:
-        array = array.astype(np.float32)
+        array = _odd_float32(array) if array.dtype == np.float64 else array.astype(np.float32)
     return array.astype(dtype.numpy)
+
+
+def _odd_float32(array: Array) -> Array:
+    """Round to f32 so that rounding again is as rounding once: towards zero, with the last bit set where that lost something."""
+    near = array.astype(np.float32)
+    bits = near.view(np.uint32)
+    is_inexact = (near != array) & ~np.isnan(array)
+    is_outside = is_inexact & (np.abs(near) > np.abs(array))
+    return np.where(is_inexact, (bits - is_outside) | np.uint32(1), bits).astype(np.uint32).view(np.float32)
 
 
 def quiet() -> np.errstate:
