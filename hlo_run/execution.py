@@ -76,8 +76,11 @@ def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
 class Arguments:
     """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
 
-    def __init__(self, options: Options, module: HloModule, given: Sequence[Literal], place: Place) -> None:
+    def __init__(
+        self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
+    ) -> None:
         self._options, self._module, self._given, self._place = options, module, list(given), place
+        self._given_from = given_from
         self._engine = RandomEngine(options.seed)
         self._read_ahead: list[Literal] | None = None
         self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
@@ -108,7 +111,7 @@ class Arguments:
             values = read_ahead if read_ahead is not None else self._from_file(iteration)
             source = _existing_path(options.inputs, options, self._place, iteration)
         elif self._given:
-            values, source = self._given * self.grid.size, "the input file"
+            values, source = self._given * self.grid.size, self._given_from
         else:
             zero = not options.random_init_input_literals
             large = options.use_large_float_range

@@ -80,7 +80,7 @@ class ReductionEmitter:
         kernel = _ReductionKernel(tiling, module, entry)
         results = kernel.emit([tuple(roots[number] for number in group) for group in groups])
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind)
+        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
 
 
 @dataclass(frozen=True, slots=True)
