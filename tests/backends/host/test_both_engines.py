@@ -137,6 +137,22 @@ def test_warps_that_take_different_ways_to_a_barrier() -> None:
     assert (out.reshape(2, 128) == want).all()
 
 
+def test_products_of_bf16_near_the_smallest_numbers_are_rounded_once() -> None:
+    rng = np.random.default_rng(5)
+    exponents = rng.integers(1, 120, 1 << 14)
+    others = np.clip(120 - exponents + rng.integers(-10, 12, exponents.size), 0, 254)
+    x, y = (
+        ((rng.integers(0, 2, e.size) << 15) | (e << 7) | rng.integers(0, 128, e.size)).astype(np.uint16)
+        for e in (exponents, others)
+    )
+    got = apply("mul.rn.bf16 %x, %a, %b;", (x, y), np.uint16)
+    exact = x.view(ml_dtypes.bfloat16).astype(np.float64) * y.view(ml_dtypes.bfloat16).astype(np.float64)
+    unit = np.maximum(np.frexp(exact)[1] - 8, -133)
+    want = np.ldexp(np.rint(np.ldexp(exact, -unit)), unit).astype(np.float32).astype(ml_dtypes.bfloat16)
+    assert (np.abs(exact) < 2.0**-126).mean() > 0.5
+    assert (got == want.view(np.uint16)).all()
+
+
 # ---- random programs ------------------------------------------------------------------------------------------------
 
 _BINARY = (

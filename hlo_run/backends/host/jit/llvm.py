@@ -16,7 +16,7 @@ from typing import Any
 from hlo_run.errors import InternalError
 
 OPTIMIZATION_LEVEL = 2
-"""LLVM's level. 3 takes some 15 % longer to compile and gains nothing on our kernels (`benchmarks/host_engines.py`)."""
+"""LLVM's level. 3 takes longer to compile and gains nothing on the examples' kernels (`benchmarks/host_engines.py`)."""
 
 _CACHED_OBJECTS = 1000
 

@@ -14,10 +14,6 @@ _MODES = {"rz": 0, "rn": 1, "rp": 2, "rm": 3}
 def to_bf16(b: Builder, x: str) -> str:
     """Round f32 to bf16, nearest even; NaN stays some NaN."""
     bits = b.cast("bitcast", x, "float", "i32")
-    return _nearest_bf16(b, x, bits)
-
-
-def _nearest_bf16(b: Builder, x: str, bits: str) -> str:
     odd = b.binary("and", "i32", b.binary("lshr", "i32", bits, "16"), "1")
     rounded = b.binary("add", "i32", b.binary("add", "i32", bits, "32767"), odd)
     kept = b.binary("and", "i32", rounded, "-65536")
@@ -36,19 +32,16 @@ def to_half(b: Builder, x: str, kind: str) -> str:
 
 
 def multiply_bf16(b: Builder, x: str, y: str) -> str:
-    """Multiply bf16 values, one rounding: the f32 product is exact unless it is subnormal; then a tie may be none."""
+    """Multiply bf16 values, one rounding: the f32 product is exact unless it is subnormal, where bf16 has a fixed step.
+
+    Below that, adding a number whose last bit is such a step rounds the exact product, and subtracting it is exact.
+    """
     product = b.binary("fmul", "float", x, y)
-    bits = b.cast("bitcast", product, "float", "i32")
-    scale = "0x43B0000000000000"  # 2**60 brings product and error into the range of normal numbers
-    negated = b.op(f"fneg float {b.binary('fmul', 'float', product, scale)}")
-    error = b.math("fma", "float", b.binary("fmul", "float", x, scale), y, negated)
-    # A subnormal (no exponent) whose lower half is that of a tie.
-    is_tie = b.compare("eq", "i32", b.binary("and", "i32", bits, str(0x7F80FFFF)), str(0x8000))
-    is_inexact = b.compare("one", "float", error, "0.0")
-    sign = b.binary("xor", "i32", bits, b.cast("bitcast", error, "float", "i32"))
-    step = b.binary("or", "i32", b.binary("ashr", "i32", sign, "31"), "1")
-    mended = b.binary("add", "i32", bits, b.select(b.binary("and", "i1", is_tie, is_inexact), "i32", step, "0"))
-    return _nearest_bf16(b, product, mended)
+    shifter = "0x3918000000000000"  # 1.5 * 2**-110: its last bit is 2**-133, the smallest bf16 number
+    moved = b.binary("fsub", "float", b.math("fma", "float", x, y, shifter), shifter)
+    signed = b.math("copysign", "float", moved, product)
+    is_small = b.compare("olt", "float", b.math("fabs", "float", product), "0x3810000000000000")  # 2**-126
+    return b.select(is_small, "float", signed, to_bf16(b, product))
 
 
 # ---- sums and quotients with their errors ---------------------------------------------------------------------------
