@@ -170,3 +170,10 @@ def test_an_init_value_that_counts_counts_once(opcode: str, init: str) -> None:
 def test_what_the_loop_emitter_takes(source: str, target: str, dims: str) -> None:
     emitted = emit(reduction(source, target, dims))
     assert emitted.kernel.kind == "loop"
+
+
+def test_additions_of_a_reducer_ignore_the_signs_of_zeros() -> None:
+    text = emit(reduction("[6,130]", "[6]", "1")).text
+    assert "fastmath<nsz>" in text[text.index("@r") :]
+    # A loop's reducer stays as it is written.
+    assert "nsz" not in emit(reduction("[31,31]", "[31]", "0")).text
