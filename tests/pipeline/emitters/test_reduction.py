@@ -151,10 +151,18 @@ def test_variadic(source: str, target: str, dims: str) -> None:
     assert emitted.kernel.kind == "reduction"
 
 
-@pytest.mark.parametrize(("opcode", "init"), [("add", "1"), ("multiply", "0.5"), ("maximum", "0.25")])
-def test_an_init_value_that_counts_counts_once(opcode: str, init: str) -> None:
-    emitted = run_on_host(reduction("[6,130]", "[6]", "1", opcode=opcode, init=init))
-    assert emitted.kernel.kind == ("reduction" if opcode == "maximum" else "loop")
+@pytest.mark.parametrize(
+    ("opcode", "init", "kind"),
+    [
+        ("add", "1", "loop"),
+        ("add", "-inf", "reduction"),
+        ("multiply", "0.5", "loop"),
+        ("multiply", "0", "reduction"),
+        ("maximum", "0.25", "reduction"),
+    ],
+)
+def test_an_init_value_that_counts_counts_once(opcode: str, init: str, kind: str) -> None:
+    assert run_on_host(reduction("[6,130]", "[6]", "1", opcode=opcode, init=init)).kernel.kind == kind
 
 
 @pytest.mark.parametrize(
