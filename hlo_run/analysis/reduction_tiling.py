@@ -83,6 +83,11 @@ class ReductionTiling:
         inside = tuple((expr, Interval.of_size(size)) for expr, size in zip(self.element, self.sizes, strict=True))
         return _grid_map(self.launch, ranges, self.element, inside)
 
+    @property
+    def vector_size(self) -> int:
+        """How many neighbours a thread takes at a time: in a row they are one result's, else results of their own."""
+        return self.symbols[-1] if self.description.is_row else self.accumulators
+
     def to_operand(self, shape: Shape) -> IndexingMap:
         """Normalised input index -> index of `shape`, whose bytes lie like the input's."""
         found = bitcast_map(Shape.array(shape.element_type, self.sizes), shape)

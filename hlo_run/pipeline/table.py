@@ -26,6 +26,8 @@ from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
+from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
+from hlo_run.pipeline.ir.convert_float_nvidia import ConvertFloatNvidia
 from hlo_run.pipeline.ir.convert_index_type import ConvertIndexType
 from hlo_run.pipeline.ir.convert_pure_call_ops import ConvertPureCallOps
 from hlo_run.pipeline.ir.cse import Cse
@@ -106,6 +108,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("cse-4", lambda c: Cse()),
     KernelRow("convert-pure-call-ops", lambda c: ConvertPureCallOps(), required=True),
     KernelRow("lower-tensors", lambda c: LowerTensors(), required=True),
+    KernelRow("convert-complex-to-standard", lambda c: ConvertComplexToStandard(), required=True),
     KernelRow("merge-pointers-to-same-slice", lambda c: MergePointersToSameSlice(), required=True),
     KernelRow("canonicalize-5", lambda c: Canonicalize()),
     KernelRow("cse-5", lambda c: Cse()),
@@ -115,6 +118,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("loop-invariant-code-motion-3", lambda c: LoopInvariantCodeMotion()),
     KernelRow("symbol-dce", lambda c: SymbolDce()),
     KernelRow("cse-6", lambda c: Cse()),
+    KernelRow("convert-float-nvidia", lambda c: ConvertFloatNvidia(c.target.sm)),
     KernelRow("expand-float-ops", lambda c: ExpandFloatOps(), required=True),
     KernelRow("scf-to-cf", lambda c: ScfToCf(), required=True),
     KernelRow("lower-to-llvm-gpu", lambda c: LowerToLlvmGpu(), required=True),
@@ -143,8 +147,11 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("unswitch-loops", "vectorize-loads-stores", "the vectorizer sees no loop body behind an scf.if"),
     ("vectorize-loads-stores", "optimize-loops", "a loop that is unrolled is no loop to vectorise"),
     ("convert-pure-call-ops", "lower-tensors", "lower-tensors knows func.call only"),
+    ("lower-tensors", "convert-complex-to-standard", "compare-and-swap of complex numbers is made of their parts"),
+    ("convert-complex-to-standard", "expand-float-ops", "the formulas have functions that are expanded"),
     ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
     ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
+    ("convert-float-nvidia", "expand-float-ops", "what the card converts is not expanded"),
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
     ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import Float32Type, IntegerType
+from xdsl.dialects import arith, complex
+from xdsl.dialects.builtin import ComplexType, Float32Type, IntegerType
 from xdsl.ir import SSAValue
 
 from hlo_run.errors import Unsupported
@@ -13,7 +13,7 @@ from hlo_run.hlo.dtype import DTYPES, DType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.index import operand_map
 from hlo_run.pipeline.elemental.builder import IrBuilder
-from hlo_run.pipeline.elemental.convert import convert
+from hlo_run.pipeline.elemental.convert import convert, is_small
 from hlo_run.pipeline.elemental.emission import Emission, EmissionContext, EmitStructured, Request, Values, element
 from hlo_run.pipeline.elemental.reduce import loop_nest
 from hlo_run.pipeline.elemental.types import element_type
@@ -22,14 +22,14 @@ _ALGORITHMS = ("dot_bf16_bf16_f32", "dot_f32_f32_f32")
 
 
 def _dot(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Products are added in the result's type, in f32 if that is bf16."""
+    """Products are added in the result's type, in f32 if that is bf16 or narrower."""
     b = ctx.builder
     algorithm = instruction.attrs.get("algorithm")
     if algorithm is not None and str(algorithm) not in _ALGORITHMS:
         raise Unsupported(f"'dot' with algorithm {algorithm} in a kernel", instruction.where, hint="leave the algorithm out")
     maps = [operand_map(instruction, number) for number in (0, 1)]
     result = instruction.shape.dtype
-    total = DTYPES["f32"] if result.name == "bf16" else result
+    total = DTYPES["f32"] if result.name == "bf16" or is_small(result) else result
     total_type = element_type(total.name, instruction.where)
 
     def body(symbols: Values, values: Values) -> Generator[Request, Values, Values]:
@@ -53,6 +53,8 @@ def _multiply_add(b: IrBuilder, dtype: DType, total: SSAValue, left: SSAValue, r
             is_pred = dtype.kind == "pred"
             product = b.binary(arith.AndIOp if is_pred else arith.MuliOp, left, right)
             return b.binary(arith.OrIOp if is_pred else arith.AddiOp, total, product)
+        case ComplexType():
+            return b.binary(complex.AddOp, total, b.binary(complex.MulOp, left, right))
         case _:
             return b.binary(arith.AddfOp, total, b.binary(arith.MulfOp, left, right))
 

@@ -63,7 +63,7 @@ class ConcatenateEmitter:
         kernel = _ConcatenateKernel(root, hero, module, entry)
         output = kernel.emit(loop_map(launch, factor, longest.shape))
         function = entry.finish(kernel_name, arguments, (output,))
-        return EmittedKernel(module.finish(function), launch, factor, self.kind)
+        return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class InPlaceUpdateEmitter:
                 entry.builder.block.add_op(YieldOp(*stored))
             results = tuple(loop.res)
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), launch, factor, self.kind)
+        return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 
 
 def _update(

@@ -46,12 +46,16 @@ class EntryArgument:
 
 @dataclass(frozen=True, slots=True)
 class EmittedKernel:
-    """A kernel's IR and how to launch it. `unroll_factor` bounds the unrolling of its loops; `kind` names the emitter."""
+    """A kernel's IR and how to launch it. `unroll_factor` bounds the unrolling of its loops; `kind` names the emitter.
+
+    `vector_size` is how many neighbouring elements a thread takes at a time.
+    """
 
     module: ModuleOp
     launch: LaunchDimensions
     unroll_factor: int
     kind: str
+    vector_size: int
 
 
 class KernelEmitter(Protocol):

@@ -54,7 +54,7 @@ class LoopEmitter:
         if shape.element_count:
             results = _emit_loop(analysis, entry, module, loop_map(launch, factor, shape))
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), launch, factor, self.kind)
+        return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 
 
 def _emit_loop(analysis: FusionAnalysis, entry: EntryFunction, module: KernelModule, indexing_map: IndexingMap) -> Values:

@@ -83,7 +83,7 @@ class ReductionEmitter:
         emitted = module.finish(entry.finish(kernel_name, arguments, results))
         for hero in heroes:
             _ignore_signs_of_zeros(emitted, kernel.reducer(hero).symbol)
-        return EmittedKernel(emitted, tiling.launch, _MAX_UNROLL, self.kind)
+        return EmittedKernel(emitted, tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
 
 
 def _ignore_signs_of_zeros(module: ModuleOp, reducer: str) -> None:

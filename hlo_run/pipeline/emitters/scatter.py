@@ -67,7 +67,7 @@ class ScatterEmitter:
         if tiling.updates[0].shape.element_count:
             results = _emit(kernel)
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind)
+        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
 
 
 def _check_in_place(analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> None:

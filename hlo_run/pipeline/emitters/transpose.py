@@ -96,7 +96,7 @@ class TransposeEmitter:
         entry = EntryFunction(analysis, module, tiling.launch)
         kernel = _TransposeKernel(analysis.roots, transposed, heroes, tiling, module, entry)
         function = entry.finish(kernel_name, arguments, kernel.emit())
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind)
+        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
 
 
 def _transposed(analysis: FusionAnalysis) -> dict[HloInstruction, HloInstruction]:
