@@ -1,6 +1,7 @@
 """Lay our kernels beside those of real XLA's native emitters, with no GPU: what ptxas and nvdisasm say of both.
 
-    python3 scripts/venv.py python benchmarks/kernel_quality.py FOLDER --xla_json FILE --ptx_stats "COMMAND" [--match RE]
+    python3 scripts/venv.py python benchmarks/kernel_quality.py FOLDER --xla_json FILE --ptx_stats "COMMAND" \\
+        [--cuda_data_dir DIR] [--match RE]
 
 FILE is what `compile_gpu.py FOLDER/*.hlo --as-is --json FILE` wrote: real XLA's kernels of each module, fusions as they
 are. COMMAND (`ptx_stats.py`) counts the instructions of PTX files with the same tools. Prints a page of Markdown.
@@ -88,6 +89,7 @@ def main() -> None:
     parser.add_argument("--ptx_stats", required=True)
     parser.add_argument("--match", default="", help="only files whose name matches this expression")
     parser.add_argument("--target", default="h100")
+    parser.add_argument("--cuda_data_dir", default="", help="the toolkit whose libdevice real XLA was given")
     parser.add_argument("--keep", type=Path, help="a folder to leave our PTX in")
     arguments = parser.parse_args()
     report = json.loads(arguments.xla_json.read_text())["modules"]
@@ -99,7 +101,9 @@ def main() -> None:
             refused.append(f"{file.stem}: XLA does not compile it as it is")
             continue
         try:
-            kernels |= {f"{file.stem}/{kernel.name}": kernel for kernel in _compile(file, arguments.target)}
+            kernels |= {
+                f"{file.stem}/{kernel.name}": kernel for kernel in _compile(file, arguments.target, arguments.cuda_data_dir)
+            }
         except HloRunError as error:
             refused.append(f"{file.stem}: {error.message}")
     with tempfile.TemporaryDirectory() as directory:
@@ -113,11 +117,11 @@ def main() -> None:
     print(_page(pairs, [name for name in kernels if name not in theirs], refused))
 
 
-def _compile(file: Path, target: str) -> list[Kernel]:
+def _compile(file: Path, target: str, cuda_data_dir: str) -> list[Kernel]:
     module = hlo_run.parse(file.read_text(encoding="utf-8"), str(file))
     wrap_bare_module(module)
     infer_module(module)
-    executable = compile_module(PassContext(preset(target), Options()), module)
+    executable = compile_module(PassContext(preset(target), Options(xla_gpu_cuda_data_dir=cuda_data_dir)), module)
     return list(executable.kernels)
 
 

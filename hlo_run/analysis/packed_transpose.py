@@ -84,8 +84,19 @@ class PackedTranspose:
     def shared_read_map(self) -> IndexingMap:
         """Return (six ids)[step] -> where the first of the `vector_size` words that a thread turns begins."""
         row, column = self._read(constant(0), constant(0))
-        inside = self._in_tile(row, column)
+        position = zip(self._position(row, column), self.input_dims, strict=True)
+        inside = (*self._in_tile(row, column), *((expr, Interval.of_size(size)) for expr, size in position))
         return self._map((row, self._rotated(row, column)), self._read_ranges[:1], inside).simplify()
+
+    def shared_element_map(self) -> IndexingMap:
+        """Return (six ids)[step, which column, which row] -> index into the tile when the output is written."""
+        row, column = self._read(symbol(1), symbol(2))
+        return self._map((row, self._rotated(row, column)), self._read_ranges).simplify()
+
+    @property
+    def fills_words(self) -> bool:
+        """False if a tile at the edge ends inside a word: the rest of the word is never written."""
+        return self.input_dims[-1] % self.block_sizes[-1] % self.vector_size == 0
 
     def output_map(self, shape: Shape) -> IndexingMap:
         """Return (six ids)[step, which column, which row] -> index into `shape`, which is a hero's."""

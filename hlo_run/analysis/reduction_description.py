@@ -10,16 +10,23 @@ Row [a, b, c] reduces a and c, column [a, b, c] reduces b; dimensions are in the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 
 WARP_SIZE = 32
-# What must start a sum, a product and a parity: each thread starts with the init value, and it counts once.
-_NEUTRAL = {"add": 0, "multiply": 1, "xor": 0}
+# Where each thread starts with the init value, it must not matter how often it counts: -inf + -inf is -inf, but 1 + 1 is 2.
+_COMBINED_WITH_ITSELF: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
+    "add": lambda init: init + init,
+    "multiply": lambda init: init * init,
+    "xor": lambda init: init ^ init,
+}
 # One block can finish an output whose inputs are no more than these.
 _MAX_ROW_SIZE = 1024 * 16
 _MAX_ROW_BATCHES = 8
@@ -91,12 +98,16 @@ def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decis
 
 
 def _may_start_every_thread(instruction: HloInstruction) -> bool:
-    """False for a constant init value that is not neutral. XLA does not ask: an init value that is not gives anything."""
+    """False for a constant init value that counts. XLA does not ask: with one that does it gives anything."""
     init, reducer = instruction.operands[-1], instruction.called["to_apply"][0].root
-    if len(instruction.operands) != 2 or init.opcode != "constant" or reducer.opcode not in _NEUTRAL:
-        return True
+    combine = _COMBINED_WITH_ITSELF.get(reducer.opcode)
     of_parameters = all(operand.opcode == "parameter" for operand in reducer.operands)
-    return not of_parameters or bool(init.attrs["literal"] == _NEUTRAL[reducer.opcode])
+    if len(instruction.operands) != 2 or init.opcode != "constant" or combine is None or not of_parameters:
+        return True
+    value = np.asarray(init.attrs["literal"])
+    with np.errstate(all="ignore"):
+        twice = combine(value)
+    return bool(twice == value) or bool(value != value)  # a NaN stays one
 
 
 def _describe(instruction: HloInstruction) -> ReductionDescription | Decision:

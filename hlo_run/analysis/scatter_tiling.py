@@ -2,22 +2,37 @@
 
     f32[2008,1,32] updates: 32 elements each; a thread takes neighbours of one update, so that it looks up one place
 
-Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not only those that its simplifier leaves.
+If the indices are sorted, a warp takes several updates in a row: those for one place it combines in registers, and writes
+once. Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not only those that its simplifier leaves, and
+`ScatterWithDistributedIndices`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hlo_run.analysis.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.launch_dimensions import LaunchDimensions, calculate_launch
+from hlo_run.analysis.reduction_description import WARP_SIZE
+from hlo_run.analysis.thread_map import drop_unused_ids, loop_map
 from hlo_run.analysis.unroll_factor import unroll_factor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
+from hlo_run.indexing.expr import dim, symbol
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.reshape import delinearize
+from hlo_run.indexing.thread_map import grid_variables
+from hlo_run.indexing.variable import Variable
 
 _MAX_THREADS = 1024
+_WARPS_PER_BLOCK = 4
+_MAX_VECTOR_BITS = 128
+# Reducers for which updates may be combined among themselves before they meet the operand.
+_ASSOCIATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
 
 # plain: no two updates meet. atomic: each write is one. in order: a block does one update after the other.
 Writes = Literal["plain", "atomic", "in order"]
@@ -25,12 +40,57 @@ Writes = Literal["plain", "atomic", "in order"]
 
 @dataclass(frozen=True, slots=True)
 class ScatterTiling:
-    """How the updates (of shape `updates`) are spread over threads; a thread takes `vector_size` neighbours of a window."""
+    """How the updates (of shape `updates`) are spread over threads; a thread takes `vector_size` neighbours of a window.
+
+    If `indices_per_warp` is not 0, a warp takes that many updates in a row, the first dimension of the updates counts them,
+    and `index_vector_size` of their indices are read at once.
+    """
 
     scatter: HloInstruction
     writes: Writes
     vector_size: int
     launch: LaunchDimensions
+    indices_per_warp: int = 0
+    index_vector_size: int = 1
+
+    @property
+    def work_map(self) -> IndexingMap:
+        """(used ids)[..] -> index of an update's element. Not for warps that take several updates."""
+        if self.indices_per_warp == 0:
+            return loop_map(self.launch, self.vector_size, self.updates[0].shape)
+        window = self.window_map
+        update = (dim(0) // WARP_SIZE + dim(3) * _WARPS_PER_BLOCK, Interval.of_size(self.updates[0].shape.dims[0]))
+        return drop_unused_ids(
+            IndexingMap(
+                grid_variables(self.launch.block, self.launch.grid),
+                window.ranges,
+                (),
+                (update[0], *window.results),
+                (update, *window.constraints),
+            ).simplify()
+        )
+
+    @property
+    def index_map(self) -> IndexingMap:
+        """(used ids)[step, vector] -> number of the update, for warps that take several."""
+        size = self.index_vector_size
+        ranges = _ranges(i=self.indices_per_warp // size, j=size)
+        warp = dim(0) // WARP_SIZE + dim(3) * _WARPS_PER_BLOCK
+        update = warp * self.indices_per_warp + symbol(0) * size + symbol(1)
+        inside = ((update, Interval.of_size(self.updates[0].shape.dims[0])),)
+        grid = grid_variables(self.launch.block, self.launch.grid)
+        return drop_unused_ids(IndexingMap(grid, ranges, (), (update,), inside).simplify())
+
+    @property
+    def window_map(self) -> IndexingMap:
+        """(th_x)[step, vector] -> index in the window of the update that the warp is at."""
+        sizes = self.updates[0].shape.dims[1:]
+        elements = math.prod(sizes)
+        ranges = _ranges(i=-(-elements // (WARP_SIZE * self.vector_size)), j=self.vector_size)
+        place = (symbol(0) * WARP_SIZE + dim(0) % WARP_SIZE) * self.vector_size + symbol(1)
+        threads = grid_variables(self.launch.block, self.launch.grid)[:1]
+        inside = ((place, Interval.of_size(elements)),)
+        return IndexingMap(threads, ranges, (), tuple(delinearize(place, sizes)), inside).simplify()
 
     @property
     def inputs(self) -> int:
@@ -74,6 +134,10 @@ class ScatterTiling:
         return f"scatter: {self.writes} writes, {self.launch}, {self.vector_size} elements per thread"
 
 
+def _ranges(**sizes: int) -> tuple[Variable, ...]:
+    return tuple(Variable(Interval.of_size(size), name) for name, size in sizes.items())
+
+
 def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
     """Return the tiling for a fusion whose root is a scatter."""
     (scatter,) = analysis.roots
@@ -84,12 +148,52 @@ def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
     if inputs > 1 and not scatter.attrs.get("unique_indices"):
         threads = min(_MAX_THREADS, _whole_warps(max(window, 1), analysis))
         return ScatterTiling(scatter, "in order", 1, LaunchDimensions((1, 1, 1), (threads, 1, 1)))
+    by_index = _distribute_indices(analysis, scatter) if inputs == 1 else None
+    if by_index is not None:
+        return by_index
     factor = unroll_factor(analysis, update.element_count)
     vector = math.gcd(window, factor) if _windows_are_contiguous(scatter, update) else 1
     launch = calculate_launch(update.element_count, vector, analysis.target)
     block = (_whole_warps(launch.threads_per_block, analysis), 1, 1)
     writes: Writes = "plain" if scatter.attrs.get("unique_indices") else "atomic"
     return ScatterTiling(scatter, writes, vector, LaunchDimensions(launch.grid, block))
+
+
+def _distribute_indices(analysis: FusionAnalysis, scatter: HloInstruction) -> ScatterTiling | None:
+    """Return the tiling by sorted indices, None where it does not fit: it would change what other reducers give."""
+    operand, indices, update = (each.shape for each in scatter.operands)
+    attrs, warps = scatter.attrs, _WARPS_PER_BLOCK * analysis.target.core_count
+    is_sorted = bool(attrs.get("indices_are_sorted")) and not attrs.get("unique_indices")
+    is_simple = indices.rank == 2 and attrs["index_vector_dim"] == 1 and not attrs.get("input_batching_dims")
+    is_simple = is_simple and list(attrs["update_window_dims"]) == list(range(1, update.rank)) and update.element_count > 0
+    slices = update.dims[0] if update.rank else 0
+    if not (is_sorted and is_simple and slices > warps and _is_associative(scatter)) or update.element_type in ("c64", "c128"):
+        return None
+    window = math.prod(update.dims[1:])
+    bits = update.dtype.bits
+    vector = math.gcd(window, _MAX_VECTOR_BITS // bits)
+    while vector > 1 and WARP_SIZE * vector > window:
+        vector //= 2
+    one_by_one = ScatterTiling(scatter, "atomic", vector, LaunchDimensions((1, 1, 1), (1, 1, 1)))
+    moved: Sequence[int] = attrs["scatter_dims_to_operand_dims"]
+    starts = [operand.dims[number] - one_by_one.window_sizes[number] + 1 for number in moved]
+    per_warp = -(-slices // max(warps, math.prod(starts)))
+    index_vector, read_at_once = 1, _MAX_VECTOR_BITS // indices.dtype.bits
+    if indices.dims[1] == 1 and per_warp > read_at_once:
+        index_vector, per_warp = read_at_once, -(-per_warp // read_at_once) * read_at_once
+    blocks = -(-slices // (per_warp * _WARPS_PER_BLOCK))
+    launch = LaunchDimensions((blocks, 1, 1), (WARP_SIZE * _WARPS_PER_BLOCK, 1, 1))
+    return replace(one_by_one, launch=launch, indices_per_warp=per_warp, index_vector_size=index_vector)
+
+
+def _is_associative(scatter: HloInstruction) -> bool:
+    (reducer,) = scatter.called["to_apply"]
+    root = reducer.root
+    while root.opcode in ("copy", "bitcast"):
+        root = root.operands[0]
+    if root.opcode == "parameter":
+        return True
+    return root.opcode in _ASSOCIATIVE and {operand.opcode for operand in root.operands} == {"parameter"}
 
 
 def _whole_warps(threads: int, analysis: FusionAnalysis) -> int:

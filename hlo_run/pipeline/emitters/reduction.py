@@ -20,8 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects import scf, tensor, vector
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, TensorType, VectorType, i64
+from xdsl.dialects import arith, func, scf, tensor, vector
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, ModuleOp, TensorType, VectorType, i64
+from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from hlo_run.analysis.computation_partitioner import partition
@@ -79,8 +80,18 @@ class ReductionEmitter:
         entry = EntryFunction(analysis, module, tiling.launch)
         kernel = _ReductionKernel(tiling, module, entry)
         results = kernel.emit([tuple(roots[number] for number in group) for group in groups])
-        function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
+        emitted = module.finish(entry.finish(kernel_name, arguments, results))
+        for hero in heroes:
+            _ignore_signs_of_zeros(emitted, kernel.reducer(hero).symbol)
+        return EmittedKernel(emitted, tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
+
+
+def _ignore_signs_of_zeros(module: ModuleOp, reducer: str) -> None:
+    """Mark the additions of a reducer, so that 0 + x becomes x."""
+    function = next(op for op in module.body.block.ops if isinstance(op, func.FuncOp) and op.sym_name.data == reducer)
+    for op in function.walk():
+        if isinstance(op, arith.AddfOp):
+            op.fastmath = arith.FastMathFlagsAttr((FastMathFlag.NO_SIGNED_ZEROS,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +122,19 @@ class _ReductionKernel:
     module: KernelModule
     entry: EntryFunction
 
+    def reducer(self, hero: HloInstruction) -> Signature:
+        """Return how to call the reducer of a reduce."""
+        (computation,) = hero.called["to_apply"]
+        partitioned = self.module.partition_of(computation)
+        return self.module.signature(partitioned, partitioned.subgraph_of[computation.root])
+
     def emit(self, groups: Sequence[Sequence[_Root]]) -> Values:
         """Emit all groups; returns the outputs."""
         tile = self.tiling.tile
         maps = [self.tiling.input_map, self.tiling.output_map(), *((tile.write, tile.read) if tile else ())]
         self.entry.declare_ids(*(drop_unused_ids(indexing_map, self.tiling.launch) for indexing_map in maps))
         if len(groups) == 1:
-            return _GroupEmitter(self.tiling, self.module, self.entry, groups[0]).emit()
+            return _GroupEmitter(self, groups[0]).emit()
         return self._switch(groups)
 
     def _switch(self, groups: Sequence[Sequence[_Root]]) -> Values:
@@ -128,7 +145,7 @@ class _ReductionKernel:
         for group in groups:
             block = Block()
             with b.inside(block):
-                b.yield_values(_GroupEmitter(self.tiling, self.module, self.entry, group).emit())
+                b.yield_values(_GroupEmitter(self, group).emit())
             regions.append(Region(block))
         cases = DenseArrayBase.from_list(i64, list(range(1, len(groups))))
         types = [output.type for output in self.entry.outputs]
@@ -151,22 +168,19 @@ class _Hero:
 class _GroupEmitter:
     """Emits what the blocks of one group do. `accumulators` of a hero are one per result, vectors in the column forms."""
 
-    def __init__(self, tiling: ReductionTiling, module: KernelModule, entry: EntryFunction, roots: Sequence[_Root]) -> None:
-        self._tiling, self._module, self._entry = tiling, module, entry
-        self._b = entry.builder
+    def __init__(self, kernel: _ReductionKernel, roots: Sequence[_Root]) -> None:
+        self._kernel, self._tiling, self._module, self._entry = kernel, kernel.tiling, kernel.module, kernel.entry
+        self._b = kernel.entry.builder
         self._reductions = [root for root in roots if root.hero is not None]
         self._sides = [root for root in roots if root.hero is None]
-        self._outputs = list(entry.outputs)
+        self._outputs = list(kernel.entry.outputs)
         instructions = dict.fromkeys(root.hero for root in self._reductions if root.hero is not None)
         self._heroes = [self._hero(instruction) for instruction in instructions]
 
     def _hero(self, instruction: HloInstruction) -> _Hero:
-        (computation,) = instruction.called["to_apply"]
-        partitioned = self._module.partition_of(computation)
-        reducer = self._module.signature(partitioned, partitioned.subgraph_of[computation.root])
         operands = instruction.operands[len(instruction.operands) // 2 :]
         inits = tuple(element_of(self._entry, self._module, operand, ())[0] for operand in operands)
-        return _Hero(instruction, reducer, inits)
+        return _Hero(instruction, self._kernel.reducer(instruction), inits)
 
     def emit(self) -> Values:
         """Emit the group; returns all outputs, those of other groups unchanged."""

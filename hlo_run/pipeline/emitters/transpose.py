@@ -43,7 +43,7 @@ from hlo_run.analysis.packed_transpose import PackedTranspose
 from hlo_run.analysis.thread_map import drop_unused_ids
 from hlo_run.analysis.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.analysis.transpose_tiling import TransposeTiling, tile_transpose
-from hlo_run.dialects.types import is_tensor
+from hlo_run.dialects.types import is_tensor, is_vector
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
@@ -192,17 +192,14 @@ class _TransposeKernel:
         inits = tuple(outputs[number] for number in numbers)
         read = drop_unused_ids(self.tiling.shared_read_map())
         if isinstance(self.tiling, PackedTranspose):
-            results = self._turn_squares(self.tiling.vector_size, read, output_map, root_maps, tiles, inits)
+            results = self._turn_squares(self.tiling, read, output_map, root_maps, tiles, inits)
             outputs.update(zip(numbers, results, strict=True))
             return
         loop = entry.loop(output_map, inits, numbered("dim", self.heroes[0].shape))
         with b.inside(loop.body.block):
             symbols = tuple(loop.induction_variables)
             place = b.apply(read, (*entry.ids(read), *symbols))
-            heroes = {
-                hero: b.create(tensor.ExtractOp, (tile, *place), self._tile_type(hero).element_type)
-                for hero, tile in zip(self.heroes, tiles, strict=True)
-            }
+            heroes = dict(zip(self.heroes, self._read_elements(tiles, place), strict=True))
             b.block.add_op(YieldOp(*self._insert(output_map, root_maps, heroes, symbols, tuple(loop.iteration_values))))
         outputs.update(zip(numbers, loop.res, strict=True))
 
@@ -224,7 +221,7 @@ class _TransposeKernel:
 
     def _turn_squares(
         self,
-        size: int,
+        tiling: PackedTranspose,
         read: IndexingMap,
         output_map: IndexingMap,
         root_maps: dict[HloInstruction, IndexingMap],
@@ -236,20 +233,34 @@ class _TransposeKernel:
         inner_map = drop_unused_ids(output_map.ranges_to_dims((0,)))
         steps = entry.loop(read, inits, ("row", "column"))
         with b.inside(steps.body.block):
-            squares = [self._read_square(tile, tuple(steps.map_results), size) for tile in tiles]
+            place, size = tuple(steps.map_results), tiling.vector_size
+            squares = [self._read_square(tile, place, size) for tile in tiles] if tiling.fills_words else None
             (step,) = steps.induction_variables
             dims = (*(step if variable.name == "i" else entry.ids_by_name[variable.name] for variable in inner_map.dims),)
             loop = entry.loop(inner_map, tuple(steps.iteration_values), numbered("dim", self.heroes[0].shape), dims)
             with b.inside(loop.body.block):
                 which = tuple(loop.induction_variables)
-                heroes = {
-                    hero: b.create(vector.ExtractOp, (square, *which), self._tile_type(hero).element_type, _DYNAMIC_POSITIONS)
-                    for hero, square in zip(self.heroes, squares, strict=True)
-                }
+                if squares is None:
+                    single = drop_unused_ids(tiling.shared_element_map())
+                    values = self._read_elements(tiles, b.apply(single, (*entry.ids(single), step, *which)))
+                else:
+                    values = [self._element_of(square, which) for square in squares]
+                heroes = dict(zip(self.heroes, values, strict=True))
                 written = self._insert(output_map, root_maps, heroes, (step, *which), tuple(loop.iteration_values))
                 b.block.add_op(YieldOp(*written))
             b.block.add_op(YieldOp(*loop.res))
         return tuple(steps.res)
+
+    def _read_elements(self, tiles: Values, place: Values) -> list[SSAValue]:
+        types = [self._tile_type(hero).element_type for hero in self.heroes]
+        return [
+            self.entry.builder.create(tensor.ExtractOp, (tile, *place), type_) for tile, type_ in zip(tiles, types, strict=True)
+        ]
+
+    def _element_of(self, square: SSAValue, which: Values) -> SSAValue:
+        assert is_vector(square.type), "a square is a vector"
+        operands = (square, *which)
+        return self.entry.builder.create(vector.ExtractOp, operands, square.type.get_element_type(), _DYNAMIC_POSITIONS)
 
     def _read_square(self, tile: SSAValue, place: Values, size: int) -> SSAValue:
         """Return the elements of `size` rows from `place` on, a word of each; element [c, r] is that of column c in row r."""

@@ -151,10 +151,18 @@ def test_variadic(source: str, target: str, dims: str) -> None:
     assert emitted.kernel.kind == "reduction"
 
 
-@pytest.mark.parametrize(("opcode", "init"), [("add", "1"), ("multiply", "0.5"), ("maximum", "0.25")])
-def test_an_init_value_that_counts_counts_once(opcode: str, init: str) -> None:
-    emitted = run_on_host(reduction("[6,130]", "[6]", "1", opcode=opcode, init=init))
-    assert emitted.kernel.kind == ("reduction" if opcode == "maximum" else "loop")
+@pytest.mark.parametrize(
+    ("opcode", "init", "kind"),
+    [
+        ("add", "1", "loop"),
+        ("add", "-inf", "reduction"),
+        ("multiply", "0.5", "loop"),
+        ("multiply", "0", "reduction"),
+        ("maximum", "0.25", "reduction"),
+    ],
+)
+def test_an_init_value_that_counts_counts_once(opcode: str, init: str, kind: str) -> None:
+    assert run_on_host(reduction("[6,130]", "[6]", "1", opcode=opcode, init=init)).kernel.kind == kind
 
 
 @pytest.mark.parametrize(
@@ -170,3 +178,10 @@ def test_an_init_value_that_counts_counts_once(opcode: str, init: str) -> None:
 def test_what_the_loop_emitter_takes(source: str, target: str, dims: str) -> None:
     emitted = emit(reduction(source, target, dims))
     assert emitted.kernel.kind == "loop"
+
+
+def test_additions_of_a_reducer_ignore_the_signs_of_zeros() -> None:
+    text = emit(reduction("[6,130]", "[6]", "1")).text
+    assert "fastmath<nsz>" in text[text.index("@r") :]
+    # A loop's reducer stays as it is written.
+    assert "nsz" not in emit(reduction("[31,31]", "[31]", "0")).text

@@ -153,6 +153,47 @@ def test_a_variadic_scatter_runs_in_order() -> None:
     assert unique.kernel.launch.blocks > 1
 
 
+SORTED = SIMPLE.replace("{1,2}", "{1}").replace("{0,1}", "{0}") + ", indices_are_sorted=true"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "opcode", "index_type", "slices", "window"),
+    [
+        ("f32", "add", "s32", 2008, 32),  # 4 per warp
+        ("f32", "add", "s32", 2200, 70),  # 8 per warp, whose indices are read 4 at once; cut windows, 3 steps
+        ("f32", "maximum", "s16", 1201, 1),
+        ("bf16", "maximum", "s64", 540, 64),
+        ("s32", "minimum", "u32", 1100, 3),
+        ("u8", "xor", "s32", 540, 4),
+        ("f32", "subtract", "s32", 1100, 8),  # not associative: each update by itself
+        ("f64", "add", "s32", 540, 256),
+    ],
+)
+def test_sorted_indices(dtype: str, opcode: str, index_type: str, slices: int, window: int) -> None:
+    operand = f"[{window + 37}]"
+    text = scatter(operand, f"[{slices},1]", f"[{slices},{window}]", SORTED, dtype, opcode, index_type)
+    drawn = np.sort(RNG.integers(0 if index_type[0] == "u" else -2, 40, (slices, 1)), axis=0).astype(DTYPES[index_type].numpy)
+    arguments = values(dtype, window + 37), drawn, values(dtype, slices, window)
+    emitted = run_on_host(text, *arguments)
+    assert ("vector.insert" in emitted.text) == (opcode != "subtract")
+    if slices == 2200:
+        assert emitted.kernel.launch.grid == (2200 // 32 + 1, 1, 1)
+        assert "j in [0, 3]" in emitted.text
+        assert "ld.global.nc.v4.b32" in ptx_of(text)
+
+
+def test_sorted_index_vectors_and_few_updates_per_place() -> None:
+    indices_of = np.stack([np.sort(RNG.integers(-1, 60, 700)), RNG.integers(0, 5, 700)], axis=1).astype(np.int32)
+    text = scatter("[60,8]", "[700,2]", "[700,1,4]", SIMPLE + ", indices_are_sorted=true")
+    few = run_on_host(text, values("f32", 60, 8), indices_of, values("f32", 700, 1, 4))
+    assert few.kernel.launch.grid == (88, 1, 1)  # two per warp
+    # More places than updates: a warp takes one.
+    text = scatter("[1000]", "[700,1]", "[700,40]", SORTED)
+    one = run_on_host(text, values("f32", 1000), np.sort(indices(960, 700, 1), axis=0), values("f32", 700, 40))
+    assert one.kernel.launch.grid == (175, 1, 1)
+    assert "vector.insert" not in one.text
+
+
 def test_updates_are_computed_in_the_kernel() -> None:
     text = f"""c {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }}
       f {{

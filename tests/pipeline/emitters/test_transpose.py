@@ -81,7 +81,8 @@ def test_whole_words_are_exchanged(form: str) -> None:
     if tile:
         assert f"allocate_shared : tensor<{tile}>" in emitted.text
         assert emitted.kernel.launch.grid == (blocks, 1, 1)
-    assert ("vector.transfer_read" in emitted.text) == bool(tile)
+    # Words that the edge of a tile cuts are read element by element, since their rest is never written.
+    assert ("vector.transfer_read" in emitted.text) == (bool(tile) and form != "10, cut vectors")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "s8", "u4"])
