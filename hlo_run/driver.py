@@ -23,7 +23,7 @@ from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.printer import PrintOptions, module_to_string
+from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options, read_text
@@ -135,6 +135,8 @@ class FileRun:
         self._result.platform, self._result.reference = platform, reference
         arguments = Arguments(options, module, self._given, self._place, self._given_from)
         execution = Execution(options, self._console, module, arguments, self._place, self._result)
+        if platform:
+            execution.prepare()
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description
@@ -325,7 +327,7 @@ def _write_reproducer(module: HloModule, directory: str) -> str:
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
     ) as file:
-        file.write(module_to_string(module, PrintOptions(large_constants=True)))
+        file.write(module_to_string(module, FULL))
     return file.name
 
 

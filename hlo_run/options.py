@@ -65,7 +65,7 @@ class Options:
         "auto", "Host: emulator, jit, or auto: the JIT for long launches.", "NAME", ("auto", "emulator", "jit")
     )
     xla_gpu_deterministic_ops: bool = _flag(False, "Host: atomics on floats take effect in the order of the blocks.")
-    host_check: str = _flag("", "Host checks: bounds, align, barrier (always on), race; all; statistics.", "CHECKS", bare="all")
+    host_check: str = _flag("", "Host: watch for bounds, align, barrier, init, race; statistics; all.", "CHECKS", bare="all")
 
     target: str = _flag(
         "",
@@ -106,6 +106,9 @@ class Options:
     xla_dump_emitter_re: str = _flag("", "Dump kernels: mlir-fusion, llvm, ptx.", "RE", section="Show")
     xla_dump_large_constants: bool = _flag(False, "Print constants of more than 10 elements in full.", section="Show")
     xla_dump_disable_metadata: bool = _flag(False, "Leave metadata out of HLO dumps.", section="Show")
+    xla_dump_hlo_as_long_text: bool = _flag(True, "Print HLO with signatures and % before names.", section="Show")
+    xla_dump_compact_gte: bool = _flag(True, "Print %t#0 for get-tuple-element.", section="Show")
+    xla_syntax_sugar_async_ops: bool = _flag(False, "Print add-start for the async-start of an add.", section="Show")
 
     debug_options_file: str = _flag("", "Text proto of XLA debug options; flags win over it.", "FILE", section="Flags")
     strict_flags: bool = _flag(False, "An unknown --xla_* flag is an error instead of a warning.", section="Flags")

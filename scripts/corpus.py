@@ -1,7 +1,7 @@
 """Run a folder of HLO modules and print what passes, what is not supported (and why), and what differs.
 
     python3 scripts/venv.py python scripts/corpus.py FOLDER [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
-                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both]
+                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both] [--host_check all]
                                                      [--targets v100,h100] [--isolate_fusions]
 
 Every module is compiled for each target, every kernel assembled with ptxas (where there is one), run on Host, and
@@ -89,6 +89,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the modules of --isolate_fusions")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--host_engine", default="auto", help="auto, emulator, jit, or both: they must leave the same bits")
+    parser.add_argument("--host_check", default="", help="what the emulator watches for; all")
     parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
     arguments = parser.parse_args()
@@ -186,7 +187,7 @@ def _run(file: Path, arguments: argparse.Namespace) -> str:
     known: dict[tuple[str, ...], Literal] = {}
     for target in arguments.targets.split(","):
         try:
-            notes.append(_run_for(target, module, values, expected, arguments.host_engine, known))
+            notes.append(_run_for(target, module, values, expected, arguments, known))
         except HloRunError as error:
             error.message = f"{error.message} ({target})" if arguments.targets != target else error.message
             raise
@@ -197,11 +198,17 @@ def _run(file: Path, arguments: argparse.Namespace) -> str:
 
 
 def _run_for(
-    target: str, module: HloModule, values: list[Literal], expected: Literal, engine: str, known: dict[tuple[str, ...], Literal]
+    target: str,
+    module: HloModule,
+    values: list[Literal],
+    expected: Literal,
+    arguments: argparse.Namespace,
+    known: dict[tuple[str, ...], Literal],
 ) -> str:
     """Compile for a target, assemble, run and compare; kernels that another target has too (`known`) run once."""
-    both = engine == "both"
-    options = Options(host_engine="emulator" if both else engine, compile_processes=1)
+    both = arguments.host_engine == "both"
+    engine = "emulator" if both else arguments.host_engine
+    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1)
     spills = _Spills()
     executable = compile_module(PassContext(preset(target), options, (spills,)), module.clone())
     key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hlo_run.analysis.decision import Decision, no, yes
 from hlo_run.analysis.reduction_description import ReductionDescription, find_reduction
+from hlo_run.analysis.slice_roots import judge_slices
 from hlo_run.analysis.transpose_description import TransposeDescription, find_consistent_transpose
 from hlo_run.hlo.graph import HloInstruction
 
@@ -36,13 +37,18 @@ def choose_emitter_kind(roots: Sequence[HloInstruction], heroes: Sequence[HloIns
             decisions.append((name, yes(f"{found.instruction.name} {why}")))
             return EmitterKind(name, found, tuple(decisions))
         decisions.append((name, found))
-    for name, judge in (("scatter", _judge_scatter), ("concatenate", _judge_concatenate)):
+    for name, judge in _JUDGED:
         decision = judge(roots, heroes)
         decisions.append((name, decision))
         if decision:
             return EmitterKind(name, None, tuple(decisions))
     decisions.append(("loop", yes("takes every fusion")))
     return EmitterKind("loop", None, tuple(decisions))
+
+
+def _judge_input_slices(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+    del heroes
+    return judge_slices(roots)
 
 
 def _judge_scatter(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
@@ -64,3 +70,6 @@ def _judge_concatenate(roots: Sequence[HloInstruction], heroes: Sequence[HloInst
     if roots[0].shape.is_tuple:
         return no("the root is a tuple")
     return yes(f"a loop for each operand of {hero.name}")
+
+
+_JUDGED = (("input slices", _judge_input_slices), ("scatter", _judge_scatter), ("concatenate", _judge_concatenate))

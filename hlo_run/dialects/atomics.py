@@ -8,12 +8,14 @@
                             scf.condition(%failed) %now
                           } do { ^bb0(%next): scf.yield %next }
 
-A body that does not look at the element is a store. LLVM itself expands compare-and-swap of 8 and 16 bits to the word
-around them, and additions that the card lacks to a loop.
+A body that does not look at the element is a store. The maximum of f32 compares integers: of two non-negative floats the
+larger has the larger bits as a signed number, of two negative ones the smaller bits as an unsigned one. LLVM itself expands
+compare-and-swap of 8 and 16 bits to the word around them, and additions that the card lacks to a loop.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,6 +29,7 @@ from xdsl.dialects.builtin import (
     Float16Type,
     Float32Type,
     Float64Type,
+    FloatAttr,
     IntAttr,
     IntegerAttr,
     IntegerType,
@@ -72,6 +75,9 @@ def lower_atomic(op: XlaAtomicRMWOp, address: SSAValue) -> None:
         _add_vector(op, address)
     elif not any(True for _ in current.uses):
         _store(op, address)
+    elif (value := _maximum_of(op)) is not None:
+        _move_body(op, keep_last=False)
+        _maximum(op, address, value)
     elif (native := _native(op)) is not None:
         keyword, value = native
         _move_body(op, keep_last=False)
@@ -113,6 +119,36 @@ def _native(op: XlaAtomicRMWOp) -> tuple[str, SSAValue] | None:
     if is_integer(current.type) and current.type.width.data in (32, 64) and type(owner) in _INTEGER_OPS:
         return _INTEGER_OPS[type(owner)], others[0]
     return None
+
+
+def _maximum_of(op: XlaAtomicRMWOp) -> SSAValue | None:
+    """Return what the element is compared with if the body is the maximum of f32, else None."""
+    (new,) = op.yield_op.operands
+    owner, current = new.owner, op.current
+    if not isinstance(owner, arith.MaximumfOp) or current.type != f32 or not current.has_one_use():
+        return None
+    return owner.rhs if owner.lhs is current else owner.lhs
+
+
+def _maximum(op: XlaAtomicRMWOp, address: SSAValue, value: SSAValue) -> None:
+    """Write where the element, as it was read, is no NaN and less than the value, or the value is a NaN (a positive one)."""
+
+    def add(new: Operation) -> SSAValue:
+        result = _insert(op, new)
+        assert result is not None, f"{new.name} has a result"
+        return result
+
+    current = add(LoadOp(address, f32))
+    nan = add(arith.ConstantOp(FloatAttr(math.nan, f32)))
+    raised = add(arith.SelectOp(add(arith.CmpfOp(value, value, "uno")), nan, value))
+    is_number, is_less = add(arith.CmpfOp(current, current, "ord")), add(arith.CmpfOp(current, raised, "ult"))
+    word = add(arith.BitcastOp(raised, i32))
+    is_positive = add(arith.CmpiOp(word, add(arith.ConstantOp(IntegerAttr(0, i32))), "sge"))
+    signed, unsigned = (
+        Region(Block([hand_on_origin(op, AtomicRMWOp(keyword, address, word)), scf.YieldOp()])) for keyword in ("max", "umin")
+    )
+    chosen = hand_on_origin(op, scf.IfOp(is_positive, [], signed, unsigned))
+    _insert(op, scf.IfOp(add(arith.AndIOp(is_number, is_less)), [], Region(Block([chosen, scf.YieldOp()])), Region()))
 
 
 def _store(op: XlaAtomicRMWOp, address: SSAValue) -> None:

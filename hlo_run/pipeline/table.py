@@ -16,6 +16,7 @@ from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
 from hlo_run.pipeline.emitters.in_place_dynamic_update_slice import InPlaceUpdateEmitter
+from hlo_run.pipeline.emitters.input_slices import InputSlicesEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
@@ -26,6 +27,7 @@ from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
 from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
+from hlo_run.pipeline.ir.convert_float_nvidia import ConvertFloatNvidia
 from hlo_run.pipeline.ir.convert_index_type import ConvertIndexType
 from hlo_run.pipeline.ir.convert_pure_call_ops import ConvertPureCallOps
 from hlo_run.pipeline.ir.cse import Cse
@@ -116,13 +118,22 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("loop-invariant-code-motion-3", lambda c: LoopInvariantCodeMotion()),
     KernelRow("symbol-dce", lambda c: SymbolDce()),
     KernelRow("cse-6", lambda c: Cse()),
+    KernelRow("convert-float-nvidia", lambda c: ConvertFloatNvidia(c.target.sm)),
     KernelRow("expand-float-ops", lambda c: ExpandFloatOps(), required=True),
     KernelRow("scf-to-cf", lambda c: ScfToCf(), required=True),
     KernelRow("lower-to-llvm-gpu", lambda c: LowerToLlvmGpu(), required=True),
 )
 
 # Tried in order; the last one takes every fusion.
-EMITTERS = (ReductionEmitter, TransposeEmitter, ScatterEmitter, ConcatenateEmitter, InPlaceUpdateEmitter, LoopEmitter)
+EMITTERS = (
+    ReductionEmitter,
+    TransposeEmitter,
+    InputSlicesEmitter,
+    ScatterEmitter,
+    ConcatenateEmitter,
+    InPlaceUpdateEmitter,
+    LoopEmitter,
+)
 
 # (row, later row, why): a test checks that the tables keep them.
 ORDER: tuple[tuple[str, str, str], ...] = (
@@ -140,6 +151,7 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("convert-complex-to-standard", "expand-float-ops", "the formulas have functions that are expanded"),
     ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
     ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
+    ("convert-float-nvidia", "expand-float-ops", "what the card converts is not expanded"),
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
     ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
 )

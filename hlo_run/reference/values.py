@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
@@ -28,6 +29,7 @@ CHUNK_ELEMENTS = 1 << 15
 # From here on a second core is worth the start of a thread.
 THREADED_ELEMENTS = 1 << 19
 _MOST_THREADS = 8
+_thread = threading.local()
 
 
 class Calls(Protocol):
@@ -190,7 +192,7 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
     if count < THREADED_ELEMENTS:
         fill(0, count)
     else:
-        _in_threads(fill, count)
+        in_threads(fill, count)
     return out.reshape(dims)
 
 
@@ -205,11 +207,17 @@ def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
     return kernel
 
 
-def _in_threads(fill: Callable[[int, int], None], count: int) -> None:
-    """Call `fill` on as many parts as there are cores; numpy lets other threads run while it works."""
-    workers = min(os.cpu_count() or 1, _MOST_THREADS)
+def in_threads(fill: Callable[[int, int], None], count: int) -> None:
+    """Call `fill` on as many parts of `count` as there are cores; numpy lets other threads run while it works.
+
+    What runs in such a thread already goes on alone.
+    """
+    workers = 1 if getattr(_thread, "is_worker", False) else min(os.cpu_count() or 1, _MOST_THREADS)
+    if workers == 1:
+        fill(0, count)
+        return
     step = -(-count // workers)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers, initializer=lambda: setattr(_thread, "is_worker", True)) as pool:
         for future in [pool.submit(fill, start, min(start + step, count)) for start in range(0, count, step)]:
             future.result()
 

@@ -19,7 +19,7 @@ def test_printed_form_names_roots_heroes_and_reasons() -> None:
         "fusion fusion.1: transpose emitter\n"
         "  root c = f32[36,40]{1,0}, hero t\n"
         "  root n = bf16[40,36]{1,0}, hero itself\n"
-        "  transpose t: [40, 36] -> [36, 40], permutation [1, 0]\n"
+        "  transpose t: [40, 36] -> [36, 40], permutation [1, 0], packed by 2, 40 rows of 36 columns\n"
         "  reduction? no: no hero is a reduce\n"
         "  transpose? yes: t exchanges elements in a tile"
     ).replace("fusion.1", fusion_analysis(text).fusion.name)

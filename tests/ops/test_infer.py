@@ -80,10 +80,10 @@ _INFERRED = {
     "popcnt(u)": "u32[4,6]",
     "complex(x, y)": "c64[4,6]",
     "compare(x, y), direction=GE": "pred[4,6]",
+    "compare(c, c), direction=LT": "pred[4,6]",
     "compare(x, y), direction=GE, type=TOTALORDER": "pred[4,6]",
     "select(p, x, y)": "f32[4,6]",
     "select(b, x, y)": "f32[4,6]",
-    "select(b, t, t)": "(f32[4,6], s32[])",
     "clamp(z, x, z)": "f32[4,6]",
     "clamp(y, x, z)": "f32[4,6]",
     "transpose(x), dimensions={1,0}": "f32[6,4]",
@@ -139,6 +139,7 @@ _WRITTEN = (
     "f32[24] reshape(x)",
     "f32[2,2,6] reshape(y)",
     "s32[3,8] bitcast(x)",
+    "s64[4,6] bitcast(x)",
     "f32[3,4,6] broadcast(y), dimensions={1,2}",
     "f32[6,4,2] broadcast(x), dimensions={1,0}",
     "f32[2,3] slice(x), slice={[1:4:2], [0:6:2]}",
@@ -150,13 +151,12 @@ _WRITTEN = (
     "f32[4] dot(h, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
     "f32[4,6] reduce-precision(x), exponent_bits=8, mantissa_bits=7",
     "f32[<=4,6] set-dimension-size(x, k), dimensions={0}",
-    "f16[4,6] copy(x)",
     "f32[4,6]{0,1} add(x, y)",
     'bf16[9] custom-call(x), custom_call_target="anything"',
 )
 
 _REFUSED = {
-    "add(x, h)": "operand element types differ: f32[4,6] and f16[4,6]",
+    "add(x, i)": "operand element types differ: f32[4,6] and s32[4,6]",
     "add(x, v)": "operand shapes differ in dimensions: f32[4,6] and f32[6]",
     "add(x, z)": "differ in dimensions",
     "add(t, t)": "operand 0 must be an array",
@@ -164,9 +164,9 @@ _REFUSED = {
     "and(x, x)": "and does not take elements of type f32",
     "abs(u)": "abs does not take elements of type u32",
     "floor(i)": "floor does not take elements of type s32",
-    "complex(h, h)": "takes f32 or f64",
-    "compare(c, c), direction=LT": "compare by EQ and NE only",
+    "complex(h, h)": "takes two parts of f32 or f64",
     "compare(i, i), direction=LT, type=FLOAT": "comparison type FLOAT does not fit",
+    "select(b, t, t)": "operand 1 must be an array",
     "select(x, x, y)": "selector must be pred",
     "select(p, v, v)": "neither a scalar nor that of the cases",
     "select(p, x, i)": "two cases differ",
@@ -184,11 +184,10 @@ _REFUSED = {
     "pad(x, z), padding=0_0x-9_0": "gives the size -3",
     "pad(x, v), padding=0_0x0_0": "must be a scalar",
     "f32[25] reshape(x)": "the number of elements differs",
-    "s64[4,6] bitcast(x)": "more bytes",
     "f64[4,6] bitcast-convert(x)": "must hold exactly one element",
     "f32[4,7] broadcast(y), dimensions={0,1}": "cannot become dimension 1",
     "f32[4,6] broadcast(v), dimensions={0,1}": "dimensions has 2 entries",
-    "broadcast(v), dimensions={4}": "cannot infer the shape of a broadcast",
+    "f32[4,6] broadcast(v), dimensions={4}": "dimensions names dimension 4, but the rank is 2",
     "f32[2,6] slice(x), slice={[0:2]}": "has 1 ranges",
     "f32[2,7] slice(x), slice={[0:2], [0:7]}": "not within dimension 1",
     "f32[2,6] slice(x), slice={[3:2], [0:6]}": "not within dimension 0",
@@ -210,26 +209,26 @@ _REFUSED = {
     "reduce(x, z), dimensions={2}, to_apply=add": "names dimension 2",
     "reduce(x, v), dimensions={0}, to_apply=add": "must be scalars",
     "reduce(x, z, z), dimensions={0}, to_apply=add": "an even number of operands",
-    "reduce(i, k), dimensions={0}, to_apply=add": "expected s32[], found f32[]",
-    "reduce(x, z), dimensions={0}, to_apply=less": "expected",
+    "reduce(i, k), dimensions={0}, to_apply=add": "the initial value is s32[], but its result f32[]",
+    "reduce(x, z), dimensions={0}, to_apply=less": "parameter 0 is f32[], but its result pred[]",
     "reduce(x, z), dimensions={0}, to_apply=body": "parameters",
     "reduce-window(x, z), window={size=2}, to_apply=add": "the window has 1 dimensions",
     "reduce-window(x, z), window={size=2x0}, to_apply=add": "must be positive",
     "sort(x), dimensions={0}, to_apply=add": "expected pred[], found f32[]",
     "topk(x), k=7": "k=7 is not within",
     "dot(x, v), lhs_contracting_dims={0}, rhs_contracting_dims={0}": "contracting dimensions of",
-    "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={0}, rhs_contracting_dims={0}": "both batch",
+    "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={0}, rhs_contracting_dims={0}": "named twice as batch",
     "convolution(img, ker), window={size=3x2}, dim_labels=b01f_01io->b01f": "window's sizes are not the kernel's",
     "convolution(img, ker), window={size=3x3}, dim_labels=bf01_01io->b01f": "input features",
-    "gather(x, n), offset_dims={1}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={2,6}": "size 1",
+    "gather(x, n), offset_dims={1}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={2,6}": "slices of size 0 or 1",
     "gather(x, n), offset_dims={}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={1,6}": "offset_dims",
     "cholesky(x)": "square",
     "fft(x), fft_type=RFFT, fft_length={1,2,3}": "fft_length has 3 entries",
     "batch-norm-training(x, v, v), epsilon=0.1, feature_index=0": "must have 4 elements",
-    "f32[4] add(x, y)": "expected f32[4,6], found f32[4]",
-    "pred[4,6] add(x, y)": "expected f32[4,6], found pred[4,6]",
-    "f32[4,6] compare(x, y), direction=LT": "expected pred[4,6], found f32[4,6]",
-    "f32[4,6] fusion(x), kind=kLoop, calls=never": "expected pred[], found f32[4,6]",
+    "f32[4] add(x, y)": "have shape equal to f32[4,6], actual shape is f32[4]",
+    "pred[4,6] add(x, y)": "have shape equal to f32[4,6], actual shape is pred[4,6]",
+    "f32[4,6] compare(x, y), direction=LT": "have shape equal to pred[4,6], actual shape is f32[4,6]",
+    "f32[4,6] fusion(x), kind=kLoop, calls=never": "have shape equal to pred[], actual shape is f32[4,6]",
     "(f32[4,6]) tuple(x, k)": "expects 1 operands, but has 2 operands",
 }
 
@@ -276,11 +275,10 @@ ENTRY e {
     shapes = {i.name: str(i.shape) for i in hlo_run.parse(text).entry.instructions}
     assert shapes["n"] == "f32[4,6,2]{0,1,2}"
     assert shapes["t"] == "f32[2,4,6]{1,2,0}"
-    assert shapes["k"] == "f32[4,12,2]{0,1,2}"
+    assert shapes["k"] == "f32[4,12,2]{2,1,0}"
 
 
 def test_every_rule_belongs_to_an_opcode() -> None:
     assert set(INFER) <= set(OPCODES)
     # Text may leave these shapes out, so something must know them.
-    open_without_rule = {name for name, opcode in OPCODES.items() if opcode.can_infer_shape} - set(INFER)
-    assert open_without_rule == {"ragged-dot"}
+    assert {name for name, opcode in OPCODES.items() if opcode.can_infer_shape} <= set(INFER)

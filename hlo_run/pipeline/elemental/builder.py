@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from xdsl.dialects.builtin import (
     BytesAttr,
     ComplexType,
     DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
     FloatAttr,
     IndexType,
     IntegerAttr,
     IntegerType,
     StringAttr,
     TensorType,
+    VectorType,
     i1,
     i64,
 )
@@ -154,6 +157,13 @@ class IrBuilder:
     def dense(self, type_: TensorType[Attribute], values: np.ndarray[Any, Any]) -> SSAValue:
         """Return a constant tensor in the default layout."""
         data = np.ascontiguousarray(values).tobytes()
+        return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
+
+    def zeros(self, type_: VectorType[Attribute]) -> SSAValue:
+        """Return a constant vector of zeros, which are all bits zero in every element type."""
+        element = type_.get_element_type()
+        assert isinstance(element, FixedBitwidthType), "vectors are of integers and floats"
+        data = bytes(element.compile_time_size * prod(type_.get_shape()))
         return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
 
     def index(self, value: int) -> SSAValue:

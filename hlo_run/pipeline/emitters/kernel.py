@@ -108,9 +108,12 @@ class EntryFunction:
         """Return the ids that are the map's dimensions; `declare_ids` has seen the map."""
         return tuple(self.ids_by_name[variable.name] for variable in indexing_map.dims)
 
-    def loop(self, indexing_map: IndexingMap, inits: Values, result_names: Sequence[str]) -> LoopOp:
-        """Append an `xla_gpu.loop` over the map whose body is empty yet; the map's results get names for printing."""
-        loop = LoopOp(indexing_map, self.ids(indexing_map), inits)
+    def loop(self, indexing_map: IndexingMap, inits: Values, result_names: Sequence[str], dims: Values | None = None) -> LoopOp:
+        """Append an `xla_gpu.loop` over the map whose body is empty yet; the map's results get names for printing.
+
+        Without `dims` the map's dimensions are ids.
+        """
+        loop = LoopOp(indexing_map, self.ids(indexing_map) if dims is None else dims, inits)
         for argument, name in zip(loop.map_results, result_names, strict=True):
             argument.name_hint = name
         self.builder.add(loop)

@@ -11,8 +11,9 @@
 
 Shared tiles become globals in address space 3, array constants constant globals, sync_threads a barrier, transfers vector
 loads and stores. Tensors vanish from the results of functions, loops and ifs. Needs flat tensors (rank 0 or 1) and plain
-calls. A vector access claims the alignment of one element; LLVM finds the higher one from the arguments' `llvm.align`
-and the index arithmetic. Loads from arguments marked `xla.invariant` become `invariant`.
+calls. A vector access claims the alignment that follows from the index map and the `llvm.align` of the kernel's argument
+(shared tiles begin at a bank word); LLVM may find a higher one from the arithmetic. Loads from arguments marked
+`xla.invariant` become `invariant`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from xdsl.context import Context
@@ -51,11 +53,14 @@ from hlo_run.dialects.loops import hand_on_origin, yield_of
 from hlo_run.dialects.module_info import index_bits
 from hlo_run.dialects.packed import BYTE_BITS, PackedAccess, bits_of, is_packed, packed_constant
 from hlo_run.dialects.types import constant_int, is_complex, is_tensor, is_vector, tensor_type
-from hlo_run.dialects.xla_gpu import AllocateSharedOp, AtomicRMWOp, SyncThreadsOp
+from hlo_run.dialects.xla_gpu import AllocateSharedOp, ApplyIndexingOp, AtomicRMWOp, SyncThreadsOp
 from hlo_run.errors import Unsupported
+from hlo_run.indexing.divisor import divisor_of
 
 _POINTER = llvm.LLVMPointerType()
 _SHARED_SPACE = 3
+# Tiles of narrow elements begin at a bank word, so that whole words can be moved.
+_BANK_WORD_BYTES = 4
 _SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
 
 
@@ -81,9 +86,9 @@ class _Globals:
         symbols = (op.properties.get("sym_name") for op in self.module.body.block.ops)
         self.names |= {symbol.data for symbol in symbols if isinstance(symbol, StringAttr)}
 
-    def shared(self, type_: llvm.LLVMArrayType) -> str:
+    def shared(self, type_: llvm.LLVMArrayType, alignment: int | None) -> str:
         name = self._new_name("shared_")
-        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE))
+        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE, alignment=alignment))
         return name
 
     def constant(self, type_: llvm.LLVMArrayType, value: Attribute) -> str:
@@ -119,8 +124,13 @@ def memory_type(element: Attribute) -> Attribute:
     raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits before")
 
 
-def _bytes_of(element: Attribute) -> int:
-    return max(1, bits_of(element) // BYTE_BITS)
+def _offset_divisor(index: SSAValue) -> int:
+    """Return a number that divides the index; 0 if it is always 0."""
+    number = constant_int(index)
+    if number is not None:
+        return abs(number)
+    producer = index.owner
+    return divisor_of(producer.map.results[producer.res.index(index)]) if isinstance(producer, ApplyIndexingOp) else 1
 
 
 def _array_type(type_: TensorType[Attribute]) -> llvm.LLVMArrayType:
@@ -298,17 +308,25 @@ class _FunctionLowering:
 
     def _vector_alignment(self, base: SSAValue, indices: Sequence[SSAValue], type_: Attribute) -> int:
         assert is_vector(type_), "a transfer moves a vector"
+        bits = bits_of(type_.get_element_type())
         known = self.alignments.get(base)
-        at_start = all(constant_int(index) == 0 for index in indices)
-        return known if known is not None and at_start else _bytes_of(type_.get_element_type())
+        if known is None:
+            return max(1, bits // BYTE_BITS)
+        divisors = [_offset_divisor(index) for index in indices]
+        return max(1, gcd(known * BYTE_BITS, *(divisor * bits for divisor in divisors)) // BYTE_BITS)
 
     # Buffers of the kernel's own.
 
     def shared_tile(self, op: AllocateSharedOp) -> None:
-        name = self.globals.shared(_array_type(tensor_type(op.res)))
+        type_ = tensor_type(op.res)
+        element = type_.get_element_type()
+        is_narrow = not is_complex(element) and bits_of(element) < _BANK_WORD_BYTES * BYTE_BITS
+        name = self.globals.shared(_array_type(type_), _BANK_WORD_BYTES if is_narrow else None)
         address = llvm.AddressOfOp(name, _SHARED_POINTER)
         cast = AddrSpaceCastOp(address, _POINTER)
         cast.result.name_hint = op.res.name_hint
+        if is_narrow:
+            self.alignments[cast.result] = _BANK_WORD_BYTES
         Rewriter.replace_op(op, [hand_on_origin(op, address), hand_on_origin(op, cast)])
 
     def constant(self, op: arith.ConstantOp) -> None:

@@ -224,6 +224,10 @@ def _call(text: FunctionNames, op: llvm.CallOp) -> str:
     return f"call {result} @{callee.root_reference.data}({', '.join(map(text.typed, op.args))})"
 
 
+def _call_intrinsic(text: FunctionNames, op: llvm.CallIntrinsicOp) -> str:
+    return text.call_intrinsic(op.intrin.data, op.results[0].type, map(text.typed, op.args))
+
+
 def _branch(text: FunctionNames, op: llvm.BrOp) -> str:
     return f"br {text.label(op.successor)}"
 
@@ -299,6 +303,7 @@ WRITERS: dict[type[Operation], Writer] = {
     llvm_extra.AtomicCmpXchgOp: _compare_exchange,
     llvm.InlineAsmOp: _inline_asm,
     llvm.CallOp: _call,
+    llvm.CallIntrinsicOp: _call_intrinsic,
     llvm.BrOp: _branch,
     llvm.CondBrOp: _conditional_branch,
     llvm_extra.SwitchOp: _switch,

@@ -173,6 +173,7 @@ COPIED = (
     llvm.ExtractValueOp,
     llvm.InsertValueOp,
     llvm.InlineAsmOp,
+    llvm.CallIntrinsicOp,
     llvm_extra.AtomicRMWOp,
     llvm_extra.AtomicCmpXchgOp,
     llvm_extra.GEPOp,

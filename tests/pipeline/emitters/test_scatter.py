@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
-from emitting import emit, run_on_host
+from emitting import emit, ptx_of, run_on_host
 
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.reference.values import Array
@@ -24,6 +26,7 @@ def scatter(
 
 
 ROWS = "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
+FLAT = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
 SIMPLE = "update_window_dims={1,2}, inserted_window_dims={}, scatter_dims_to_operand_dims={0,1}, index_vector_dim=1"
 RNG = np.random.default_rng(11)
 
@@ -66,6 +69,14 @@ def test_combiners(dtype: str, opcode: str) -> None:
     emitted = run_on_host(text, values(dtype, 9, 5), indices(9, 40, 1), values(dtype, 40, 5))
     assert emitted.kernel.kind == "scatter"
     assert "xla_gpu.atomic_rmw" in emitted.text
+
+
+def test_the_maximum_of_f32_is_an_integer_s() -> None:
+    text = scatter("[6]", "[64,1]", "[64]", FLAT, opcode="maximum")
+    assert set(re.findall(r"(?:atom|red)\S*\.(m\w+\.\w32)", ptx_of(text))) == {"max.s32", "min.u32"}
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -1e-40, 1e-40, -3.5], np.float32)
+    drawn = RNG.choice(special, 64)
+    run_on_host(text, np.array([-np.inf, np.nan, -1, 0, 1e-40, 5], np.float32), indices(6, 64, 1), drawn)
 
 
 def test_an_addition_is_one_instruction_and_rows_are_looked_up_once() -> None:
@@ -116,8 +127,7 @@ def test_batching_dims() -> None:
 
 
 def test_scalars_scattered() -> None:
-    attrs = "update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1"
-    run_on_host(scatter("[17]", "[300]", "[300]", attrs), values("f32", 17), indices(17, 300), values("f32", 300))
+    run_on_host(scatter("[17]", "[300]", "[300]", FLAT), values("f32", 17), indices(17, 300), values("f32", 300))
 
 
 def test_a_variadic_scatter_runs_in_order() -> None:
