@@ -55,12 +55,9 @@ class Touches:
 def touches(kernel: EmittedKernel) -> Touches:
     """Return what all threads of the launch touch."""
     functions = {op.sym_name.data: op for op in kernel.module.body.block.ops if isinstance(op, func.FuncOp)}
-    (entry,) = (function for function in functions.values() if "xla.entry" in function.attributes)
     walker = _Walker(kernel, functions)
     lanes = _Points(kernel.launch.blocks * kernel.launch.threads_per_block, None, None, {})
-    for number, argument in enumerate(entry.body.block.args):
-        walker.tensors[argument] = number
-    walker.block(entry.body.block, lanes)
+    walker.entry(lanes)
     return walker.found
 
 
@@ -95,8 +92,16 @@ class _Walker:
     def __init__(self, kernel: EmittedKernel, functions: dict[str, func.FuncOp]) -> None:
         self.found = Touches()
         self._functions = functions
+        self._entry = next(function for function in functions.values() if "xla.entry" in function.attributes)
         self.tensors: dict[SSAValue, int | SSAValue] = {}
         self._launch = kernel.launch
+        self._is_in_call = False
+
+    def entry(self, points: _Points) -> None:
+        """Walk the entry function for all threads."""
+        for number, argument in enumerate(self._entry.body.block.args):
+            self.tensors[argument] = number
+        self.block(self._entry.body.block, points)
 
     def block(self, block: Block, points: _Points) -> None:
         for op in block.ops:
@@ -224,7 +229,9 @@ class _Walker:
                 # A reducer takes values alone.
                 if indices or any(isinstance(argument.type, TensorType) for argument in op.arguments):
                     self._read(indices, points, op)
-                    self._call(op, points)
+                    # Deeper calls would be walked once per path that leads to them.
+                    if not self._is_in_call:
+                        self._call(op, points)
             case _:
                 pass
 
@@ -236,7 +243,9 @@ class _Walker:
             value = points.get(argument)
             if value is not None:
                 inner.values[parameter] = value
+        self._is_in_call = True
         self.block(body, inner)
+        self._is_in_call = False
 
     def _read(self, indices: Sequence[SSAValue], points: _Points, op: Operation) -> None:
         index = self._index(indices, points, op)
