@@ -34,6 +34,7 @@ CASES = {
     "gpu__scatter__sorted_indices_small": (("scatter:2",), False),
     "gpu__transpose__fused_transpose_102": (("transpose:0",), True),
     "gpu__transpose__multiple_roots_mixed_rank": ((), True),
+    "gpu__transpose__packed_transpose_two_heroes": (("tr0:0", "tr1:0"), True),
     "gpu__transpose__partial_tile": (("t:0",), True),
     "gpu__transpose__side_outputs": (("tr:0",), True),
 }
