@@ -65,7 +65,7 @@ class InputSlicesEmitter:
                 entry.builder.block.add_op(YieldOp(*written))
             results = tuple(loop.res)
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), launch, _MAX_UNROLL, self.kind)
+        return EmittedKernel(module.finish(function), launch, _MAX_UNROLL, self.kind, factor)
 
 
 def _insert(entry: EntryFunction, root: HloInstruction, value: SSAValue, index: Values, output: SSAValue) -> SSAValue:
