@@ -44,7 +44,7 @@ _NUMBERS = """0 1 -1 2 3 7 127 128 255 256 32 -2 1.5 -0.0 1e40 nan inf -inf 2147
 _PIECES = """{ } ( ) [ ] , : = # -> <= ... ? * + ~ " ' \\ / /* */ // \\0 % ROOT ENTRY HloModule {...} {} () [] {{}} metadata={
     sharding={replicated} #0 b( token[] f32[] s4[3] pred[<=2] f32[?] 1_1 1x1 0_0x0_0 b01f_01io->b01f nan(0x1) {0,1} calls= -start
     -done to_apply={ é \U0001f600 \\u2028 \\r \\t""".split()
-_CHARACTERS = "{}()[],:=#->?*+~\"'\\/%&$@!;\n\r\t\0 aZ09._-\x7fé\u2028\U0001f600"
+_CHARACTERS = "{}()[],:=#->?*+~\"'\\/%&$@!;\n\r\t\0 aZ09._-\x7fé\u2028\U0001f600\x0b\x1c\xa0\u0663"
 
 Mutation = Callable[[str, int], str]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 from hlo_run.hlo.attribute_text import (
     at_brace,
@@ -49,8 +51,22 @@ _LAST_PROFILE_TYPE = 3
 _MAX_ORIGIN_ELEMENTS = 1_000_000
 
 
+_TEXTS = "op_type|op_name|source_file|deduplicated_name|scheduling_name"
+_NUMBERS = "source_line|source_end_line|source_column|source_end_column|stack_frame_id"
+_PLAIN_METADATA = re.compile(rf"""\{{(?:(?:(?:{_TEXTS})="[^"\\\n]*+"|(?:{_NUMBERS})=[0-9]{{1,9}}+)(?:[ ]|(?=\}})))*+\}}""")
+_PLAIN_FIELD = re.compile(r"""(\w+)=(?:"([^"]*)"|(\d+))""")
+
+
 def parse_metadata(lexer: Lexer) -> OpMetadata:
     """Read `{op_name="x" source_line=3}`, blanks or commas between."""
+    # As XLA prints it, most texts' largest part, by one match; anything else token by token.
+    found = _PLAIN_METADATA.match(lexer.text, lexer.pos)
+    if found is not None:
+        fields: list[tuple[str, str, str]] = _PLAIN_FIELD.findall(found[0])
+        values: dict[str, Any] = {name: int(digits) if digits else text for name, text, digits in fields}
+        if len(values) == len(fields):
+            lexer.jump(found.end())
+            return OpMetadata(**values)
     lexer.advance()
     return _metadata(lexer)
 

@@ -9,15 +9,23 @@ from hlo_run.hlo.attribute_text import attribute_name, comma_list, open_brace, p
 from hlo_run.hlo.attribute_values import AttributeValue, DimLabels, OperandLabels, Window, WindowDim
 from hlo_run.hlo.lexer import Lexer
 
-_INT = r"-?\d+"
+_INT = r"-?[0-9]+"
 _INTEGER = re.compile(_INT)
-_EXTENTS = re.compile(rf"\d+(?:x\d+)+|{_INT}")
-_PAD = rf"{_INT}_{_INT}(?:_\d+)?"
+_EXTENTS = re.compile(rf"[0-9]+(?:x[0-9]+)+|{_INT}")
+_PAD = rf"{_INT}_{_INT}(?:_[0-9]+)?"
 _PADS = re.compile(rf"{_PAD}(?:x{_PAD})*")
+
+_PLAIN_RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?\]")
+# As XLA prints it, read by one match; anything else token by token.
+_PLAIN_SLICE = re.compile(rf"\{{{_PLAIN_RANGE.pattern}(?:, ?{_PLAIN_RANGE.pattern})*+\}}")
 
 
 def parse_slice(lexer: Lexer) -> AttributeValue:
     """Read `{[0:4], [1:9:2]}` to (start, limit, stride) per dimension."""
+    found = _PLAIN_SLICE.match(lexer.text, lexer.pos)
+    if found is not None:
+        lexer.jump(found.end())
+        return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in _PLAIN_RANGE.findall(found[0]))
     lexer.advance()
     return comma_list(lexer, "{", "}", lambda: _slice_range(lexer))
 

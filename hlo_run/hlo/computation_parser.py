@@ -9,8 +9,9 @@ from __future__ import annotations
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attribute_text import parse_raw
 from hlo_run.hlo.graph import HloComputation
-from hlo_run.hlo.instruction_parser import UNKNOWN_SHAPE, InstructionParser, did_you_mean, legal_name
+from hlo_run.hlo.instruction_parser import UNKNOWN_SHAPE, InstructionParser
 from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.parse_hints import did_you_mean, legal_name
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import MAX_DEPTH, parse_shape
 

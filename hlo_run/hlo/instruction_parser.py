@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+import re
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,12 +10,12 @@ from hlo_run.hlo.async_ops import ASYNC_OPCODES
 from hlo_run.hlo.async_parser import finish_async, share_attributes, split_sugar
 from hlo_run.hlo.attribute_text import parse_integer
 from hlo_run.hlo.attributes import CALLED_ATTRIBUTES, attribute_kind
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.instruction_rules import Draft, apply_rules
-from hlo_run.hlo.lexer import RESERVED, Lexer
+from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.literal_parser import ElidedFill, parse_literal
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
+from hlo_run.hlo.parse_hints import did_you_mean, legal_name, name_hint, unknown_opcode
 from hlo_run.hlo.pending import Attributes, Body, Names, Pending, check_required
 from hlo_run.hlo.quick_forms import Head, read_head, read_operands
 from hlo_run.hlo.shape import Shape
@@ -25,6 +24,7 @@ from hlo_run.hlo.shape_text import parse_shape, starts_shape
 UNKNOWN_SHAPE = Shape("unknown")
 
 _COMMON = frozenset(COMMON_ATTRIBUTES)
+_ELEMENT_BITS = re.compile(r"E\(-?\d+\)")
 _LISTS = ("branch_computations", "called_computations")
 
 
@@ -127,7 +127,7 @@ class InstructionParser:
         if is_root:
             lexer.advance()
         if not lexer.at_name:
-            raise lexer.error(f"expects an instruction name, but sees {lexer.seen()}", hint=self._name_hint())
+            raise lexer.error(f"expects an instruction name, but sees {lexer.seen()}", hint=name_hint(lexer))
         name, start = lexer.value, lexer.start
         if name in self._names:
             previous = self._names[name].where
@@ -163,13 +163,6 @@ class InstructionParser:
         self._attributes(pending)
         return True
 
-    def _name_hint(self) -> str:
-        if self.lexer.kind == "attr":
-            return "put a blank before the '=' that follows an instruction's name"
-        if self.lexer.value in RESERVED:
-            return f"'{self.lexer.value}' is a word of the grammar; write %{legal_name(self.lexer.value)}"
-        return "an instruction is written like 'name = f32[2] add(a, b)'"
-
     def _right_hand_side(self, name: str, start: int, is_root: bool = False) -> None:
         """Read shape and opcode and begin the operands."""
         lexer = self.lexer
@@ -186,7 +179,7 @@ class InstructionParser:
         if opcode is None:
             sugar = split_sugar(lexer.value) if lexer.kind == "ident" else None
             if sugar is None:
-                raise self._unknown_opcode()
+                raise unknown_opcode(lexer)
             wrapped, opcode = OPCODES[sugar[0]], OPCODES[sugar[1]]
         if shape is UNKNOWN_SHAPE and not opcode.can_infer_shape:
             raise lexer.error(f"cannot infer shape for opcode: {opcode.name}", hint="write the result's shape before it")
@@ -198,18 +191,6 @@ class InstructionParser:
         pending = Pending(name, start, shape, opcode, wrapped)
         self._stack.append(pending)
         return pending
-
-    def _unknown_opcode(self) -> Exception:
-        lexer = self.lexer
-        if lexer.kind == "ident" and lexer.text[lexer.pos : lexer.pos + 1] == "[":
-            if lexer.value in DTYPES:
-                return lexer.error("cannot read the shape that begins here", hint="a shape is written like f32[2,3]{1,0}")
-            hint = did_you_mean(lexer.value, DTYPES) or f"element types: {', '.join(DTYPES)}"
-            return lexer.error(f"unknown element type '{lexer.value}'", hint=hint)
-        return lexer.error(
-            f"expects opcode but sees: {lexer.value or lexer.seen()}, error: Unknown opcode: {lexer.value}",
-            hint=did_you_mean(lexer.value, OPCODES),
-        )
 
     def _operands(self, pending: Pending) -> None:
         """Go on in the parentheses; what stands there is no operand for parameters and constants."""
@@ -242,7 +223,7 @@ class InstructionParser:
         pending.wants_operand = False
         if pending.opcode.name == "constant":
             # A literal has all of its elements, whatever part of them the shape declares to be there.
-            pending.shape = _static(pending.shape)
+            pending.shape = _of_literal(pending.shape)
             pending.attributes["literal"] = parse_literal(lexer, pending.shape, self._elided)
             return
         start = lexer.start
@@ -332,7 +313,7 @@ class InstructionParser:
         if pending.list_name and not self._computation_list(pending):
             return
         # Only the instruction itself may have attributes, not one in the place of an operand.
-        while not pending.is_nested and lexer.take(","):
+        while not pending.is_nested and lexer.take_attribute():
             name = lexer.value
             self._check_attribute(pending, name)
             if name in CALLED_ATTRIBUTES:
@@ -442,23 +423,13 @@ class InstructionParser:
             parent.operands.append(instruction)
 
 
-def _static(shape: Shape) -> Shape:
-    """Return the shape without dynamic dimensions; most have none, and tuples of constants are small."""
-    if all(not leaf.dynamic_dims for _, leaf in shape.leaves()):
-        return shape
+def _of_literal(shape: Shape) -> Shape:
+    """Return the shape that a literal of `shape` has: no dynamic dimensions, and nothing said of the bits of an element."""
     if shape.is_tuple:
-        return replace(shape, tuple_shapes=tuple(_static(element) for element in shape.tuple_shapes))
-    return replace(shape, dynamic_dims=())
-
-
-def legal_name(name: str) -> str:
-    """Return what XLA makes of a name; other characters than a name's never get here."""
-    if name in DTYPES or name in ("token", "opaque"):
-        return f"{name}_"
-    return f"a{name[1:]}" if name.startswith("__") and not name.startswith("__xla_") else name
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the one of `known` that is spelled most like `word`; empty if none is."""
-    close = difflib.get_close_matches(word[:80], list(known)[:5000], n=1)
-    return f"did you mean '{close[0]}'?" if close else ""
+        return replace(shape, tuple_shapes=tuple(_of_literal(element) for element in shape.tuple_shapes))
+    layout = shape.layout
+    if layout is not None and "E(" in layout.extra:
+        layout = replace(layout, extra=_ELEMENT_BITS.sub("", layout.extra))
+    elif not shape.dynamic_dims:
+        return shape
+    return replace(shape, dynamic_dims=(), layout=layout)

@@ -48,12 +48,15 @@ _TOKEN = re.compile(
     | (?P<bad>(?s:.))
     )
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.ASCII,
 )
 
+_NEXT_ATTRIBUTE = re.compile(rf"[ \t\r\n]*+({_IDENT})=")
 # One step of a bracketed text of which only the extent matters: a string, a bracket, or a run of anything else.
 _BRACKETED = re.compile(r"""("(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')|([{(\[])|([})\]])|[^"'{}()\[\]]++""", re.DOTALL)
-_PLAIN_VALUE = re.compile(r"""[^\s,{}()\[\]"'=]*+""")
+_PLAIN_VALUE = re.compile(r"""[^ \t\r\n,{}()\[\]"'=]*+""")
+# What stands for nothing outside of strings and comments, though Python takes some of it for blanks or digits.
+FOREIGN = re.compile(r"[^\t\r\n -~]")
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
 
@@ -100,6 +103,19 @@ class Lexer:
         if self.value != value:
             return False
         self.advance()
+        return True
+
+    def take_attribute(self) -> bool:
+        """Step over a comma, and tell whether it was one; where an attribute's name comes next, this is a quicker `take`."""
+        if self.value != ",":
+            return False
+        found = _NEXT_ATTRIBUTE.match(self.text, self.pos)
+        if found is None:
+            self.advance()
+            return True
+        self.kind, self.value = "attr", found[1]
+        self.start, self.pos = found.span(1)
+        self.pos += 1
         return True
 
     def expect(self, value: str, context: str) -> None:

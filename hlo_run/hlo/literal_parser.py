@@ -25,9 +25,10 @@ MAX_ELIDED_BYTES = 2**32
 _ROW = re.compile(r"\{([^{}]*)\}")
 _BETWEEN_ROWS = str.maketrans("", "", ", \t\r\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_OTHER_BLANK = re.compile(r"[^\S \t\r\n]")
 _BULK = re.compile(r"[^()./]*(?:/\*[^*]*\*/[^()./]*|\.(?!\.)[^()./]*)*+")
 # Plain items with one blank after each. A number does not begin with a point unless there is a sign before it.
-_NUMBERS = re.compile(r"(?:(?:(?:-?\d++(?:\.\d*+)?|-\.\d++)(?:[eE][+\-]?\d++)?|-?inf|-?nan|true|false) )*+")
+_NUMBERS = re.compile(r"(?:(?:(?:-?\d++(?:\.\d*+)?|-\.\d++)(?:[eE][+\-]?\d++)?|-?inf|-?nan|true|false) )*+", re.ASCII)
 # The quiet NaN of doubles; it stands for the quiet NaN of every type.
 _DEFAULT_DOUBLE_PAYLOAD = 1 << 51
 _NAN_PAYLOAD = re.compile(r"\(0x([0-9a-fA-F]{1,16})\)")
@@ -163,6 +164,9 @@ def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
     end = found.end()
     if lexer.text[end : end + 1] != ")" or not found[0].rstrip().endswith("}"):
         # Only a constant's text ends at the first parenthesis; in a tuple the next element may follow a comma.
+        return None
+    if _OTHER_BLANK.search(found[0]):
+        # To `split` a blank like any other, to HLO none at all.
         return None
     body = _COMMENT.sub("", found[0]) if "/" in found[0] else found[0]
     outer = math.prod(shape.dims[:-1])

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from hlo_run.hlo.attribute_records import parse_frontend_attributes
 from hlo_run.hlo.attribute_text import parse_bool, parse_entry_layout, parse_int, parse_raw
 from hlo_run.hlo.attributes import AttributeValue, RawText
-from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.lexer import FOREIGN, Lexer
 
 _Index: TypeAlias = "tuple[int, ...]"
 
@@ -24,9 +24,10 @@ _DONOR = re.compile(rf"\s*\(\s*(\d{{1,18}})\s*,\s*{_INDEX}\s*\)\s*(,?)")
 def parse_flags(lexer: Lexer) -> tuple[bool, ...]:
     """Read `true` or `{true,false}`."""
     start = lexer.pos
-    words = lexer.raw_value().strip("{}").split(",")
+    raw = lexer.raw_value()
+    words = raw.strip("{}").split(",")
     words = [word.strip() for word in words if len(words) > 1 or word.strip()]
-    if any(word not in ("true", "false") for word in words):
+    if FOREIGN.search(raw) or any(word not in ("true", "false") for word in words):
         raise lexer.error("expects true or false, or a list of them like {true,false}", start)
     return tuple(word == "true" for word in words)
 
@@ -52,6 +53,8 @@ def _entries(lexer: Lexer, entry: re.Pattern[str], example: str) -> list[tuple[s
     """Return the groups of each entry in braces, without the comma's."""
     begin = lexer.pos
     raw = re.sub(r"/\*.*?\*/", " ", lexer.raw_value(), flags=re.DOTALL)
+    if FOREIGN.search(raw):
+        raise lexer.error(f"expects entries like {example} in braces", begin)
     rows: list[tuple[str, ...]] = []
     pos = 1
     while found := entry.match(raw, pos):

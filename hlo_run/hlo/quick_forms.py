@@ -20,9 +20,9 @@ from hlo_run.hlo.shape_text import array_shape
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 _ARRAY = rf"(?:{'|'.join(sorted(DTYPES, key=len, reverse=True))})" r"\[[\d,]*+\](?:\{[\d,]++(?::[^{}/\s]++)?\})?"
-_HEAD = re.compile(rf"(ROOT )?(%?)({_NAME}) = ({_ARRAY}) ([a-z][a-z\-]*+)\(")
+_HEAD = re.compile(rf"(ROOT )?(%?)({_NAME}) = ({_ARRAY}) ([a-z][a-z\-]*+)\(", re.ASCII)
 _OPERAND = rf"%?{_NAME}"
-_OPERANDS = re.compile(rf"({_OPERAND}(?:, (?:/\*index=\d++\*/)?{_OPERAND})*+)?\)")
+_OPERANDS = re.compile(rf"({_OPERAND}(?:, (?:/\*index=\d++\*/)?{_OPERAND})*+)?\)", re.ASCII)
 _INDEX = re.compile(r"/\*index=\d+\*/")
 
 

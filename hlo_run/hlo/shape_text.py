@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from hlo_run.errors import HloRunError, ParseError, Unsupported
 from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.lexer import Lexer
+from hlo_run.hlo.lexer import FOREIGN, Lexer
 from hlo_run.hlo.shape import UNBOUNDED, Layout, Shape
 
 MAX_ELEMENTS = 2**40
@@ -104,7 +104,8 @@ def _parse_array(lexer: Lexer) -> Shape:
 @lru_cache(maxsize=4096)
 def array_shape(text: str) -> Shape:
     """Return the shape that one shape token spells; errors have no place in a text yet."""
-    found = _ARRAY.fullmatch(_COMMENT.sub(" ", text) if "/" in text else text)
+    plain = _COMMENT.sub(" ", text) if "/" in text else text
+    found = None if FOREIGN.search(plain) else _ARRAY.fullmatch(plain)
     if found is None:
         raise ParseError(f"cannot read the shape '{text}'", hint="a shape is written like f32[2,3]{1,0}")
     element_type, dims_text, order_text, extra = found.groups()

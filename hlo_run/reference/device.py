@@ -122,12 +122,13 @@ class Device:
             values[slot] = arguments[number]
         arguments.clear()
         for step in plan.steps:
-            operands: list[Value] = [values[slot] for slot in step.operands]  # pyright: ignore[reportAssignmentType] - read before freed
+            operands = step.operands(values)
             for slot in step.dead:
                 values[slot] = None
-            if step.kernel is not None:
+            kernel = step.kernel
+            if kernel is not None:
                 try:
-                    value = step.kernel(*operands)
+                    value = kernel(*operands)
                 except MemoryError:
                     raise out_of_memory(step.instruction) from None
                 if type(value) is not np.ndarray:
@@ -139,9 +140,9 @@ class Device:
                     raise out_of_memory(step.instruction) from None
             else:
                 assert step.program is not None, "a step has one way to its value"
-                program = step.program(step.instruction, operands, self)
+                program = step.program(step.instruction, list(operands), self)
                 # The program owns its operands: what it drops must be free while it runs.
-                operands = []
+                operands = ()
                 value = yield program
             if step.dims is not None and (
                 type(value) is not np.ndarray or value.shape != step.dims or value.dtype is not step.dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -30,7 +31,7 @@ _EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfe
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction: its operands' slots, its own, and `dead`, the operands' slots that nobody reads after it.
+    """One instruction: what picks its operands from the slots, its own slot, and `dead`, those that nobody reads after it.
 
     One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
     without `dims` there is nothing to check.
@@ -40,7 +41,7 @@ class Step:
     kernel: Kernel | None
     evaluate: Evaluator | None
     program: ProgramEvaluator | None
-    operands: tuple[int, ...]
+    operands: Callable[[list[Value | None]], Sequence[Value]]
     slot: int
     dead: tuple[int, ...]
     dims: tuple[int, ...] | None
@@ -85,12 +86,19 @@ def make_plan(computation: HloComputation, choose: Chooser, effects: Mapping[Hlo
         operands = [operand for operand in dict.fromkeys(instruction.operands) if operand not in known]
         dead = tuple(slots[o] for o in operands if last_reader[o] is instruction and o is not computation.root)
         dims, dtype = _expected(instruction.shape) if check else (None, None)
-        places = tuple(slots[operand] for operand in instruction.operands)
+        places = _picker([slots[operand] for operand in instruction.operands])
         steps.append(
             Step(instruction, kernel, None if kernel else evaluate, program, places, slots[instruction], dead, dims, dtype)
         )
     parameters = tuple((slots[i], int(i.attrs["parameter_number"])) for i in order if i.opcode == "parameter")
     return Plan(tuple(steps), parameters, tuple(known.get(instruction) for instruction in order), slots[computation.root])
+
+
+def _picker(slots: Sequence[int]) -> Callable[[list[Value | None]], Sequence[Value]]:
+    """Return what picks these slots, without a step of Python's for each."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0, 0))
 
 
 def _kernel(instruction: HloInstruction, evaluate: Evaluator | None) -> Kernel | None:

@@ -220,3 +220,9 @@ def test_dynamic_arrays_show_their_sizes() -> None:
     literal = (np.ones((1, 2), np.float32), np.arange(3, dtype=np.int32), ())
     text = "(\nf32[<=8,2](1,2) {\n  { 1, 1 }\n},\ns32[<=4](3) {0, 1, 2},\ntoken[]\n)"
     assert literal_to_string(literal, shape) == text
+
+
+@pytest.mark.parametrize("blank", ["\x0b", "\x1c", "\x85", "\xa0", "\u2003", "\u2028"])
+def test_only_four_characters_are_blanks(blank: str) -> None:
+    with pytest.raises(ParseError):
+        hlo_run.parse(f"HloModule m\nENTRY e {{ ROOT c = s32[2] constant({{3{blank}4}}) }}")

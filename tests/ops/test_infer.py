@@ -217,7 +217,8 @@ _REFUSED = {
     "sort(x), dimensions={0}, to_apply=add": "expected pred[], found f32[]",
     "topk(x), k=7": "k=7 is not within",
     "dot(x, v), lhs_contracting_dims={0}, rhs_contracting_dims={0}": "contracting dimensions of",
-    "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={0}, rhs_contracting_dims={0}": "named twice as batch",
+    "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, "
+    "lhs_contracting_dims={0}, rhs_contracting_dims={0}": "named twice as batch",
     "convolution(img, ker), window={size=3x2}, dim_labels=b01f_01io->b01f": "window's sizes are not the kernel's",
     "convolution(img, ker), window={size=3x3}, dim_labels=bf01_01io->b01f": "input features",
     "gather(x, n), offset_dims={1}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={2,6}": "slices of size 0 or 1",
