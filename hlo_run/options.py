@@ -85,6 +85,7 @@ class Options:
     )
     xla_gpu_llvm_ir_file: str = _flag("", "LLVM IR (.ll) that replaces the kernels it defines.", "FILES", section="Compile")
     xla_gpu_ptx_file: str = _flag("", "PTX that replaces the kernels it defines.", "FILES", section="Compile")
+    compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")

@@ -207,7 +207,8 @@ def _run_for(
 ) -> str:
     """Compile for a target, assemble, run and compare; kernels that another target has too (`known`) run once."""
     both = arguments.host_engine == "both"
-    options = Options(host_engine="emulator" if both else arguments.host_engine, host_check=arguments.host_check)
+    engine = "emulator" if both else arguments.host_engine
+    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1)
     spills = _Spills()
     executable = compile_module(PassContext(preset(target), options, (spills,)), module.clone())
     key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 from hlo_run.artifact import Executable, Kernel
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.pipeline.fusion_table import fusion_table
 from hlo_run.pipeline.kernels import compile_kernel
-from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Level, Step, StopAtStage
+from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Level, Observer, Step, StopAtStage
+from hlo_run.pipeline.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.pipeline.runtime.thunks import KernelRequest, plan_thunks
 from hlo_run.pipeline.table import PIPELINE
+
+# Fewer kernels are compiled before processes have begun.
+_WORTH_PROCESSES = 3
 
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
@@ -55,6 +62,9 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
 def _compile_kernels(ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment) -> tuple[Kernel, ...]:
     """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
     ctx.replacements.check([request.kernel for request in requests])
+    workers = min(ctx.options.compile_processes or available_cores(), len(requests))
+    if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
+        return _compile_in_processes(ctx, requests, buffers, workers)
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
     for request in requests:
@@ -65,3 +75,30 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest], buffers: B
     if stopped is not None:
         raise stopped
     return tuple(kernels)
+
+
+class _Recorder(Observer):
+    """Keeps the steps of a kernel without their texts, so that they can go to another process."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def after(self, step: Step) -> None:
+        self.steps.append(replace(step, text=str, op_count=int))
+
+
+def _compile_in_processes(
+    ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment, workers: int
+) -> tuple[Kernel, ...]:
+    """Compile with so many processes; the observers see the steps in the order of the kernels."""
+
+    def work(number: int) -> tuple[Kernel, list[Step]]:
+        recorder = _Recorder()
+        kernel = compile_kernel(replace(ctx, observers=(recorder,)), requests[number], buffers)
+        return kernel, recorder.steps
+
+    compiled = run_in_processes(len(requests), work, workers)
+    for _, steps in compiled:
+        for observer, step in product(ctx.observers, steps):
+            observer.after(step)
+    return tuple(kernel for kernel, _ in compiled)

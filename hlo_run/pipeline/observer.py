@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from hlo_run.errors import HloRunError
 
@@ -58,7 +59,10 @@ class Observer:
     """Base of observers: every callback does nothing. `watches` says whether changes of that level must be known.
 
     Knowing whether a kernel row changed anything costs a printing per row, so it is done only when somebody watches.
+    An observer with `only_times` looks at names and seconds of steps alone: kernels may then be compiled in other processes.
     """
+
+    only_times: ClassVar[bool] = False
 
     def watches(self, level: Level) -> bool:
         del level

@@ -107,6 +107,7 @@ class _ConcatenateKernel:
             index = b.apply(index_of_operand, (*entry.ids(index_of_operand), *loop.induction_variables))
             (value,) = element_of(entry, self.module, operand, index)
             target = tuple(loop.map_results)
+            b.locate(self.root)
             if epilogue is not None:
                 (value,) = pure_call(b, epilogue, (*entry.parameters, *target, value))
             b.block.add_op(YieldOp(entry.insert(value, loop.iteration_values[0], target)))

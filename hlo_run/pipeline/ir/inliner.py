@@ -11,8 +11,7 @@ function that the callee calls (so that those calls can merge). More than 4000 o
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
@@ -36,33 +35,33 @@ class Inliner(ModulePass):
     name = "inliner"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        calls = _Calls({function.sym_name.data: function for function in functions(op)})
-        for function in calls.by_name.values():
+        for function in functions(op):
             merge_equal_ops(function.body)
+        calls = _Calls({function.sym_name.data: function for function in functions(op)})
         for function in calls.callees_first():
             for _ in range(_MAX_ROUNDS):
                 if not _inline_into(function, calls):
                     break
                 merge_equal_ops(function.body)
-                calls.changed(function)
+                calls.count(function)
 
 
 def _inline_into(function: func.FuncOp, calls: _Calls) -> bool:
     """Inline what may be inlined, calls that came with it included; True if anything was."""
-    pending = _calls_in(function.body)
+    pending = deque(_calls_in(function.body))
+    blocks = _Blocks()
     done = False
     while pending:
-        call = pending.pop(0)
+        call = pending.popleft()
         callee = calls.by_name.get(call.callee.root_reference.data)
-        if callee is None or callee is function or not _may_inline(call, callee, calls):
+        if callee is None or callee is function or not _may_inline(call, callee, calls, blocks):
             continue
         is_last = calls.is_only_use(callee)
         body = callee.body if is_last else callee.body.clone()
-        pending = _calls_in(body) + pending
+        pending.extendleft(reversed(_calls_in(body)))
+        blocks.inlined(_region_of(call), callee)
         replace_op(call, inline_block(body.block, call, call.arguments))
-        if is_last:
-            calls.erase(callee)
-        calls.changed(function)
+        calls.inlined(function, callee, is_moved=is_last)
         done = True
     return done
 
@@ -71,28 +70,25 @@ def _calls_in(region: Region) -> list[PureCallOp]:
     return [op for op in region.walk() if isinstance(op, PureCallOp)]
 
 
-def _direct_calls(region: Region) -> Iterator[PureCallOp]:
-    """Give the calls in the region's own blocks."""
-    return (op for block in region.blocks for op in block.ops if isinstance(op, PureCallOp))
+def _region_of(call: PureCallOp) -> Region:
+    region = call.parent_region()
+    assert region is not None, "a call stands in a region"
+    return region
 
 
-def _may_inline(call: PureCallOp, callee: func.FuncOp, calls: _Calls) -> bool:
+def _may_inline(call: PureCallOp, callee: func.FuncOp, calls: _Calls, blocks: _Blocks) -> bool:
     if _is_set(call, "noinline") or len(callee.body.blocks) != 1:
         return False
     if _is_set(callee, "no_compute"):
         return True
-    region = call.parent_region()
-    assert region is not None, "a call stands in a region"
+    region, name = _region_of(call), callee.sym_name.data
     is_moved = calls.is_only_use(callee)
-    names = [other.callee.root_reference.data for other in _direct_calls(region)]
-    if not is_moved and names.count(callee.sym_name.data) > 1:
+    names = blocks.calls(region)
+    if not is_moved and names[name] > 1:
         return False
-    if _op_count(callee.body) + _op_count(region) > _MAX_OPS:
+    if blocks.op_count(callee.body) + blocks.op_count(region) > _MAX_OPS:
         return False
-    if is_moved:
-        return True
-    others = set(names) - {callee.sym_name.data}
-    return any(name in others for name in calls.called_by(callee))
+    return is_moved or any(other != name and names[other] for other in calls.called_by(callee))
 
 
 def _is_set(op: Operation, name: str) -> bool:
@@ -101,36 +97,73 @@ def _is_set(op: Operation, name: str) -> bool:
     return isinstance(attribute, UnitAttr) or (isinstance(attribute, IntegerAttr) and attribute.value.data != 0)
 
 
-def _op_count(region: Region) -> int:
-    block = region.first_block
-    return sum(1 for _ in block.ops) if block is not None else 0
+class _Blocks:
+    """How many ops and which calls stand directly in a region; counted once, and kept true while bodies are inlined."""
+
+    def __init__(self) -> None:
+        self._op_counts: dict[Region, int] = {}
+        self._calls: dict[Region, Counter[str]] = {}
+
+    def op_count(self, region: Region) -> int:
+        if region not in self._op_counts:
+            block = region.first_block
+            self._op_counts[region] = sum(1 for _ in block.ops) if block is not None else 0
+        return self._op_counts[region]
+
+    def calls(self, region: Region) -> Counter[str]:
+        if region not in self._calls:
+            direct = (op for block in region.blocks for op in block.ops if isinstance(op, PureCallOp))
+            self._calls[region] = Counter(op.callee.root_reference.data for op in direct)
+        return self._calls[region]
+
+    def inlined(self, region: Region, callee: func.FuncOp) -> None:
+        """Tell that the callee's body is about to take the place of a call of it in `region`."""
+        # The call and the return go.
+        self._op_counts[region] = self.op_count(region) + self.op_count(callee.body) - 2
+        calls = self.calls(region)
+        calls.update(self.calls(callee.body))
+        calls[callee.sym_name.data] -= 1
 
 
 @dataclass
 class _Calls:
-    """Who calls whom, how often; counted once per function until it changes."""
+    """Who calls whom, how often, and how often each is called in all; kept true while bodies are inlined."""
 
     by_name: dict[str, func.FuncOp]
     counted: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    total: Counter[str] = field(default_factory=Counter[str])
 
-    def called_by(self, function: func.FuncOp) -> Counter[str]:
+    def __post_init__(self) -> None:
+        for function in self.by_name.values():
+            self.count(function)
+
+    def called_by(self, function: func.FuncOp) -> list[str]:
+        """Return the names of the functions that a function refers to, each once."""
+        return [name for name, count in self.counted[function.sym_name.data].items() if count]
+
+    def count(self, function: func.FuncOp) -> None:
+        """Look what a function refers to, for the first time or after a change."""
         name = function.sym_name.data
-        if name not in self.counted:
-            self.counted[name] = Counter(each for op in function.body.walk() for each in referenced_names(op))
-        return self.counted[name]
+        self.total.subtract(self.counted.get(name, Counter()))
+        self.counted[name] = Counter(each for op in function.body.walk() for each in referenced_names(op))
+        self.total.update(self.counted[name])
 
-    def changed(self, function: func.FuncOp) -> None:
-        self.counted.pop(function.sym_name.data, None)
+    def inlined(self, function: func.FuncOp, callee: func.FuncOp, is_moved: bool) -> None:
+        """Tell that a call in `function` gave way to the callee's body, or to a copy of it; a moved callee is erased."""
+        name = callee.sym_name.data
+        mine, theirs = self.counted[function.sym_name.data], self.counted[name]
+        mine.update(theirs)
+        mine[name] -= 1
+        self.total[name] -= 1
+        if is_moved:
+            del self.by_name[name], self.counted[name]
+            Rewriter.erase_op(callee)
+        else:
+            self.total.update(theirs)
 
     def is_only_use(self, function: func.FuncOp) -> bool:
         """Tell whether a call of the function is its last one, so that the function may go with it."""
-        name = function.sym_name.data
-        return is_private(function) and sum(self.called_by(other)[name] for other in self.by_name.values()) == 1
-
-    def erase(self, function: func.FuncOp) -> None:
-        self.changed(function)
-        del self.by_name[function.sym_name.data]
-        Rewriter.erase_op(function)
+        return is_private(function) and self.total[function.sym_name.data] == 1
 
     def callees_first(self) -> list[func.FuncOp]:
         """Return the functions so that each comes after those it calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hlo_run.pipeline.observer import PIPELINE_START, Observer, Step
 
@@ -10,6 +11,8 @@ from hlo_run.pipeline.observer import PIPELINE_START, Observer, Step
 @dataclass
 class TimingObserver(Observer):
     """Collects seconds by (level, row), in the order in which rows first ran."""
+
+    only_times: ClassVar[bool] = True
 
     seconds: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
     runs: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])

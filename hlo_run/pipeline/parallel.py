@@ -1,0 +1,96 @@
+"""Independent pieces of work in processes of their own: Python has one lock, so threads would not make it faster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
+
+from hlo_run.errors import HloRunError, InternalError
+
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """True if processes can be copies of this one, so that they need not import and parse again."""
+    return "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
+
+
+def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list[T]:
+    """Return `work(0)` to `work(count - 1)`, made by so many processes; results are pickled, the work need not be.
+
+    Raises the error of the first piece that failed, of the HloRunError family; a process that dies is an InternalError.
+    """
+    context = multiprocessing.get_context("fork")
+    next_piece = context.Value("i", 0)
+    processes: dict[Connection, ForkProcess] = {}
+    for _ in range(min(workers, count)):
+        receive, send = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(send, next_piece, count, work), daemon=True)
+        with warnings.catch_warnings():
+            # Later Pythons warn of other threads (a spinner's, say), whose locks the copy does not need.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        send.close()
+        processes[receive] = process
+    done: dict[int, T | HloRunError] = {}
+    try:
+        _collect(set(processes), done)
+    finally:
+        for receive, process in processes.items():
+            receive.close()
+            process.terminate()
+            process.join()
+    results: list[T] = []
+    for number in range(count):
+        if number not in done:
+            raise InternalError(f"a compile process died in kernel {number}", notes=("--compile_processes=1 does without them",))
+        result = done[number]
+        if isinstance(result, HloRunError):
+            raise result
+        results.append(result)
+    return results
+
+
+def _collect(receiving: set[Connection], done: dict[int, Any]) -> None:
+    """Take in results until all processes have no more, or have died."""
+    while receiving:
+        for connection in wait(list(receiving)):
+            assert isinstance(connection, Connection)
+            try:
+                number, result = connection.recv()
+            except EOFError:
+                number, result = -1, None
+            if number < 0:
+                receiving.remove(connection)
+            else:
+                done[number] = result
+
+
+def _work(send: Connection, next_piece: Any, count: int, work: Callable[[int], object]) -> None:
+    """Do pieces until none is left, or one fails: pieces before it are then already taken."""
+    while True:
+        with next_piece.get_lock():
+            number = next_piece.value
+            next_piece.value += 1
+        if number >= count:
+            send.send((-1, None))
+            return
+        try:
+            result = work(number)
+        except HloRunError as error:
+            with next_piece.get_lock():
+                next_piece.value = count
+            result = error
+        send.send((number, result))
