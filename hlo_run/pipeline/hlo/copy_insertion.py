@@ -36,7 +36,7 @@ class CopyInsertion:
                 if _is_needed_elsewhere(source, fusion, module.entry.root):
                     made = HloInstruction("copy", "copy", source.shape, [source], where=fusion.where)
                     operands = list(fusion.operands)
-                    operands[number] = module.entry.add(made)
+                    operands[number] = module.entry.add(made, before=fusion)
                     fusion.operands = operands
 
 
