@@ -13,7 +13,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.printer import CANONICAL, DEFAULT, FINGERPRINT, FULL, SHORT_PARSABLE
-from hlo_run.ops.infer import infer_module
+from hlo_run.ops.infer import fill_shapes
 
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"
 _OPTIONS = {
@@ -33,7 +33,7 @@ def _entries(name: str) -> list[dict[str, Any]]:
 
 def _read(text: str) -> HloModule:
     module = parse_module(text)
-    infer_module(module)
+    fill_shapes(module)
     return module
 
 
