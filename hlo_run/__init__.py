@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hlo_run.api import evaluate, from_jax, load, run
+    from hlo_run.api import evaluate, from_jax, isolate, isolate_in_run, load, run
     from hlo_run.builder.builder import HloBuilder
     from hlo_run.builder.core import HloValue
     from hlo_run.errors import HloRunError
@@ -22,6 +22,8 @@ __all__ = [
     "Shape",
     "evaluate",
     "from_jax",
+    "isolate",
+    "isolate_in_run",
     "load",
     "parse",
     "run",
@@ -37,6 +39,8 @@ _HOMES = {
     "Shape": "hlo_run.hlo.shape",
     "evaluate": "hlo_run.api",
     "from_jax": "hlo_run.api",
+    "isolate": "hlo_run.api",
+    "isolate_in_run": "hlo_run.api",
     "load": "hlo_run.api",
     "run": "hlo_run.api",
 }

@@ -9,12 +9,15 @@ import hlo_run
 from hlo_run import target as targets
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend
+from hlo_run.execution import MODULE_SEED
 from hlo_run.formats.jax_functions import lower_to_text
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.isolation import find_fusion, operands_in_run
 from hlo_run.options import Options
 from hlo_run.reference.evaluate import evaluate as evaluate_reference
 
@@ -56,6 +59,28 @@ def run(module: HloModule, *arguments: ArgumentLike, platform: str = "", target:
     executable = compile_module(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
     check_memory(executable)
     return backend.run(executable, values)
+
+
+def isolate(module: HloModule, name: str, target: str = "") -> HloModule:
+    """Return the fusion called `name` as a module whose parameters are the fusion's operands; `module` stays as it is.
+
+    Fusions are looked up in the module as executed, by their own name or their kernel's. Raises UsageError for another name.
+    """
+    return isolate_instruction(_find_fusion(module, name, target))
+
+
+def isolate_in_run(module: HloModule, name: str, *arguments: ArgumentLike, target: str = "") -> tuple[HloModule, list[Literal]]:
+    """Return what `isolate` returns, and the operands that the fusion has where `module` runs on `arguments`.
+
+    In a loop they are those of the first iteration. Raises Unsupported where the reference cannot evaluate what leads to
+    the fusion.
+    """
+    fusion = _find_fusion(module, name, target)
+    return isolate_instruction(fusion), operands_in_run(fusion, fit_arguments(module, arguments), MODULE_SEED)
+
+
+def _find_fusion(module: HloModule, name: str, target: str) -> HloInstruction:
+    return find_fusion(module, name, targets.preset(target or targets.DEFAULT_TARGET), Options(target=target))
 
 
 def from_jax(function: Callable[..., Any], *arguments: Any, jax_platform: str = "cpu", **keywords: Any) -> HloModule:

@@ -6,6 +6,7 @@ import os
 import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import hlo_run
@@ -16,21 +17,25 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
-from hlo_run.execution import Arguments, Console, Execution, Place, Runner, error_spec
+from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.printer import PrintOptions, module_to_string
+from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options, read_text
-from hlo_run.pipeline.observer import OPTIMIZED_HLO, Observer, StopAtStage
+from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
+from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump, read_replacements
+from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.results import FileResult, check_writable, to_json, to_junit, write_artefact
 
 HLO_INPUT = "hlo-input"
@@ -108,7 +113,8 @@ class FileRun:
         self._file = result.file
         self._console = console
         self._timing = TimingObserver()
-        self._given: list[Literal] = []  # the arguments of a snapshot
+        self._given: list[Literal] = []  # the arguments of a snapshot, or of an isolated fusion
+        self._given_from = "the input file"
         self._has_output = False
 
     def run(self) -> None:
@@ -116,13 +122,21 @@ class FileRun:
         options = self._options
         if not options.stage:
             self._console.out(f"\n** Running {self._file} **")
+        if is_kernel_dump(self._file):
+            self._resume(read_kernel_dump(self._file))
+            options = self._options
         module = self._load()
+        if options.isolate_fusion:
+            module = self._isolate(module)
+            options = self._options
         self._result.module = module.name
         reference = self._reference_platform()
         platform = "" if options.stage else choose_platform(options.platform)
         self._result.platform, self._result.reference = platform, reference
-        arguments = Arguments(options, module, self._given, self._place)
+        arguments = Arguments(options, module, self._given, self._place, self._given_from)
         execution = Execution(options, self._console, module, arguments, self._place, self._result)
+        if platform:
+            execution.prepare()
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description
@@ -132,6 +146,9 @@ class FileRun:
         if platform and arguments.grid.size > 1:
             hint = f"--platform={INTERPRETER} simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
             raise Unsupported(f"{platform} runs on one device, but the module wants {arguments.grid}", hint=hint)
+        if options.stage == FUSION_ANALYSIS:
+            self._analyze_fusions(module)
+            return
         backend = open_backend(platform, options) if platform else None
         executable = self._compile(module, backend)
         if backend is None:
@@ -146,6 +163,16 @@ class FileRun:
             if report := backend.report():
                 self._console.err(report)
 
+    def _analyze_fusions(self, module: HloModule) -> None:
+        """Print the table of fusions for each of the targets."""
+        options = self._options
+        for name in options.target.split(","):
+            self._options = replace(options, target=name.strip())
+            try:
+                self._compile(module, None)
+            except StopAtStage:
+                continue
+
     def _load(self) -> HloModule:
         source = read_module(self._file, self._options.input_format)
         module = hlo_run.parse(source.text, self._file, self._options.verify != "off")
@@ -155,6 +182,62 @@ class FileRun:
         if source.arguments is not None:
             self._given = fit_arguments(module, source.arguments, f"'{self._file}'")
         return wrap_bare_module(module)
+
+    def _resume(self, dump: KernelIr) -> None:
+        """Let the module that a kernel's dump lies beside run with it; with a stage, compile the kernel alone (StopAtStage)."""
+        known = dump.target in targets.PRESETS and not self._options.xla_gpu_target_config_filename
+        target = self._options.target or (dump.target if known else "")
+        files = ",".join(filter(None, (self._options.kernel_ir_file, dump.file)))
+        self._options = replace(self._options, target=target, kernel_ir_file=files)
+        if self._options.stage:
+            from hlo_run.pipeline.kernels import compile_kernel_ir  # imports xDSL and llvmlite
+
+            watching = self._watchers()
+            watching.append(StageObserver(self._options.stage, self._show))
+            try:
+                compile_kernel_ir(PassContext(choose_target(self._options), self._options, tuple(watching)), dump)
+            finally:
+                self._show_times()
+            self._console.err(f"nothing to print: '{self._options.stage}' does not come after row '{dump.row}'")
+            raise StopAtStage
+        module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"
+        if not module.exists():
+            hint = f"--kernel_ir_file={dump.file} with the HLO file, or --stage=ptx"
+            raise UsageError(f"'{dump.file}' is kernel IR, and '{module}', its module, does not exist", hint=hint)
+        self._file = str(module)
+        self._options = replace(self._options, input_format="hlo")
+
+    def _watchers(self) -> list[Observer]:
+        """Return the observers that see every compilation."""
+        watching: list[Observer] = []
+        if self._options.v:
+            watching.append(VerboseObserver(self._options.v, self._console.err))
+        if self._options.time_passes:
+            watching.append(self._timing)
+        return watching
+
+    def _isolate(self, module: HloModule) -> HloModule:
+        """Return the fusion of `--isolate_fusion` as a module, written as a file together with its operands in this run."""
+        options = self._options
+        fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options)
+        alone = isolate_instruction(fusion)
+        # What remains concerns the new module, whose arguments are those found here.
+        self._options = replace(options, inputs="", num_replicas=0, num_partitions=0)
+        if options.stage:
+            return alone
+        arguments = Arguments(replace(options, save_inputs=""), module, self._given, self._place, self._given_from)
+        try:
+            values, source = arguments.next(1)
+            self._given = operands_in_run(fusion, values, MODULE_SEED)
+            self._given_from = f"the run of {module.name} with {source}"
+        except (Unsupported, DeviceError) as error:
+            self._given = make_fake_arguments(alone, options.seed)
+            self._given_from = f"seed {options.seed}"
+            self._console.err(f"%{fusion.name} gets random operands, the reference cannot make those of a run: {error.message}")
+        folder = options.xla_dump_to if options.xla_dump_to not in ("", "-") else "."
+        path = write_isolated(folder, f"{module.name}.{fusion.name}", alone, self._given)
+        self._console.err(f"%{fusion.name} is isolated: hlo-run --inputs={path}.npz {path}.hlo")
+        return alone
 
     def _show(self, text: str) -> None:
         """Give the text of a stage to stdout or `--output_file`."""
@@ -193,28 +276,28 @@ class FileRun:
         from hlo_run.pipeline.compile import compile_module
 
         target = self._target(backend)
+        replacements = read_replacements(self._options, module.name)
         dump = self._dump_observer(module, target)
         # Compilation edits; the arguments and the reference want the module the user wrote.
         working = module.clone()
-        observers: list[Observer] = []
-        if self._options.v:
-            observers.append(VerboseObserver(self._options.v, self._console.err))
+        observers = self._watchers()
         if dump is not None:
             dump.module("before_optimizations", module_to_string(module, dump_options(self._options)))
             observers.append(dump)
-        if self._options.time_passes:
-            observers.append(self._timing)
         if self._options.stage:
             observers.append(self._stage_observer(working))
         try:
             with self._console.busy(f"compiling {module.name}"):
-                return compile_module(PassContext(target, self._options, tuple(observers)), working)
+                return compile_module(PassContext(target, self._options, tuple(observers), replacements), working)
         except InternalError as error:
             reproducer = _write_reproducer(module, self._options.xla_dump_to)
             raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
         finally:
-            if self._options.time_passes:
-                self._console.err(self._timing.table())
+            self._show_times()
+
+    def _show_times(self) -> None:
+        if self._options.time_passes:
+            self._console.err(self._timing.table())
 
     def _stage_observer(self, working: HloModule) -> Observer:
         if self._options.output_format == "hlo":
@@ -235,7 +318,7 @@ class FileRun:
         pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
         if pattern is not None and pattern.search(module.name) is None:
             return None
-        return DumpObserver(options, module.name, self._place.number, target.xla_name, self._console.out)
+        return DumpObserver(options, module.name, self._place.number, target, self._console.out)
 
 
 def _write_reproducer(module: HloModule, directory: str) -> str:
@@ -244,7 +327,7 @@ def _write_reproducer(module: HloModule, directory: str) -> str:
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
     ) as file:
-        file.write(module_to_string(module, PrintOptions(large_constants=True)))
+        file.write(module_to_string(module, FULL))
     return file.name
 
 

@@ -20,7 +20,7 @@ from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.devices import DeviceGrid
 from hlo_run.reference.findings import Findings
-from hlo_run.reference.literal_files import read_values, write_values
+from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.precision import round_value
 from hlo_run.reference.random import RandomEngine
 from hlo_run.results import FileResult, IterationResult
@@ -76,23 +76,42 @@ def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
 class Arguments:
     """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
 
-    def __init__(self, options: Options, module: HloModule, given: Sequence[Literal], place: Place) -> None:
+    def __init__(
+        self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
+    ) -> None:
         self._options, self._module, self._given, self._place = options, module, list(given), place
+        self._given_from = given_from
         self._engine = RandomEngine(options.seed)
+        self._read_ahead: list[Literal] | None = None
         self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
         self.titles = self.grid.argument_titles(module)
         self.shapes = self.grid.argument_shapes(module)
+
+    def prepare(self) -> None:
+        """Read the first iteration's arguments if a file has them, and see that the other files are there.
+
+        Compiling may take long: who misspelt a name or gave the wrong array learns it before. Raises UsageError.
+        """
+        options = self._options
+        if options.inputs:
+            self._read_ahead = self._from_file(1)
+            check_readable(_existing_path(options.inputs, options, self._place, i) for i in range(2, options.iterations + 1))
+
+    def _from_file(self, iteration: int) -> list[Literal]:
+        path = _existing_path(self._options.inputs, self._options, self._place, iteration)
+        parameters = self._module.entry.parameters
+        names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
+        return read_values(path, "arg", self.shapes, names)
 
     def next(self, iteration: int) -> tuple[list[Literal], str]:
         """Return the arguments of an iteration (they count from 1), and where they came from, in a few words."""
         options = self._options
         if options.inputs:
-            path = _existing_path(options.inputs, options, self._place, iteration)
-            parameters = self._module.entry.parameters
-            names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
-            values, source = read_values(path, "arg", self.shapes, names), path
+            read_ahead, self._read_ahead = self._read_ahead, None
+            values = read_ahead if read_ahead is not None else self._from_file(iteration)
+            source = _existing_path(options.inputs, options, self._place, iteration)
         elif self._given:
-            values, source = self._given * self.grid.size, "the input file"
+            values, source = self._given * self.grid.size, self._given_from
         else:
             zero = not options.random_init_input_literals
             large = options.use_large_float_range
@@ -146,6 +165,16 @@ class Execution:
         self._arguments = arguments
         self._shape: Shape = arguments.grid.result_shape(module)
         self._reference = InterpreterBackend(arguments.grid)
+        self._read_ahead: Literal | None = None
+
+    def prepare(self) -> None:
+        """Read what the first iteration takes from files, and see that the others' files are there; raises UsageError."""
+        options = self._options
+        self._arguments.prepare()
+        if options.expected_output:
+            self._read_ahead = self._expected_from_file(1)
+            paths = (_existing_path(options.expected_output, options, self._place, i) for i in range(2, options.iterations + 1))
+            check_readable(paths)
 
     def run(self, runner: Runner, reference: str) -> None:
         """Run and compare with the platform `reference`, if any; raises the first iteration's Mismatch after all of them."""
@@ -195,12 +224,16 @@ class Execution:
         """Return what the result should be: from a file, or from the reference."""
         options = self._options
         if options.expected_output:
-            path = _existing_path(options.expected_output, options, self._place, iteration)
-            return read_values(path, "out", [self._shape], ["the result"])[0]
+            read_ahead, self._read_ahead = self._read_ahead, None
+            return read_ahead if read_ahead is not None else self._expected_from_file(iteration)
         self._console.err(f"Running HLO module with runner {reference}...")
         precision = options.reference_precision
         expected = self._timed(lambda: self._reference.run_module(self._module, arguments, seed, precision))
         return expected if precision == "native" else round_value(expected, self._shape)
+
+    def _expected_from_file(self, iteration: int) -> Literal:
+        path = _existing_path(self._options.expected_output, self._options, self._place, iteration)
+        return read_values(path, "out", [self._shape], ["the result"])[0]
 
     def _precise(self, arguments: Sequence[Literal], seed: int) -> Literal | None:
         """Return the result in float64, to tell a bug from an ill-conditioned module; None where that cannot be had."""

@@ -47,6 +47,9 @@ class Options:
     save_inputs: str = _flag("", "Write the arguments, for --inputs.", "FILE.npz")
     save_outputs: str = _flag("", "Write the result (out0, ..), and what was expected where it differs.", "FILE.npz")
     expected_output: str = _flag("", "Compare with a result saved by --save_outputs, not with the reference.", "FILE.npz")
+    isolate_fusion: str = _flag(
+        "", "Run one fusion of the module alone; write it and its operands as MODULE.NAME.hlo and .npz.", "NAME"
+    )
     print_literals: bool = _flag(False, "Print arguments and results to stdout.")
     abs_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
     rel_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
@@ -62,9 +65,14 @@ class Options:
         "auto", "Host: emulator, jit, or auto: the JIT for long launches.", "NAME", ("auto", "emulator", "jit")
     )
     xla_gpu_deterministic_ops: bool = _flag(False, "Host: atomics on floats take effect in the order of the blocks.")
-    host_check: str = _flag("", "Host checks: bounds, align, barrier (always on), race; all; statistics.", "CHECKS", bare="all")
+    host_check: str = _flag("", "Host: watch for bounds, align, barrier, init, race; statistics; all.", "CHECKS", bare="all")
 
-    target: str = _flag("", "GPU to compile for (default h100); a100, v100, h200, b200, ..", "NAME", section="Compile")
+    target: str = _flag(
+        "",
+        "GPU to compile for (default h100); a100, v100, h200, b200, ..; several for --stage=fusion-analysis.",
+        "NAME",
+        section="Compile",
+    )
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")
     xla_gpu_cuda_data_dir: str = _flag("", "Where to look for ptxas and libdevice first.", "DIR", section="Compile")
     xla_backend_optimization_level: int = _flag(3, "LLVM optimisation level, 0 to 3.", "N", section="Compile")
@@ -72,10 +80,17 @@ class Options:
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
     xla_enable_hlo_passes_only: str = _flag("", "Run only these and required rows (short: --only).", "ROWS", section="Compile")
+    kernel_ir_file: str = _flag(
+        "", "Dumps of kernel IR that replace kernels and go on from their row.", "FILES", section="Compile"
+    )
+    xla_gpu_llvm_ir_file: str = _flag("", "LLVM IR (.ll) that replaces the kernels it defines.", "FILES", section="Compile")
+    xla_gpu_ptx_file: str = _flag("", "PTX that replaces the kernels it defines.", "FILES", section="Compile")
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
-    stage: str = _flag("", "Print one stage and stop: hlo-input, hlo, llvm, ptx, a row name, ...", "NAME", section="Show")
+    stage: str = _flag(
+        "", "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row name, ..", "NAME", section="Show"
+    )
     output_format: str = _flag(
         "hlo", "Format of --stage=hlo and hlo-input.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), section="Show"
     )
@@ -90,6 +105,9 @@ class Options:
     xla_dump_emitter_re: str = _flag("", "Dump kernels: mlir-fusion, llvm, ptx.", "RE", section="Show")
     xla_dump_large_constants: bool = _flag(False, "Print constants of more than 10 elements in full.", section="Show")
     xla_dump_disable_metadata: bool = _flag(False, "Leave metadata out of HLO dumps.", section="Show")
+    xla_dump_hlo_as_long_text: bool = _flag(True, "Print HLO with signatures and % before names.", section="Show")
+    xla_dump_compact_gte: bool = _flag(True, "Print %t#0 for get-tuple-element.", section="Show")
+    xla_syntax_sugar_async_ops: bool = _flag(False, "Print add-start for the async-start of an add.", section="Show")
 
     debug_options_file: str = _flag("", "Text proto of XLA debug options; flags win over it.", "FILE", section="Flags")
     strict_flags: bool = _flag(False, "An unknown --xla_* flag is an error instead of a warning.", section="Flags")

@@ -1,10 +1,12 @@
 """Run a folder of HLO modules and print what passes, what is not supported (and why), and what differs.
 
     python3 scripts/venv.py python scripts/corpus.py FOLDER [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
-                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both]
+                                                     [--xla "PYTHON RUN_CPU.py"] [--host_engine both] [--host_check all]
+                                                     [--targets v100,h100] [--isolate_fusions]
 
-Every module is compiled for the target, every kernel assembled with ptxas (where there is one), run on Host, and
-compared with the numpy reference. With `--xla` it is also compared with real XLA:CPU: the command is called with
+Every module is compiled for each target, every kernel assembled with ptxas (where there is one), run on Host, and
+compared with the numpy reference. With `--isolate_fusions` every kLoop and kInput fusion is a module of its own, equal
+ones once. With `--xla` it is also compared with real XLA:CPU: the command is called with
 `FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are those of
 `hlo_run.reference.agreement`. Each module has a
 process of its own, so that a crash or a timeout costs one row. Exit code 1 if any row differs, fails or times out.
@@ -21,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,12 +38,14 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import open_backend
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
+from hlo_run.pipeline.observer import Observer
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.reference.agreement import disagreements
 from hlo_run.reference.arguments import make_fake_arguments
@@ -49,6 +53,7 @@ from hlo_run.reference.evaluate import evaluate
 from hlo_run.target import preset
 
 PASSES, UNSUPPORTED = "passes", "unsupported"
+_TARGET_LINES = re.compile(r"^(\.version|\.target) .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,17 @@ class Row:
     seconds: float
 
 
+class _Spills(Observer):
+    """Adds up what ptxas says that kernels spill; compilation assembles every kernel where there is a ptxas."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        if title == "ptxas":
+            self.bytes += sum(int(count) for count in re.findall(r"(\d+) bytes spill stores", text()))
+
+
 def main() -> int:
     """Run the folder of the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -68,23 +84,53 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only files whose name matches this expression")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one module")
-    parser.add_argument("--target", default="h100")
+    parser.add_argument("--targets", default="h100", help="GPUs to compile for; on Host each one's kernels run")
+    parser.add_argument("--isolate_fusions", action="store_true", help="run every kLoop and kInput fusion alone, equal ones once")
+    parser.add_argument("--keep", type=Path, help="folder for the modules of --isolate_fusions")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--host_engine", default="auto", help="auto, emulator, jit, or both: they must leave the same bits")
+    parser.add_argument("--host_check", default="", help="what the emulator watches for; all")
     parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
     arguments = parser.parse_args()
     files = sorted(f for f in arguments.folder.glob("*.hlo") if re.search(arguments.match, f.name))
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        rows: list[Row] = []
-        for row in pool.map(partial(_in_process, arguments=arguments), files):
-            rows.append(row)
-            print(f"{row.status:<16}{row.seconds:7.2f}s  {row.file}  {row.detail}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        if arguments.isolate_fusions:
+            files = _isolate(files, arguments.keep or Path(temporary))
+        rows = _run_all(files, arguments)
     _print_summary(rows)
     if arguments.report:
         lines = ["file\tstatus\tseconds\tdetail", *(f"{r.file}\t{r.status}\t{r.seconds:.2f}\t{r.detail}" for r in rows)]
         arguments.report.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return int(any(row.status not in (PASSES, UNSUPPORTED) for row in rows))
+
+
+def _run_all(files: Sequence[Path], arguments: argparse.Namespace) -> list[Row]:
+    rows: list[Row] = []
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for row in pool.map(partial(_in_process, arguments=arguments), files):
+            rows.append(row)
+            print(f"{row.status:<16}{row.seconds:7.2f}s  {row.file}  {row.detail}", flush=True)
+    return rows
+
+
+def _isolate(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Write every kLoop and kInput fusion of the modules as `MODULE.FUSION.hlo`, equal ones once; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known: dict[str, Path] = {}
+    count = 0
+    for file in files:
+        module = hlo_run.parse(file.read_text(encoding="utf-8"), file.name)
+        for instruction in module.instructions:
+            if instruction.opcode != "fusion" or instruction.attrs["kind"] not in ("kLoop", "kInput"):
+                continue
+            count += 1
+            isolated = isolate_instruction(instruction)
+            if (digest := isolated.fingerprint()) not in known:
+                known[digest] = folder / f"{file.stem}.{instruction.name}.hlo"
+                known[digest].write_text(isolated.to_string(FULL), encoding="utf-8")
+    print(f"{count} fusions in {len(files)} modules, {len(known)} of them different", flush=True)
+    return list(known.values())
 
 
 def _print_summary(rows: Sequence[Row]) -> None:
@@ -134,23 +180,45 @@ def _one_line(text: str) -> str:
 
 def _run(file: Path, arguments: argparse.Namespace) -> str:
     """Compile, assemble, run and compare one module; returns what there is to say about success."""
-    both = arguments.host_engine == "both"
-    options = Options(host_engine="emulator" if both else arguments.host_engine)
     module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
     values = make_fake_arguments(module, arguments.seed)
-    executable = compile_module(PassContext(preset(arguments.target), options), module.clone())
-    spills = 0
-    if find_ptxas() is not None:
-        spills = sum(report.spill_store_bytes for kernel in executable.kernels for report in assemble(kernel.ptx))
-    check_memory(executable)
-    actual = open_backend("Host", options).run(executable, values)
-    if both:
-        options = Options(host_engine="jit", xla_gpu_deterministic_ops=True)
-        _same_bits(actual, open_backend("Host", options).run(executable, values))
-    _agree(evaluate(module, values), actual, module, "differs")
+    expected = evaluate(module, values)
+    notes: list[str] = []
+    known: dict[tuple[str, ...], Literal] = {}
+    for target in arguments.targets.split(","):
+        try:
+            notes.append(_run_for(target, module, values, expected, arguments, known))
+        except HloRunError as error:
+            error.message = f"{error.message} ({target})" if arguments.targets != target else error.message
+            raise
     if arguments.xla:
+        actual = next(iter(known.values()))
         _agree(_xla(file, values, module, arguments.xla), actual, module, "differs from xla")
-    return f"{len(executable.kernels)} kernels" + (f", {spills} bytes spilled" if spills else "")
+    return ", ".join(dict.fromkeys(notes))
+
+
+def _run_for(
+    target: str,
+    module: HloModule,
+    values: list[Literal],
+    expected: Literal,
+    arguments: argparse.Namespace,
+    known: dict[tuple[str, ...], Literal],
+) -> str:
+    """Compile for a target, assemble, run and compare; kernels that another target has too (`known`) run once."""
+    both = arguments.host_engine == "both"
+    options = Options(host_engine="emulator" if both else arguments.host_engine, host_check=arguments.host_check)
+    spills = _Spills()
+    executable = compile_module(PassContext(preset(target), options, (spills,)), module.clone())
+    key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)
+    if key not in known:
+        check_memory(executable)
+        known[key] = open_backend("Host", options).run(executable, values)
+        if both:
+            options = Options(host_engine="jit", xla_gpu_deterministic_ops=True)
+            _same_bits(known[key], open_backend("Host", options).run(executable, values))
+        _agree(expected, known[key], module, "differs")
+    return f"{len(executable.kernels)} kernels" + (f", {spills.bytes} bytes spilled for {target}" if spills.bytes else "")
 
 
 def _same_bits(emulated: Literal, compiled: Literal) -> None:

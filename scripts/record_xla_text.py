@@ -15,22 +15,12 @@ import json
 import sys
 from pathlib import Path
 
-from xla_text import XlaText
+from xla_text import OPTIONS, XlaText
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "hlo"
 
-_OPTIONS: dict[str, dict[str, bool | int | str]] = {
-    "default": {},
-    "short_parsable": {"preset": "short_parsable"},
-    "canonical": {"preset": "canonical"},
-    "fingerprint": {"preset": "fingerprint"},
-    "no_layout": {"include_layout_in_shapes": False, "print_operand_shape": True, "compact_operands": True},
-    "no_ids": {"print_ids": False, "print_metadata": False, "print_backend_config": False, "indent_amount": 1},
-}
-
-
-# What the options have no say in.
-_DEFAULT_ONLY = ("literals",)
+# Files of many texts are asked for with fewer options, and written without line breaks.
+_FEWER_OPTIONS = {"literals": ("default", "short_parsable"), "opcodes": ("default", "short_parsable", "fingerprint", "no_ids")}
 
 
 def record(file: Path, xla: XlaText) -> None:
@@ -41,13 +31,12 @@ def record(file: Path, xla: XlaText) -> None:
         assert "..." not in text or status != "ok", f"{file}: made-up data depends on what XLA read before"
         entry: dict[str, object] = {"text": text, "status": status}
         if status == "ok":
-            options = {"default": _OPTIONS["default"]} if file.stem in _DEFAULT_ONLY else _OPTIONS
-            answers = {name: xla.ask(text, chosen)[1] for name, chosen in options.items()}
+            answers = {name: xla.ask(text, OPTIONS[name])[1] for name in _FEWER_OPTIONS.get(file.stem, OPTIONS)}
             entry["printed"] = {name: answer for name, answer in answers.items() if name == "default" or answer != shown}
         else:
             entry["message"] = shown
         entries.append(entry)
-    text = json.dumps(entries, indent=None if file.stem in _DEFAULT_ONLY else 1, ensure_ascii=False)
+    text = json.dumps(entries, indent=None if file.stem in _FEWER_OPTIONS else 1, ensure_ascii=False)
     file.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
     print(f"{file.name}: {len(entries)} texts")
 

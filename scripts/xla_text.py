@@ -17,6 +17,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+# Sets of options that together show what every option does.
+OPTIONS: dict[str, dict[str, bool | int | str]] = {
+    "default": {},
+    "short_parsable": {"preset": "short_parsable"},
+    "canonical": {"preset": "canonical"},
+    "fingerprint": {"preset": "fingerprint"},
+    "no_layout": {"include_layout_in_shapes": False, "print_operand_shape": True, "compact_operands": True},
+    "no_ids": {"print_ids": False, "print_metadata": False, "print_backend_config": False, "indent_amount": 1},
+}
 _PRESETS = {"default": "", "short_parsable": "short_parsable", "canonical": "canonical", "fingerprint": "fingerprint"}
 
 

@@ -10,21 +10,31 @@ import numpy as np
 from xla_gpu_interpreter import Interpreter
 
 from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.analysis.in_place import in_place_operands
+from hlo_run.backends.platforms import open_backend
 from hlo_run.dialects.printer import print_module
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.infer import infer_module
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.agreement import disagreements
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.reference.compare import ErrorSpec, compare
 from hlo_run.reference.evaluate import evaluate
 from hlo_run.reference.values import Value
-from hlo_run.target import preset
+from hlo_run.target import TargetSpec, preset
 
 # Relative to the largest expected magnitude too, as design §6 says.
 _BOUNDS = {"f64": 1e-9, "f32": 2e-4, "f16": 2e-2, "bf16": 6e-2}
+
+
+def _spec(target: str | TargetSpec) -> TargetSpec:
+    return preset(target) if isinstance(target, str) else target
 
 
 def read_fusion(text: str) -> tuple[HloModule, HloInstruction]:
@@ -35,8 +45,8 @@ def read_fusion(text: str) -> tuple[HloModule, HloInstruction]:
     return module, next(i for i in module.entry.instructions if i.opcode == "fusion")
 
 
-def fusion_analysis(text: str, target: str = "h100") -> FusionAnalysis:
-    return analyze(read_fusion(text)[1], preset(target))
+def fusion_analysis(text: str, target: str | TargetSpec = "h100") -> FusionAnalysis:
+    return analyze(read_fusion(text)[1], _spec(target))
 
 
 @dataclass(frozen=True)
@@ -56,19 +66,22 @@ class Emitted:
         return print_module(self.kernel.module, print_locations=True)
 
 
-def emit(text: str, target: str = "h100") -> Emitted:
+def emit(text: str, target: str | TargetSpec = "h100") -> Emitted:
     """Emit the fusion as kernel `kernel`; the IR verifies."""
     module, fusion = read_fusion(text)
     operands = [shape for operand in fusion.operands for _, shape in operand.shape.leaves()]
     results = [shape for _, shape in fusion.shape.leaves()]
     arguments = [EntryArgument(n, 16, shape.size_bytes, True) for n, shape in enumerate(operands)]
-    arguments += [EntryArgument(len(operands) + n, 256, shape.size_bytes, False) for n, shape in enumerate(results)]
-    kernel = emit_kernel(fusion, "kernel", preset(target), arguments)
+    changed = in_place_operands(fusion)
+    arguments += [
+        EntryArgument(changed.get(n, len(operands) + n), 256, shape.size_bytes, False) for n, shape in enumerate(results)
+    ]
+    kernel = emit_kernel(fusion, "kernel", _spec(target), arguments)
     kernel.module.verify()
     return Emitted(module, fusion, kernel)
 
 
-def run(text: str, *arguments: Any, target: str = "h100") -> Emitted:
+def run(text: str, *arguments: Any, target: str | TargetSpec = "h100") -> Emitted:
     """Emit and run the fusion on the arguments (random ones if none are given); hold the results against the reference."""
     emitted = emit(text, target)
     module, fusion = emitted.module, emitted.fusion
@@ -88,6 +101,26 @@ def run(text: str, *arguments: Any, target: str = "h100") -> Emitted:
         comparison = compare(want, got, shape, _error_spec(want, shape))
         assert comparison.ok, f"{comparison.report()}\n{emitted.text}"
     return emitted
+
+
+def run_on_host(text: str, *arguments: Any, target: str | TargetSpec = "h100") -> Emitted:
+    """Emit the fusion, compile its module to PTX and run that on Host with all checks; hold it against the reference."""
+    emitted = emit(text, target)
+    values: list[Value] = list(arguments) or make_fake_arguments(emitted.module, 7)
+    expected = evaluate(emitted.module, values)
+    options = Options(host_check="all")
+    executable = compile_module(PassContext(_spec(target), options), emitted.module.clone())
+    actual = open_backend("Host", options).run(executable, values)
+    for index, comparison in disagreements(expected, actual, emitted.module.entry.root.shape):
+        raise AssertionError(f"result {list(index)}: {comparison.report()}\n{emitted.text}")
+    return emitted
+
+
+def ptx_of(text: str, target: str | TargetSpec = "h100") -> str:
+    """Return the PTX of the text's only kernel."""
+    module, _ = read_fusion(text)
+    (kernel,) = compile_module(PassContext(_spec(target), Options()), module).kernels
+    return kernel.ptx
 
 
 def _leaves(value: Value) -> list[np.ndarray[Any, Any]]:

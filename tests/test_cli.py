@@ -109,7 +109,7 @@ def test_dumps_have_xla_names(small: str, tmp_path: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert {
         "module_0000.small.before_optimizations.txt",
-        "module_0000.small.0002.pre-scheduling-passes.after_fusion-wrapper.before_schedule.txt",
+        "module_0000.small.0002.pre-scheduling-passes.after_fusion-wrapper.before_copy-insertion.txt",
         "module_0000.small.sm_9.0a_gpu_after_optimizations.txt",
         "module_0000.small.wrapped_add.000.after_emit-kernels.mlir",
         "module_0000.small.wrapped_add.mlir-passes.log",

@@ -127,6 +127,33 @@ def test_bad_flags_are_usage_errors(flag: str, message: str, module: str, capsys
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--inputs=none.npz", "--inputs=in.npz", "--expected_output=none.npz"])
+def test_bad_files_are_reported_before_the_compilation(flag: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(module).parent)
+    np.savez("in.npz", arg0=np.zeros((3, 4), np.float32))
+
+    def compile_nothing(*_: object) -> None:
+        raise AssertionError("compiled before the files were read")
+
+    monkeypatch.setattr("hlo_run.pipeline.compile.compile_module", compile_nothing)
+    assert run(["--platform=Host", flag, module]) == 2
+
+
+def test_files_of_later_iterations_are_missed_before_the_first_runs(module: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.npz"
+    assert run([INTERPRETER, f"--save_inputs={tmp_path / 'in.iteration1.npz'}", module]) == 0
+    flags = ["--iterations=2", f"--inputs={tmp_path / 'in.npz'}", f"--save_outputs={out}"]
+    assert run([INTERPRETER, *flags, module]) == 2
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_result_may_be_saved_over_the_expected_one(module: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.npz"
+    np.savez(file, out0=np.full((3, 4), 7, np.float32), out1=np.zeros(2, ml_dtypes.bfloat16))
+    assert run([INTERPRETER, f"--expected_output={file}", f"--save_outputs={file}", module]) == 1
+    assert (_load(file)["expected0"] == 7).all()
+
+
 def test_an_array_that_does_not_fit_names_the_parameter(module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "in.npz"
     np.savez(file, arg0=np.zeros((3, 4), np.float32), arg1=np.zeros(5, np.float32), arg2=np.int32(0))
@@ -206,6 +233,7 @@ def reports(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tup
     inputs.rename(tmp_path / "in.0000.npz")
     (tmp_path / "in.0001.npz").write_bytes((tmp_path / "in.0000.npz").read_bytes())
     np.savez(tmp_path / "in.0002.npz", arg0=np.zeros(3, np.float32))
+    np.savez(tmp_path / "expected.0002.npz", out0=np.zeros(3, np.float32))
     flags = ["--inputs=in.npz", "--expected_output=expected.npz", "--report_json=r.json", "--report_junit=r.xml"]
     assert run([INTERPRETER, *flags, "pair.hlo", "pair.hlo", "odd.hlo", "bad\x01.hlo"]) == 1
     return json.loads((tmp_path / "r.json").read_text()), ET.parse(tmp_path / "r.xml").getroot()

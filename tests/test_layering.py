@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
-    ("execution",),
+    ("execution", "isolation"),
     ("driver", "api"),
     ("triage", "terminal"),
     ("cli",),

@@ -16,7 +16,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.attributes import ATTRIBUTES
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.opcodes import OPCODES
-from hlo_run.hlo.print_options import FULL
+from hlo_run.hlo.print_options import FINGERPRINT, FULL
 from hlo_run.ops.infer import infer_module
 
 FOLDER = Path(__file__).resolve().parent / "data" / "fuzz"
@@ -31,6 +31,13 @@ _NAME = re.compile(r"%?[A-Za-z_][\w.\-]*")
 _SHAPE = re.compile(r"\b[a-z]\w*\[[^\]\n]*\](?:\{[^}\n]*\})?")
 _BRACKETED = re.compile(r"\{[^{}\n]*\}|\([^()\n]*\)|\[[^\[\]\n]*\]")
 _ATTRIBUTE = re.compile(r"(, )([a-z_\-]+=)")
+# The value of an attribute: braces three deep, a string, or a word.
+_VALUE = re.compile(
+    r"""(?<=[a-z_\-]=)(?:\{(?:[^{}\n]|\{(?:[^{}\n]|\{[^{}\n]*\})*\})*\}|"[^"\n]*"|[^\s,{}"]+)""",
+)
+_TOKENS_OF_VALUES = """{ } ( ) [ ] , : = ? * - -1 0 1 2 4 1.5 x <= <=[4] T(1,0) {} {0} {0,1} {{0,1}} "" "a" 'x' true false a b c
+    replicated manual maximal unreduced last_tile_dim_replicate shard_as metadata={op_name="m"} device=0 devices=[2]0,1 highest
+    default size=2 pad=0_1 stride=2 1_1x1_1 2x2 [0:1] [synthetic_call] LT EQ""".split()
 _OPERAND = re.compile(r"(?<=\()%?[a-z_][\w.\-]*(?=[,)])")
 _NUMBERS = """0 1 -1 2 3 7 127 128 255 256 32 -2 1.5 -0.0 1e40 nan inf -inf 2147483648 4294967296 9223372036854775807
     9223372036854775808 18446744073709551615 18446744073709551616 -9223372036854775809 99999999999999999999999""".split()
@@ -132,9 +139,23 @@ def _rename_attribute(text: str, number: int) -> str:
     return _replace_one(text, _ATTRIBUTE, number, lambda _, rest: f", {_ATTRIBUTES[rest % len(_ATTRIBUTES)]}=")
 
 
+def _edit_value(text: str, number: int) -> str:
+    """Drop, repeat, replace or insert one token in the value of an attribute."""
+
+    def edit(value: str, rest: int) -> str:
+        tokens = re.findall(r"\w+|.", value)
+        rest, place = divmod(rest, len(tokens))
+        rest, way = divmod(rest, 4)
+        other = _TOKENS_OF_VALUES[rest % len(_TOKENS_OF_VALUES)]
+        tokens[place : place + 1] = ([], [tokens[place]] * 2, [other], [other, tokens[place]])[way]
+        return "".join(tokens)
+
+    return _replace_one(text, _VALUE, number, edit)
+
+
 def _depth(number: int) -> int:
     # Often small, sometimes beyond Python's own limit on recursion, once in a while beyond XLA's.
-    return (3, 70, 1200, 9000)[number % 4]
+    return (3, 3, 70, 70, 70, 300, 1200, 9000)[number % 8]
 
 
 def _nest_shape(text: str, number: int) -> str:
@@ -183,6 +204,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     _swap_names,
     _swap_brackets,
     _rename_attribute,
+    _edit_value,
+    _edit_value,
+    _edit_value,
     *NESTING_MUTATIONS,
 )
 
@@ -192,6 +216,10 @@ def mutate(text: str, steps: Sequence[tuple[int, int]]) -> str:
     for which, number in steps:
         text = MUTATIONS[which % len(MUTATIONS)](text, number)
     return text
+
+
+# Printed in each other they make a text of the square of their size.
+_MANY_COMPUTATIONS = 100
 
 
 def check(text: str) -> bool:
@@ -209,4 +237,6 @@ def check(text: str) -> bool:
     assert again.to_string(options) == module.to_string(options), "the full text gives another module"
     assert again.fingerprint() == module.fingerprint(), "the module read back has another fingerprint"
     module.to_string()
+    if len(module.computations) <= _MANY_COMPUTATIONS:
+        module.to_string(FINGERPRINT)
     return True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.emitter_kind import choose_emitter_kind
 from hlo_run.analysis.fusion_roots_and_heroes import find_heroes, fusion_roots
+from hlo_run.analysis.reduction_description import ReductionDescription
 from hlo_run.analysis.transpose_description import TransposeDescription
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -20,8 +21,9 @@ NO_WIDTH_BITS = 2**31 - 1
 class FusionAnalysis:
     """The answers for one fusion.
 
-    `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `decisions` holds the verdict on
-    each emitter kind in the order in which they were asked, up to the one taken. Widths are of array parameters and roots.
+    `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `description` says what a reduction or
+    transpose kind is about. `decisions` holds the verdict on each emitter kind in the order in which they were asked, up to
+    the one taken. Widths are of array parameters and roots.
     """
 
     fusion: HloInstruction
@@ -29,7 +31,7 @@ class FusionAnalysis:
     roots: tuple[HloInstruction, ...]
     heroes: tuple[HloInstruction, ...]
     kind: str
-    transpose: TransposeDescription | None
+    description: ReductionDescription | TransposeDescription | None
     decisions: tuple[tuple[str, Decision], ...]
     smallest_input_bits: int
     smallest_output_bits: int
@@ -42,8 +44,8 @@ class FusionAnalysis:
         lines = [f"fusion {self.fusion.name}: {self.kind} emitter"]
         for root, hero in zip(self.roots, self.heroes, strict=True):
             lines.append(f"  root {root.name} = {root.shape}, hero {'itself' if hero is root else hero.name}")
-        if self.transpose is not None:
-            lines.append(f"  transpose {self.transpose.instruction.name}: {self.transpose}")
+        if self.description is not None:
+            lines.append(f"  {self.kind} {self.description.instruction.name}: {self.description}")
         lines += [f"  {kind}? {decision}" for kind, decision in self.decisions]
         return "\n".join(lines)
 
@@ -52,15 +54,15 @@ def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
     """Return what is known about `fusion` (opcode fusion, shapes filled in). Mirrors XLA's `HloFusionAnalysis`."""
     roots = fusion_roots(fusion)
     heroes = find_heroes(roots)
-    kind, transpose, decisions = choose_emitter_kind(roots, heroes)
+    kind = choose_emitter_kind(roots, heroes)
     return FusionAnalysis(
         fusion=fusion,
         target=target,
         roots=roots,
-        heroes=roots if kind == "loop" else heroes,
-        kind=kind,
-        transpose=transpose,
-        decisions=decisions,
+        heroes=roots if kind.name == "loop" else heroes,
+        kind=kind.name,
+        description=kind.description,
+        decisions=kind.decisions,
         smallest_input_bits=_smallest_bits([p.shape for p in fusion.fused_computation.parameters]),
         smallest_output_bits=_smallest_bits([root.shape for root in roots]),
     )

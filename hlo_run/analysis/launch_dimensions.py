@@ -46,3 +46,12 @@ def calculate_launch(elements: int, unroll_factor: int, target: TargetSpec) -> L
     blocks = -(-work_items // threads)
     rows = -(-blocks // target.block_dim_limit[0])
     return LaunchDimensions((-(-blocks // rows), rows, 1), (threads, 1, 1))
+
+
+def split_blocks(blocks: int, target: TargetSpec) -> tuple[int, int]:
+    """Return grid sizes along x and y for `blocks` blocks, more than that where y is needed. Mirrors XLA's split along x."""
+    limit_x, limit_y, _ = target.block_dim_limit
+    y = 1
+    while -(-blocks // y) > limit_x and y < limit_y:
+        y = min(2 * y, limit_y)
+    return -(-blocks // y), y

@@ -13,6 +13,7 @@ from hlo_run.indexing.expr import ZERO, dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.substitute import Substitution
 from hlo_run.indexing.thread_map import thread_map
+from hlo_run.indexing.variable import GRID_NAMES
 
 
 def loop_map(launch: LaunchDimensions, unroll_factor: int, shape: Shape) -> IndexingMap:
@@ -24,12 +25,16 @@ def loop_map(launch: LaunchDimensions, unroll_factor: int, shape: Shape) -> Inde
     return drop_unused_ids(thread_map(shape.dims, shape.minor_to_major, launch.block, launch.grid, tile, names))
 
 
-def drop_unused_ids(indexing_map: IndexingMap) -> IndexingMap:
+def drop_unused_ids(indexing_map: IndexingMap, launch: LaunchDimensions | None = None) -> IndexingMap:
     """Drop the dimensions that occur in no result and no constraint, but not all variables: a map needs one to be printed.
 
-    Symbols stay, used or not: they are the induction variables of a loop.
+    Given the launch, an id that is bound to a part of its values stays too. Symbols stay, used or not: they are the
+    induction variables of a loop.
     """
     used = 0
+    if launch is not None:
+        sizes: dict[str, int] = dict(zip(GRID_NAMES, (*launch.block, *launch.grid), strict=True))
+        used |= sum(1 << n for n, id_ in enumerate(indexing_map.dims) if id_.bounds.upper < sizes[id_.name] - 1)
     for expr in (*indexing_map.results, *(expr for expr, _ in indexing_map.constraints)):
         used |= expr.dims_mask
     kept = [number for number in range(len(indexing_map.dims)) if used >> number & 1]

@@ -2,16 +2,19 @@
 
     f32[20,1,160,170] -> f32[170,160,1,20], dimensions={3,2,1,0}   is   [20,160,170] -> [170,160,20], (2,1,0)
 
-Mirrors XLA's `GetDescriptionForTiledTransposeEmitter`, but for packed transposes, which are plain ones here.
+Elements narrower than a bank word of shared memory are exchanged in whole words where that fits. Mirrors XLA's
+`GetDescriptionForTiledTransposeEmitter`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from hlo_run.analysis.bitcast_kind import is_reshape_or_transpose_bitcast
 from hlo_run.analysis.decision import Decision, no
+from hlo_run.analysis.packed_transpose import PackedTranspose, judge_packed_transpose
 from hlo_run.hlo.graph import HloInstruction
 
 TILE_SIZE = 32
@@ -28,13 +31,15 @@ _MIN_KEPT_ROW_BITS = 8 * 16
 class TransposeDescription:
     """A transpose without dimensions of size 1 and with neighbours that stay together merged.
 
-    Normalised output dimension i (size `dims[i]`) is normalised input dimension `permutation[i]`.
+    Normalised output dimension i (size `dims[i]`) is normalised input dimension `permutation[i]`. `shared_memory_bytes` are
+    those of one tile. `packed` is set if whole bank words are exchanged.
     """
 
     instruction: HloInstruction
     dims: tuple[int, ...]
     permutation: tuple[int, ...]
     shared_memory_bytes: int
+    packed: PackedTranspose | None = None
 
     @property
     def input_dims(self) -> tuple[int, ...]:
@@ -57,7 +62,8 @@ class TransposeDescription:
         return (self.dims, self.permutation, self.element_bits) == (other.dims, other.permutation, other.element_bits)
 
     def __str__(self) -> str:
-        return f"{list(self.input_dims)} -> {list(self.dims)}, permutation {list(self.permutation)}"
+        packed = f", {self.packed}" if self.packed else ""
+        return f"{list(self.input_dims)} -> {list(self.dims)}, permutation {list(self.permutation)}{packed}"
 
 
 def normalize_transpose(dims: Sequence[int], permutation: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -94,6 +100,9 @@ def judge_transpose(instruction: HloInstruction) -> TransposeDescription | Decis
     bits = instruction.shape.dtype.bits
     plain = TransposeDescription(instruction, dims, permutation, 0)
     input_dims = plain.input_dims
+    packed = judge_packed_transpose(input_dims, permutation, bits)
+    if isinstance(packed, PackedTranspose):
+        return TransposeDescription(instruction, dims, permutation, prod(packed.shared_dims) * bits // 8, packed)
     if plain.keeps_minor:
         minor_bits = bits * dims[-1]
         if minor_bits > _MAX_KEPT_MINOR_BITS or minor_bits * min(dims[-2], input_dims[-2]) < _MIN_KEPT_ROW_BITS:

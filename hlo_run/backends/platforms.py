@@ -39,15 +39,9 @@ def open_backend(name: str, options: Options) -> Backend:
     make = load_backend(name)
     if name == HOST:
         return make(
-            checks=_host_checks(options.host_check),
+            checks=[name.strip() for name in options.host_check.split(",") if name.strip()],
             timeout_seconds=options.timeout,
             engine=options.host_engine,
             in_order=options.xla_gpu_deterministic_ops,
         )
     return make(timeout_seconds=options.timeout)
-
-
-def _host_checks(text: str) -> list[str]:
-    """Return the names in a comma list; `all` stands for everything that can be a fault."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    return [*(name for name in names if name != "all"), *(["race"] if "all" in names else [])]

@@ -7,18 +7,21 @@ from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     AnyFloatConstr,
+    ArrayAttr,
     BoolAttr,
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
     IntegerAttr,
     IntegerType,
     SignlessIntegerConstraint,
+    StringAttr,
     UnitAttr,
     VectorType,
+    i1,
     i32,
     i64,
 )
-from xdsl.dialects.llvm import GEP_USE_SSA_VAL, FastMathAttr, GenericCastOp, LLVMPointerType
+from xdsl.dialects.llvm import GEP_USE_SSA_VAL, FastMathAttr, GenericCastOp, LLVMPointerType, LLVMStructType
 from xdsl.dialects.utils import parse_dynamic_index_list_without_types, print_dynamic_index_list
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import (
@@ -37,7 +40,7 @@ from xdsl.irdl import (
     var_operand_def,
     var_successor_def,
 )
-from xdsl.parser import Parser
+from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, MemoryReadEffect, NoMemoryEffect, Pure
 from xdsl.utils.exceptions import VerifyException
@@ -377,7 +380,120 @@ class TruncOp(IRDLOperation):
         super().__init__(operands=[value], result_types=[value.type])
 
 
+# Upstream's numbers of what an atomicrmw does.
+ATOMIC_BIN_OPS = {
+    name: number
+    for number, name in enumerate(
+        "xchg add sub _and nand _or _xor max min umax umin fadd fsub fmax fmin uinc_wrap udec_wrap usub_cond usub_sat "
+        "fmaximum fminimum".split()
+    )
+}
+_ORDERINGS = ("not_atomic", "unordered", "monotonic")
+MONOTONIC = _ORDERINGS.index("monotonic")
+
+
+@irdl_op_definition
+class AtomicRMWOp(IRDLOperation):
+    """Change what is at an address in one step; gives what was there. Only the monotonic ordering is used here."""
+
+    name = "llvm.atomicrmw"
+    bin_op = prop_def(IntegerAttr[IntegerType])
+    ordering = prop_def(IntegerAttr[IntegerType], default_value=IntegerAttr(MONOTONIC, i64))
+    ptr = operand_def(LLVMPointerType)
+    value = operand_def()
+    res = result_def()
+
+    def __init__(self, bin_op: str, ptr: SSAValue, value: SSAValue) -> None:
+        super().__init__(
+            operands=[ptr, value],
+            result_types=[value.type],
+            properties={"bin_op": IntegerAttr(ATOMIC_BIN_OPS[bin_op], i64), "ordering": IntegerAttr(MONOTONIC, i64)},
+        )
+
+    @property
+    def keyword(self) -> str:
+        """What is done, as upstream spells it."""
+        return list(ATOMIC_BIN_OPS)[self.bin_op.value.data]
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(f" {self.keyword} ")
+        printer.print_list((self.ptr, self.value), printer.print_ssa_value)
+        printer.print_string(f" {_ORDERINGS[self.ordering.value.data]}")
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_list((self.ptr.type, self.value.type), printer.print_attribute)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> AtomicRMWOp:
+        keyword = parser.parse_identifier()
+        ptr, value = _parse_pair(parser)
+        parser.parse_keyword("monotonic")
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        pointer_type = parser.parse_type()
+        parser.parse_punctuation(",")
+        value_type = parser.parse_type()
+        op = cls(keyword, parser.resolve_operand(ptr, pointer_type), parser.resolve_operand(value, value_type))
+        op.attributes |= attributes
+        return op
+
+
+def _parse_pair(parser: Parser) -> tuple[UnresolvedOperand, UnresolvedOperand]:
+    first = parser.parse_unresolved_operand()
+    parser.parse_punctuation(",")
+    return first, parser.parse_unresolved_operand()
+
+
+@irdl_op_definition
+class AtomicCmpXchgOp(IRDLOperation):
+    """Store `val` if `cmp` is at the address, in one step; gives what was there and whether it was stored."""
+
+    name = "llvm.cmpxchg"
+    success_ordering = prop_def(IntegerAttr[IntegerType], default_value=IntegerAttr(MONOTONIC, i64))
+    failure_ordering = prop_def(IntegerAttr[IntegerType], default_value=IntegerAttr(MONOTONIC, i64))
+    ptr = operand_def(LLVMPointerType)
+    cmp = operand_def()
+    val = operand_def()
+    res = result_def()
+
+    def __init__(self, ptr: SSAValue, cmp: SSAValue, val: SSAValue) -> None:
+        ordering = IntegerAttr(MONOTONIC, i64)
+        super().__init__(
+            operands=[ptr, cmp, val],
+            result_types=[LLVMStructType(StringAttr(""), ArrayAttr[Attribute]([val.type, i1]))],
+            properties={"success_ordering": ordering, "failure_ordering": ordering},
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_list(self.operands, printer.print_ssa_value)
+        orderings = self.success_ordering, self.failure_ordering
+        printer.print_string("".join(f" {_ORDERINGS[ordering.value.data]}" for ordering in orderings))
+        printer.print_op_attributes(self.attributes)
+        printer.print_string(" : ")
+        printer.print_list((self.ptr.type, self.val.type), printer.print_attribute)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> AtomicCmpXchgOp:
+        ptr, cmp = _parse_pair(parser)
+        parser.parse_punctuation(",")
+        val = parser.parse_unresolved_operand()
+        parser.parse_keyword("monotonic")
+        parser.parse_keyword("monotonic")
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        pointer_type = parser.parse_type()
+        parser.parse_punctuation(",")
+        type_ = parser.parse_type()
+        resolved = parser.resolve_operands([cmp, val], [type_, type_], parser.pos)
+        op = cls(parser.resolve_operand(ptr, pointer_type), *resolved)
+        op.attributes |= attributes
+        return op
+
+
 EXTRA_OPS = (
+    AtomicRMWOp,
+    AtomicCmpXchgOp,
     LoadOp,
     GEPOp,
     ExtractElementOp,

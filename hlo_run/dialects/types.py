@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeGuard
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ArrayAttr, ComplexType, IntegerAttr, IntegerType, TensorType, VectorType
+from xdsl.dialects.builtin import AnyFloat, ArrayAttr, ComplexType, IntegerAttr, IntegerType, TensorType, VectorType
 from xdsl.ir import Attribute, SSAValue
 
 
@@ -17,7 +17,7 @@ def is_integer(type_: Attribute) -> TypeGuard[IntegerType]:
     return isinstance(type_, IntegerType)
 
 
-def is_complex(type_: Attribute) -> TypeGuard[ComplexType]:
+def is_complex(type_: Attribute) -> TypeGuard[ComplexType[AnyFloat]]:
     return isinstance(type_, ComplexType)
 
 

@@ -98,6 +98,8 @@ def _check_chain(lexer: Lexer, pending: Pending) -> None:
         start = async_start(pending.operands[0])
     if start is None:
         raise lexer.error("AsyncUpdate and AsyncDone expect a single async op as their operand.", pending.start)
+    if pending.opcode.name == "async-update" and pending.shape != pending.operands[0].shape:
+        raise lexer.error("AsyncUpdate expects the op shape to be the same as the operand shape.", pending.start)
     computation = start.called["calls"][0]
     for named in pending.called.pop("calls", ()):
         if named is not computation:

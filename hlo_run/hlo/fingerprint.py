@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from hlo_run.hlo.graph import HloComputation, HloModule
 
 # XLA's fingerprint leaves out most constants; this one leaves out nothing that has a meaning.
-_OPTIONS = replace(FINGERPRINT, essential_constants=False, large_constants=True, backend_config=True, origin=False)
+_OPTIONS = replace(
+    FINGERPRINT, essential_constants=False, large_constants=True, backend_config=True, feed_configs=True, origin=False
+)
 
 
 def module_fingerprint(module: HloModule) -> str:

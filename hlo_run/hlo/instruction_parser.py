@@ -18,6 +18,7 @@ from hlo_run.hlo.lexer import RESERVED, Lexer
 from hlo_run.hlo.literal_parser import ElidedFill, parse_literal
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.pending import Attributes, Body, Names, Pending, check_required
+from hlo_run.hlo.quick_forms import Head, read_head, read_operands
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import parse_shape, starts_shape
 
@@ -118,6 +119,9 @@ class InstructionParser:
     def _instruction(self) -> None:
         """Begin the instruction at the current token: `ROOT`, name and `=`, then all that follows."""
         lexer = self.lexer
+        head = read_head(lexer)
+        if head is not None and self._begin_quickly(head):
+            return
         is_root = lexer.value == "ROOT" and lexer.kind == "ident"
         root_start = lexer.start
         if is_root:
@@ -137,6 +141,27 @@ class InstructionParser:
         lexer.advance()
         lexer.expect("=", f"after the instruction name '{name}'")
         self._right_hand_side(name, start, is_root)
+
+    def _begin_quickly(self, head: Head) -> bool:
+        """Begin an instruction of the usual form; False if anything is wrong with it, for which the other way has the words."""
+        name, opcode = head.name, head.opcode
+        if name in self._names or (head.is_root and self._current.has_root) or legal_name(name) != name:
+            return False
+        self._computations.check_depth(len(self._stack))
+        pending = Pending(name, head.start, head.shape, opcode, None)
+        pending.is_root = head.is_root
+        self._stack.append(pending)
+        has_operands = opcode.name not in ("parameter", "constant")
+        found = read_operands(self.lexer, head.end, self._names) if has_operands else None
+        if found is None or opcode.arity not in (None, len(found[0])):
+            self.lexer.jump(head.end)
+            self._operands(pending)
+            return True
+        pending.operands, end = found
+        pending.in_operands = False
+        self.lexer.jump(end)
+        self._attributes(pending)
+        return True
 
     def _name_hint(self) -> str:
         if self.lexer.kind == "attr":

@@ -14,6 +14,7 @@ from hlo_run.hlo.literal import Literal, format_literal
 from hlo_run.hlo.opcodes import OPCODES
 from hlo_run.hlo.print_options import PrintOptions
 from hlo_run.hlo.replica_groups import ReplicaGroups
+from hlo_run.hlo.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
 
 if TYPE_CHECKING:
     # A module prints itself, so the graph needs the printer first.
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 
 PrintNested: TypeAlias = "Callable[[HloComputation, PrintOptions, int], str]"
 
-_BEFORE_CONTROL = ("sharding", "frontend_attributes")
 _AFTER_CONTROL = ("statistics", "result_accuracy")
-_COMMON = frozenset((*_BEFORE_CONTROL, *_AFTER_CONTROL, "parameter_replication", "origin", "metadata", "backend_config"))
+_COMMON = frozenset(
+    ("sharding", "frontend_attributes", *_AFTER_CONTROL, "parameter_replication", "origin", "metadata", "backend_config")
+)
 _NOT_BEFORE = _COMMON | {"is_composite"}
 _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
+_CONFIGS = ("infeed_config", "outfeed_config")
+_CALLS_IN_FULL = ("reduce-scatter", "scan")
 _LISTS = ("branch_computations", "called_computations")
 # Integers beyond this many are never essential.
 _MAX_ESSENTIAL_ELEMENTS = 500_000
@@ -153,11 +157,19 @@ class InstructionPrinter:
         parts += self._called(instruction)
         if self._options.extra_attributes and "is_composite" in instruction.attrs:
             parts.append(self._own(instruction, "is_composite"))
-        parts += [_common(instruction, name) for name in _BEFORE_CONTROL if not (has_outer_frontend and name != "sharding")]
+        parts.append(self._sharding(instruction))
+        parts += [] if has_outer_frontend else [_common(instruction, "frontend_attributes")]
         if self._options.control_dependencies and instruction.control_predecessors:
             names = ", ".join(self._plain_name(predecessor) for predecessor in instruction.control_predecessors)
             parts.append(f"control-predecessors={{{names}}}")
         return parts + [_common(instruction, name) for name in _AFTER_CONTROL]
+
+    def _sharding(self, instruction: HloInstruction) -> str:
+        """Return the sharding; its own metadata belong to the metadata."""
+        sharding = instruction.attrs.get("sharding")
+        if isinstance(sharding, (SingleSharding, NamedSharding, TupleSharding)) and not self._options.metadata:
+            return f"sharding={without_metadata(sharding)}"
+        return _common(instruction, "sharding")
 
     def _called(self, instruction: HloInstruction) -> list[str]:
         """Return the called computations by name or in full; of a sugared async-start what it wraps."""
@@ -177,6 +189,9 @@ class InstructionPrinter:
     def _bodies(self, instruction: HloInstruction) -> list[str]:
         parts: list[str] = []
         for name, computations in instruction.called.items():
+            if instruction.opcode in _CALLS_IN_FULL:
+                # XLA's name for what it has no own word for; only by name is it to_apply.
+                name = "calls"
             bodies = ",\n".join(self._nested(computation, self._options, self._indent + 1) for computation in computations)
             parts.append(f"{name}={{\n{bodies}\n}}" if name in _LISTS else f"{name}=\n{bodies}")
         return parts
@@ -187,13 +202,15 @@ class InstructionPrinter:
         if value is None:
             return ""
         kind = attribute_kind(instruction.opcode, name)
-        if kind.is_hidden(value):
+        if kind.is_hidden(value) or (name in _CONFIGS and not self._options.feed_configs):
             return ""
         if name == "type" and value == _DEFAULT_COMPARISON.get(instruction.operands[0].shape.dtype.kind):
             return ""
         if self._options.full_replica_groups and isinstance(value, ReplicaGroups):
             return f"{name}={format_int_lists(value.groups())}"
-        return f"{name}={kind.format(value)}"
+        shown = kind.format(value)
+        # As in literals: XLA writes -0, which reads back as the integer 0.
+        return f"{name}={'-0.0' if shown == '-0' and self._options.large_constants else shown}"
 
 
 def _common(instruction: HloInstruction, name: str) -> str:
@@ -210,8 +227,11 @@ def _essential(instruction: HloInstruction) -> str:
     literal: Literal = instruction.attrs["literal"]
     if isinstance(literal, tuple):
         return "{...}" if any(not leaf.dtype.is_integer for _, leaf in shape.leaves()) else format_literal(literal, shape)
-    is_zero = not np.any(literal) and not (shape.dtype.is_float and np.any(np.signbit(literal)))
-    if is_zero or np.all(literal == np.ones((), literal.dtype)):
+    with np.errstate(invalid="ignore"):
+        is_one = bool(np.all(literal == np.ones((), literal.dtype)))
+    # Of all types but f8e8m0fnu, which has no zero, the bits say it: -0 is none.
+    is_zero = shape.element_type != "f8e8m0fnu" and not literal.tobytes().strip(b"\0")
+    if is_zero or is_one:
         return "0" if is_zero else "1"
     is_integer = shape.dtype.is_integer and shape.element_count <= _MAX_ESSENTIAL_ELEMENTS
     return format_literal(literal, shape) if is_integer else "{...}"

@@ -100,6 +100,9 @@ def _format_rows(items: Sequence[str], dims: tuple[int, ...], index: tuple[int, 
     return opening + f",{line_break}".join(rows) + line_break + "}"
 
 
+_SMALLEST_SCALE = 2.0**-127
+
+
 def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], str]:
     """Return the function that prints one element (a numpy scalar); `reads_back` as for `format_literal`."""
     if dtype.kind == "pred" or dtype.is_integer:
@@ -110,13 +113,13 @@ def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], st
     if dtype.name in ("f32", "f64"):
         return _shortest(dtype, reads_back)
     digits = math.ceil(1 + (float_info(dtype).nmant + 1) * math.log10(2))
-    if reads_back and dtype.name == "f8e8m0fnu":
-        # Its smallest number, 2**-127, does not read back from XLA's two digits.
-        digits = 17
 
     def show(value: Any) -> str:
         if value != value:
             return _nan(value, dtype)
+        if reads_back and dtype.name == "f8e8m0fnu" and float(value) == _SMALLEST_SCALE:
+            # The smallest f8e8m0fnu does not read back from XLA's two digits.
+            return f"{_SMALLEST_SCALE:.17g}"
         return f"{float(value):.{digits}g}" if value else _zero(float(value), reads_back)
 
     return show

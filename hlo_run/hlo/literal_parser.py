@@ -23,7 +23,7 @@ from hlo_run.hlo.shape import UNBOUNDED, Shape
 MAX_ELIDED_BYTES = 2**32
 
 _ROW = re.compile(r"\{([^{}]*)\}")
-_NOT_BRACES = re.compile(r"[^{}]+")
+_BETWEEN_ROWS = str.maketrans("", "", ", \t\r\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _BULK = re.compile(r"[^()./]*(?:/\*[^*]*\*/[^()./]*|\.(?!\.)[^()./]*)*+")
 # Plain items with one blank after each. A number does not begin with a point unless there is a sign before it.
@@ -105,8 +105,20 @@ def _parse_array(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
         return np.array(_parse_scalar(lexer, shape), dtype=shape.dtype.numpy)
     if lexer.value == "{" and lexer.text.startswith("...", _skip_blanks(lexer.text, lexer.pos)):
         return _parse_elided(lexer, shape, elided)
+    if lexer.value != "{" and lexer.kind != "ints" and shape.element_count and not shape.dtype.is_complex:
+        return _parse_first_element(lexer, shape)
     bulk = _parse_bulk(lexer, shape)
     return _parse_nested(lexer, shape, elided) if bulk is None else bulk
+
+
+def _parse_first_element(lexer: Lexer, shape: Shape) -> Array:
+    """Read a number without braces as XLA does: it is the first element, all others are zero."""
+    if lexer.value == "...":
+        raise lexer.error("expects `...` in braces, but sees it without")
+    _check_size(lexer, shape)
+    values = np.zeros(shape.dims, dtype=shape.dtype.numpy)
+    values.flat[0] = _parse_scalar(lexer, shape)
+    return values
 
 
 def _skip_blanks(text: str, pos: int) -> int:
@@ -120,14 +132,19 @@ def _parse_elided(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
     return _fill(lexer, shape, elided)
 
 
-def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
-    """Step over `...}` and return what stands for the elided data."""
+def _check_size(lexer: Lexer, shape: Shape) -> None:
+    """Raise Unsupported for an array too large to fill with data that the text does not hold."""
     if shape.element_count * shape.dtype.numpy.itemsize > MAX_ELIDED_BYTES:
         raise Unsupported(
             f"the elided constant of shape {shape.to_string(layout=False)} is too large to fill",
             lexer.where(),
             hint="print the module with large constants, or make it a parameter",
         )
+
+
+def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
+    """Step over `...}` and return what stands for the elided data."""
+    _check_size(lexer, shape)
     where = lexer.where()
     lexer.advance()
     lexer.expect("}", "after '...'")
@@ -141,18 +158,17 @@ def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
 def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
     """Return the array if its text is plain numbers in exactly the right rows; None leaves the lexer where it was."""
     found = _BULK.match(lexer.text, lexer.start)
-    if found is None or shape.dtype.is_complex:
+    if found is None or shape.dtype.is_complex or lexer.text[lexer.start] != "{":
         return None
     end = found.end()
     if lexer.text[end : end + 1] != ")" or not found[0].rstrip().endswith("}"):
         # Only a constant's text ends at the first parenthesis; in a tuple the next element may follow a comma.
         return None
     body = _COMMENT.sub("", found[0]) if "/" in found[0] else found[0]
-    rows = [row.replace(",", " ") for row in _ROW.findall(body)]
     outer = math.prod(shape.dims[:-1])
-    if outer > len(body) or _NOT_BRACES.sub("", body) != _skeleton(shape.dims):
+    if outer > len(body) or _ROW.sub("{}", body).translate(_BETWEEN_ROWS) != _skeleton(shape.dims):
         return None
-    items = [row.split() for row in rows]
+    items = [row.replace(",", " ").split() for row in _ROW.findall(body)]
     if any(len(row) != shape.dims[-1] for row in items):
         return None
     values = _bulk_values([item for row in items for item in row], shape.dtype)

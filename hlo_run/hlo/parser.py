@@ -84,8 +84,6 @@ def _single_instruction(lexer: Lexer) -> HloModule:
     for computation in parser.ordered:
         if computation is not entry:
             module.add_computation(computation)
-    # The entry has the first choice of names, yet it is complete after the bodies in it.
-    module.computations.append(module.computations.pop(0))
     _schedule_as_written(module)
     return module
 

@@ -14,9 +14,10 @@ class PrintOptions:
     `essential_constants` prints integers and what is all 0 or all 1, nothing else. `compact_operands` stops after the
     fourth of more operands. `compact_get_tuple_element` prints `%t#0` for operands and leaves the get-tuple-element lines
     out. `canonical_names` numbers the instructions of each computation, `nested_computations` prints called bodies in
-    the place of their names, `in_creation_order` prints computations so and not callees first, `ids` keeps what follows
-    the first dot of a name, and the names of module and computations. `async_sugar` writes `add-start` for an
-    async-start of a computation that holds one add. `indent` counts steps of two blanks.
+    the place of their names, `in_creation_order` prints computations so and not callees first, `feed_configs` are the
+    configurations of infeed and outfeed, `ids` keeps what follows the first dot of a name, and the names of module and
+    computations. `async_sugar` writes `add-start` for an async-start of a computation that holds one add. `indent` counts
+    steps of two blanks.
     """
 
     percent: bool = True
@@ -33,6 +34,7 @@ class PrintOptions:
     essential_constants: bool = False
     extra_attributes: bool = True
     full_replica_groups: bool = False
+    feed_configs: bool = True
     origin: bool = True
     metadata: bool = True
     backend_config: bool = True
@@ -66,7 +68,9 @@ CANONICAL = PrintOptions(
     canonical_names=True,
     nested_computations=True,
 )
-FINGERPRINT = replace(CANONICAL, essential_constants=True, full_replica_groups=True, in_creation_order=True, ids=False)
+FINGERPRINT = replace(
+    CANONICAL, essential_constants=True, full_replica_groups=True, feed_configs=False, in_creation_order=True, ids=False
+)
 # What XLA's dumps use unless flags say otherwise.
 DUMP = PrintOptions(compact_get_tuple_element=True, async_sugar=False)
 # What reads back as an equal module.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.attribute_text import format_bools, format_entry_layout
 from hlo_run.hlo.attributes import EntryLayout
-from hlo_run.hlo.instruction_printer import InstructionPrinter, short_name
+from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
 from hlo_run.hlo.lexer import RESERVED
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
 from hlo_run.hlo.stack_frames import StackFrames
@@ -26,6 +28,7 @@ __all__ = [
     "PrintOptions",
     "computation_order",
     "computation_to_string",
+    "creation_order",
     "header_to_string",
     "instruction_order",
     "instruction_to_string",
@@ -50,7 +53,7 @@ def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
     frames = module.attrs.get("stack_frames")
     if options.metadata and isinstance(frames, StackFrames) and frames.frames:
         parts.append(str(frames))
-    order = module.computations if options.in_creation_order else computation_order(module)
+    order = creation_order(module) if options.in_creation_order else computation_order(module)
     for computation in order:
         if not (options.async_sugar and is_async_wrapper(computation) and is_one_instruction(computation)):
             parts.append(computation_to_string(computation, options) + "\n")
@@ -104,6 +107,27 @@ def computation_order(module: HloModule) -> list[HloComputation]:
     return list(order)
 
 
+def creation_order(module: HloModule) -> list[HloComputation]:
+    """Return the computations as the module has them; a caller that is before a callee comes right after its last one."""
+    numbers = {computation: number for number, computation in enumerate(module.computations)}
+    waits_for = {computation: {c for i in computation.instructions for c in _callees(i)} for computation in numbers}
+    callers: dict[HloComputation, list[HloComputation]] = {computation: [] for computation in numbers}
+    for computation, callees in waits_for.items():
+        for callee in callees:
+            callers[callee].append(computation)
+    ready = [numbers[computation] for computation, callees in waits_for.items() if not callees]
+    order: dict[HloComputation, None] = {}
+    while ready:
+        computation = module.computations[heapq.heappop(ready)]
+        order[computation] = None
+        for caller in callers[computation]:
+            waits_for[caller].discard(computation)
+            if not waits_for[caller]:
+                heapq.heappush(ready, numbers[caller])
+    # As above, only a cycle leaves any out.
+    return list(order | dict.fromkeys(module.computations))
+
+
 def _add_post_order(start: HloComputation, order: dict[HloComputation, None]) -> None:
     stack = [(start, False)]
     entered: set[HloComputation] = set()
@@ -128,31 +152,73 @@ def computation_to_string(computation: HloComputation, options: PrintOptions = D
     """Return the computation from its name to the closing brace, without a newline at the end."""
     percent = "%" if options.percent else ""
     name = f"{percent}{computation.name} " if options.ids else percent
-    return _body(computation, options, options.indent, f"ENTRY {name}" if computation.is_entry else name)
+    return _Bodies().text(computation, options, options.indent, f"ENTRY {name}" if computation.is_entry else name)
 
 
-def _body(computation: HloComputation, options: PrintOptions, indent: int, head: str) -> str:
-    """Return `head`, the signature if wanted, and the instructions in braces."""
+class _Bodies:
+    """Prints bodies and the bodies in them. Inner ones are marked first and filled in later, so that no depth is too deep.
+
+    A mark is a number between two NUL characters, which no HLO text can have.
+    """
+
+    def __init__(self) -> None:
+        self._marked: list[tuple[HloComputation, PrintOptions, int]] = []
+
+    def text(self, computation: HloComputation, options: PrintOptions, indent: int, head: str) -> str:
+        """Return `head`, the signature if wanted, and the instructions in braces."""
+        return self.filled(_body(computation, options, indent, head, instruction_order(computation), self.mark))
+
+    def mark(self, computation: HloComputation, options: PrintOptions, indent: int) -> str:
+        """Return the mark for a body as it stands in the place of its computation's name."""
+        self._marked.append((computation, options, indent))
+        return f"\0{len(self._marked) - 1}\0"
+
+    def filled(self, text: str) -> str:
+        """Return `text` with every body in the place of its mark."""
+        if not self._marked:
+            return text
+        done: list[str] = []
+        # Pieces still to be written, the next one last; every other piece of a text is the number of a mark.
+        waiting = [(text, False)]
+        while waiting:
+            piece, is_mark = waiting.pop()
+            if is_mark:
+                computation, options, indent = self._marked[int(piece)]
+                module = computation.module
+                assert module is None or indent <= options.indent + len(module.computations), "computations call in a circle"
+                # In the place of a name XLA does not look at the schedule.
+                piece = _body(computation, options, indent, "", computation.post_order(), self.mark)
+            if "\0" in piece:
+                pieces = piece.split("\0")
+                waiting += [(pieces[number], number % 2 == 1) for number in reversed(range(len(pieces)))]
+            else:
+                done.append(piece)
+        return "".join(done)
+
+
+def _body(
+    computation: HloComputation,
+    options: PrintOptions,
+    indent: int,
+    head: str,
+    order: Sequence[HloInstruction],
+    nested: PrintNested,
+) -> str:
     tab = "  " * indent
     if options.program_shape:
         parameters = ", ".join(
             f"{p.name if options.ids else short_name(p.name)}: {p.shape.to_string(layout=False)}" for p in computation.parameters
         )
         head += f"({parameters}) -> {computation.root.shape.to_string(layout=False)} "
-    printer = InstructionPrinter(options, indent, _nested)
+    printer = InstructionPrinter(options, indent, nested)
     lines = [
         (f"{tab}  ROOT " if instruction.is_root else f"{tab}  ") + printer.text(instruction)
-        for instruction in instruction_order(computation)
+        for instruction in order
         if not printer.is_folded(instruction)
     ]
     thread = computation.execution_thread
     tail = tab + "}" if thread == "main" or not options.ids else f'{tab}}}, execution_thread="{thread}"'
     return "\n".join([f"{tab}{head}{{", *lines, tail])
-
-
-def _nested(computation: HloComputation, options: PrintOptions, indent: int) -> str:
-    """Return a body as it stands in the place of its computation's name."""
-    return _body(computation, options, indent, "")
 
 
 def instruction_order(computation: HloComputation) -> list[HloInstruction]:
@@ -165,4 +231,5 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
 
 def instruction_to_string(instruction: HloInstruction, options: PrintOptions = DEFAULT) -> str:
     """Return `%name = SHAPE opcode(operands), attributes` in one line."""
-    return InstructionPrinter(options, options.indent, _nested).text(instruction)
+    bodies = _Bodies()
+    return bodies.filled(InstructionPrinter(options, options.indent, bodies.mark).text(instruction))

@@ -18,14 +18,19 @@ MAX_DEPTH = 8192
 
 _ARRAY = re.compile(r"([a-z0-9_]+)\s*\[([^\]]*)\]\s*(?:\{\s*([\d,\s\-]*)(?::(.*))?\})?", re.DOTALL)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_NUMBER = r"(?:\((?:(?P<%s>-?\d+)\)?+)?+)?+"
+_TYPE = r"\(?+(?P<%s>[a-z]\w*+)?+\)?+"
+_SIZE = r"(?:\d+|\*)"
 # What may follow the order of a layout, each at most once and in this order. Level types (`D`, of the old sparse
-# layouts) are dropped.
+# layouts) are dropped. XLA goes on behind a property that breaks off, so what is in parentheses need not be complete;
+# possessive, since a broken property is not read again as another one.
 _EXTRA = re.compile(
-    r"""(?:D\([DCSH][+~]*(?:,[DCSH][+~]*)*\))?
-    (?:T(?P<tiles>(?:\((?:(?:\d+|\*)(?:,(?:\d+|\*))*)?\))+))?
-    (?:L\((?P<padding>\d+)\))? (?:\#\((?P<index>\w+)\))? (?:\*\((?P<pointer>\w+)\))?
-    (?:E\((?P<bits>-?\d+)\))? (?:S\((?P<space>-?\d+)\))?
-    (?:SC(?P<splits>(?:\(\d+:(?:\d+(?:,\d+)*)?\))+))? (?:P(?P<physical>\(.*\)))? (?:M\((?P<prefix>-?\d+)\))?""",
+    rf"""(?:D(?!\w)(?:\((?:[DCSH](?!\w)\+?~?(?:,[DCSH](?!\w)\+?~?)*+[,)]?+|\))?+)?+)?+
+    (?:T(?!\w)(?P<tiles>(?:\((?:{_SIZE}(?:,{_SIZE})*+)?+\))*+(?:\((?:{_SIZE}(?:,{_SIZE})*+,?+)?+)?+))?+
+    (?:L(?!\w){_NUMBER % "padding"})?+ (?:\#{_TYPE % "index"})?+ (?:\*{_TYPE % "pointer"})?+
+    (?:E(?!\w){_NUMBER % "bits"})?+ (?:S(?!\w){_NUMBER % "space"})?+
+    (?:SC(?!\w)(?P<splits>(?:\(\d+:(?:\d+(?:,\d+)*+)?+\))*+(?:\((?:\d+(?::(?:\d+(?:,\d+)*+,?+)?+)?+)?+)?+))?+
+    (?:P(?!\w)(?P<physical>\(.*\)))?+ (?:M(?!\w){_NUMBER % "prefix"})?+""",
     re.VERBOSE,
 )
 _DIGITS_APART = re.compile(r"\w\s+\w")
@@ -179,21 +184,31 @@ def _extra(text: str) -> str:
         raise ParseError(f"a number of the layout's '{text.strip()}' does not fit into 64 bits")
     if numbers["padding"] < 1:
         raise ParseError("the tail padding L(n) of a layout is at least 1")
-    parts = [f"T{found['tiles']}"] if found["tiles"] else []
+    parts = ["T", *_in_parentheses(found["tiles"] or "()")] if found["tiles"] is not None else []
     parts += [f"L({numbers['padding']})"] if numbers["padding"] != 1 else []
     parts += [f"#({_integer_type(found['index'])})"] if found["index"] else []
     parts += [f"*({_integer_type(found['pointer'])})"] if found["pointer"] else []
     parts += [f"E({numbers['bits']})"] if numbers["bits"] else []
     parts += [f"S({numbers['space']})"] if numbers["space"] else []
-    parts += [f"SC{found['splits']}"] if found["splits"] else []
+    splits = [split if ":" in split else f"{split[:-1]}:)" for split in _in_parentheses(found["splits"] or "") if split != "()"]
+    parts += ["SC", *splits] if splits else []
     parts += [f"M({numbers['prefix']})"] if numbers["prefix"] > 0 else []
     return "".join(parts)
+
+
+def _in_parentheses(text: str) -> list[str]:
+    """Return the groups of a list like `(8,128)(2`, each closed and with numbers as XLA prints them."""
+    groups = [re.sub(r"\d+", lambda number: str(int(number[0])), group.rstrip(",)")) for group in text.split("(")[1:]]
+    return [f"({group})" for group in groups]
 
 
 _NUMBERS = {"padding": 1, "bits": 0, "space": 0, "prefix": 0}
 
 
 def _integer_type(name: str) -> str:
+    if name == "invalid":
+        # What XLA prints of a type that is no integer's.
+        return name
     if name not in DTYPES:
         raise ParseError(f"expecting an unsigned integer type, but sees '{name}'")
     return name if DTYPES[name].is_integer else "invalid"

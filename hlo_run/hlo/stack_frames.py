@@ -96,7 +96,7 @@ class FrameTables:
         self._frames: list[dict[str, int]] = []
         for section in _SECTIONS:
             lexer.expect(section, "as the next of the stack-frame tables")
-            while lexer.kind == "number":
+            while lexer.kind == "number" and _NUMBER.fullmatch(lexer.value):
                 lexer.advance()
                 if section == "FileNames":
                     self._files.append(_string(lexer))

@@ -45,8 +45,21 @@ def attribute_text(indexing_map: PrintableMap) -> str:
     text += f" -> ({', '.join(results)})"
     variables = (*indexing_map.dims, *indexing_map.ranges, *indexing_map.rts)
     domain = [f"{name} in {v.bounds}" for name, v in zip(dims + symbols, variables, strict=True)]
-    domain += sorted(f"{expr_to_string(expr, dims, symbols)} in {bounds}" for expr, bounds in indexing_map.constraints)
+    domain += [text for text, _ in _sorted_constraints(indexing_map)]
     return f"{text}, domain: {', '.join(domain)}" if domain else text
+
+
+def constraints_as_printed(indexing_map: PrintableMap) -> list[tuple[Expr, Interval]]:
+    """Return the constraints in the order of the text, so that what follows it is the same for a map that was read."""
+    return [constraint for _, constraint in _sorted_constraints(indexing_map)]
+
+
+def _sorted_constraints(indexing_map: PrintableMap) -> list[tuple[str, tuple[Expr, Interval]]]:
+    dims, ranges, rts = _names(indexing_map)
+    texts = [
+        (f"{expr_to_string(expr, dims, ranges + rts)} in {bounds}", (expr, bounds)) for expr, bounds in indexing_map.constraints
+    ]
+    return sorted(texts, key=lambda pair: pair[0])
 
 
 def expr_to_string(expr: Expr, dim_names: Sequence[str], symbol_names: Sequence[str]) -> str:

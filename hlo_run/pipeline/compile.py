@@ -5,8 +5,9 @@ from __future__ import annotations
 from hlo_run.artifact import Executable, Kernel
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.pipeline.fusion_table import fusion_table
 from hlo_run.pipeline.kernels import compile_kernel
-from hlo_run.pipeline.observer import OPTIMIZED_HLO, Level, Step, StopAtStage
+from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Level, Step, StopAtStage
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
@@ -35,6 +36,8 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
 def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
     order = optimize(ctx, module)
+    for observer in ctx.observers:
+        observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
     buffers = assign_buffers(module.entry, order)
     thunks, requests = plan_thunks(order, buffers)
     kernels = _compile_kernels(ctx, requests, buffers)
@@ -51,6 +54,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
 
 def _compile_kernels(ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment) -> tuple[Kernel, ...]:
     """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
+    ctx.replacements.check([request.kernel for request in requests])
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
     for request in requests:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from hlo_run.analysis.fusion_analysis import analyze
 from hlo_run.artifact import BufferSlice, Kernel
 from hlo_run.dialects.context import make_context
+from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
-from hlo_run.errors import HloRunError
+from hlo_run.errors import HloRunError, InternalError, ParseError, Where
 from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.pipeline.llvm.print import llvm_ir_text
 from hlo_run.pipeline.llvm.ptx import CompiledPtx, compile_llvm
 from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
 from hlo_run.pipeline.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.replacements import KernelIr
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
 from hlo_run.pipeline.runtime.thunks import KernelRequest
@@ -35,38 +39,84 @@ def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssi
 def _compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
     for observer in ctx.observers:
         observer.note(request.kernel, "Fusion Analysis", lambda: str(analyze(request.fusion, ctx.target)))
-    emitted = _emit_and_lower(ctx, request, buffers)
-    launch = emitted.launch
-    before = Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=request.kernel)
-    # A fault that the Host's checks find shall lead back to the HLO instruction.
-    locations = ctx.options.print_locations or bool(ctx.options.host_check)
-
-    def ir() -> str:
-        return llvm_ir_text(emitted.module, request.kernel, launch.grid, launch.block, locations=locations)
-
-    ir_text = run_crossing(before, ctx, ir)
-    ptx = _compile_llvm(ctx, request.kernel, ir_text)
-    _check_with_ptxas(ctx, request.kernel, ptx)
-    return Kernel(request.kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
-
-
-def _emit_and_lower(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> EmittedKernel:
+    given = ctx.replacements.ir.get(request.kernel)
+    if given is not None:
+        return compile_kernel_ir(ctx, given)
+    run = _kernel_run(ctx, request.kernel)
     arguments = _entry_arguments(request, buffers)
+    emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments))
+    return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS)
+
+
+def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
+    """Return the kernel of a dump of kernel IR, which goes on from its row; raises ParseError for a text that is none."""
+    if given.row not in (EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)):
+        raise ParseError(f"there is no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
+    module = parse_module(given.text, given.file)
+    emitted = EmittedKernel(module, given.launch, given.unroll_factor, kind="", vector_size=0)
+    run = _kernel_run(ctx, given.kernel)
+    run.resume(emitted)
+    return _finish(ctx, run, given.kernel, emitted, given.row)
+
+
+def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
     options = ctx.options
-    run = KernelRun(
-        request.kernel,
+    return KernelRun(
+        kernel,
         ctx,
         lambda module: print_module(module, generic=options.print_ir_generic, print_locations=options.print_locations),
     )
-    emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments))
-    kernel_ctx = KernelContext(ctx.target, options, ctx.observers, emitted.unroll_factor)
+
+
+def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> Kernel:
+    """Run the rows after the row `done`, and the crossings to LLVM IR and PTX, as far as no text is given for them."""
+    launch = emitted.launch
+    given = ctx.replacements.ptx.get(kernel)
+    if given is not None:
+        ptx = run_crossing(Step(Level.PTX, "kernel", PTX, text=str, kernel=kernel), ctx, lambda: given.text)
+        with _blaming(given.file):
+            _check_with_ptxas(ctx, kernel, ptx)
+        return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
+    given = ctx.replacements.llvm.get(kernel)
+    if given is not None:
+        _llvm_crossing(ctx, kernel, lambda: given.text)
+        with _blaming(given.file):
+            ptx = _compile_llvm(ctx, kernel, given.text)
+    else:
+        _lower(ctx, run, kernel, emitted, done)
+        # A fault that the Host's checks find shall lead back to the HLO instruction.
+        locations = ctx.options.print_locations or bool(ctx.options.host_check)
+        ir_text = _llvm_crossing(
+            ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=locations)
+        )
+        ptx = _compile_llvm(ctx, kernel, ir_text)
+    _check_with_ptxas(ctx, kernel, ptx)
+    return Kernel(kernel, ptx, launch.grid, launch.block, _shared_bytes(ptx))
+
+
+@contextmanager
+def _blaming(file: str) -> Generator[None]:
+    """Turn the refusal of a text that a user gave into the user's error."""
+    try:
+        yield
+    except InternalError as error:
+        raise ParseError(error.message, Where(file, 1, 1), notes=error.notes) from error
+
+
+def _llvm_crossing(ctx: PassContext, kernel: str, work: Callable[[], str]) -> str:
+    return run_crossing(Step(Level.LLVM, "kernel", LLVM_BEFORE_OPTIMIZATIONS, text=str, kernel=kernel), ctx, work)
+
+
+def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> None:
+    """Run the kernel rows that come after `done`."""
+    kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, max_unroll_factor=emitted.unroll_factor)
     xdsl_context = make_context()
-    rows = [row for row in KERNEL_PIPELINE if row.runs(kernel_ctx)]
+    names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
+    rows = [row for row in KERNEL_PIPELINE[names.index(done) :] if row.runs(kernel_ctx)]
     for row in rows:
         run.apply(row.name, row.make(kernel_ctx), xdsl_context, emitted.module, is_last=row is rows[-1])
     for observer in ctx.observers:
-        observer.kernel_done(request.kernel)
-    return emitted
+        observer.kernel_done(kernel)
 
 
 def _entry_arguments(request: KernelRequest, buffers: BufferAssignment) -> list[EntryArgument]:

@@ -17,7 +17,9 @@ EMIT_KERNELS = "emit-kernels"
 LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"
 PTX = "ptx"
-STAGES = (OPTIMIZED_HLO, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
+# A table of all fusions: a note of the module, not a step.
+FUSION_ANALYSIS = "fusion-analysis"
+STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
 
 
 class Level(Enum):
@@ -34,8 +36,9 @@ class Step:
     """One row that ran, or one crossing (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
 
     `pipeline` is the group's name, `next_row` the row that follows in it, `kernel` the kernel's (empty for HLO), `launch`
-    its grid and block. `text` renders the subject as it stands now: call it inside the callback or not at all. `changed`
-    is None where nobody asked (see `Observer.watches`). `op_count` counts instructions or ops, `seconds` is the row's own.
+    its grid and block, `unroll_factor` the bound on unrolling its loops. `text` renders the subject as it stands now: call
+    it inside the callback or not at all. `changed` is None where nobody asked (see `Observer.watches`). `op_count` counts
+    instructions or ops, `seconds` is the row's own.
     """
 
     level: Level
@@ -44,6 +47,7 @@ class Step:
     text: Callable[[], str]
     kernel: str = ""
     launch: str = ""
+    unroll_factor: int = 0
     next_row: str = PIPELINE_END
     changed: bool | None = None
     op_count: Callable[[], int] = lambda: 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import Options
 from hlo_run.pipeline.observer import Observer
+from hlo_run.pipeline.replacements import Replacements
 from hlo_run.target import TargetSpec
 
 
@@ -18,6 +19,7 @@ class PassContext:
     target: TargetSpec
     options: Options
     observers: tuple[Observer, ...] = ()
+    replacements: Replacements = field(default_factory=Replacements)
 
 
 class HloPass(Protocol):

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hlo_run.hlo.printer import DUMP, PrintOptions
+from hlo_run.hlo.printer import DUMP, SHORT_PARSABLE, PrintOptions
 from hlo_run.options import Options
 
 
 def dump_options(options: Options) -> PrintOptions:
     """Return the printer's options for dumps and for `--stage`."""
-    return replace(DUMP, large_constants=options.xla_dump_large_constants, metadata=not options.xla_dump_disable_metadata)
+    return replace(
+        DUMP if options.xla_dump_hlo_as_long_text else SHORT_PARSABLE,
+        large_constants=options.xla_dump_large_constants,
+        metadata=not options.xla_dump_disable_metadata,
+        compact_get_tuple_element=options.xla_dump_compact_gte,
+        async_sugar=options.xla_syntax_sugar_async_ops,
+    )

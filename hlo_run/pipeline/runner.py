@@ -88,6 +88,9 @@ class Emitted(Protocol):
     @property
     def launch(self) -> object: ...
 
+    @property
+    def unroll_factor(self) -> int: ...
+
 
 EmittedT = TypeVar("EmittedT", bound=Emitted)
 
@@ -102,6 +105,7 @@ class KernelRun:
         self._watched = any(observer.watches(Level.KERNEL) for observer in ctx.observers)
         self._text = ""
         self._launch = ""
+        self._unroll_factor = 0
 
     def emit(self, row: str, work: Callable[[], EmittedT]) -> EmittedT:
         """Run an emitter and return what it made; verifies it unless that is off."""
@@ -115,11 +119,15 @@ class KernelRun:
         # Nothing is there to be shown before the emitter ran.
         step = Step(Level.KERNEL, "kernel", row, text=str, kernel=self._kernel)
         seconds = _guarded(apply, step, self._ctx.observers)
-        self._launch = str(result[0].launch)
-        if self._watched:
-            self._text = self._printer(result[0].module)
+        self.resume(result[0])
         _tell(self._ctx.observers, replace(self._step(row, result[0].module), changed=True, seconds=seconds))
         return result[0]
+
+    def resume(self, emitted: Emitted) -> None:
+        """Go on with IR that is there already."""
+        self._launch, self._unroll_factor = str(emitted.launch), emitted.unroll_factor
+        if self._watched:
+            self._text = self._printer(emitted.module)
 
     def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp, is_last: bool) -> None:
         """Apply one row; verifies after it when asked to, and after the last one by default."""
@@ -148,6 +156,7 @@ class KernelRun:
             text=lambda: self._text if self._watched else self._printer(module),
             kernel=self._kernel,
             launch=self._launch,
+            unroll_factor=self._unroll_factor,
             op_count=lambda: sum(1 for _ in module.walk()),
         )
 

@@ -14,12 +14,20 @@ from xdsl.passes import ModulePass
 
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
+from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
+from hlo_run.pipeline.emitters.in_place_dynamic_update_slice import InPlaceUpdateEmitter
+from hlo_run.pipeline.emitters.input_slices import InputSlicesEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
+from hlo_run.pipeline.emitters.reduction import ReductionEmitter
+from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
+from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
+from hlo_run.pipeline.ir.convert_float_nvidia import ConvertFloatNvidia
 from hlo_run.pipeline.ir.convert_index_type import ConvertIndexType
 from hlo_run.pipeline.ir.convert_pure_call_ops import ConvertPureCallOps
 from hlo_run.pipeline.ir.cse import Cse
@@ -69,6 +77,7 @@ PIPELINE: tuple[HloGroup, ...] = (
         "pre-scheduling-passes",
         (
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
+            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
         ),
     ),
@@ -99,6 +108,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("cse-4", lambda c: Cse()),
     KernelRow("convert-pure-call-ops", lambda c: ConvertPureCallOps(), required=True),
     KernelRow("lower-tensors", lambda c: LowerTensors(), required=True),
+    KernelRow("convert-complex-to-standard", lambda c: ConvertComplexToStandard(), required=True),
     KernelRow("merge-pointers-to-same-slice", lambda c: MergePointersToSameSlice(), required=True),
     KernelRow("canonicalize-5", lambda c: Canonicalize()),
     KernelRow("cse-5", lambda c: Cse()),
@@ -108,17 +118,28 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("loop-invariant-code-motion-3", lambda c: LoopInvariantCodeMotion()),
     KernelRow("symbol-dce", lambda c: SymbolDce()),
     KernelRow("cse-6", lambda c: Cse()),
+    KernelRow("convert-float-nvidia", lambda c: ConvertFloatNvidia(c.target.sm)),
     KernelRow("expand-float-ops", lambda c: ExpandFloatOps(), required=True),
     KernelRow("scf-to-cf", lambda c: ScfToCf(), required=True),
     KernelRow("lower-to-llvm-gpu", lambda c: LowerToLlvmGpu(), required=True),
 )
 
 # Tried in order; the last one takes every fusion.
-EMITTERS = (TransposeEmitter, LoopEmitter)
+EMITTERS = (
+    ReductionEmitter,
+    TransposeEmitter,
+    InputSlicesEmitter,
+    ScatterEmitter,
+    ConcatenateEmitter,
+    InPlaceUpdateEmitter,
+    LoopEmitter,
+)
 
 # (row, later row, why): a test checks that the tables keep them.
 ORDER: tuple[tuple[str, str, str], ...] = (
     ("special-case-copies", "schedule", "the schedule lists every instruction"),
+    ("fusion-wrapper", "copy-insertion", "only fusions change operands in place"),
+    ("copy-insertion", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "schedule", "the schedule lists fusions, not what they replaced"),
     ("lower-xla-gpu-to-scf", "flatten-tensors", "flatten-tensors knows scf loops, not xla_gpu.loop"),
     ("propagate-slice-indices", "flatten-tensors", "slice indices follow arguments while functions still share their order"),
@@ -126,8 +147,11 @@ ORDER: tuple[tuple[str, str, str], ...] = (
     ("unswitch-loops", "vectorize-loads-stores", "the vectorizer sees no loop body behind an scf.if"),
     ("vectorize-loads-stores", "optimize-loops", "a loop that is unrolled is no loop to vectorise"),
     ("convert-pure-call-ops", "lower-tensors", "lower-tensors knows func.call only"),
+    ("lower-tensors", "convert-complex-to-standard", "compare-and-swap of complex numbers is made of their parts"),
+    ("convert-complex-to-standard", "expand-float-ops", "the formulas have functions that are expanded"),
     ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
     ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
+    ("convert-float-nvidia", "expand-float-ops", "what the card converts is not expanded"),
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
     ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
 )

@@ -15,7 +15,7 @@ from hlo_run.reference.device import Device, Meeting, Wait
 from hlo_run.reference.exchange import in_place_slices, in_place_update, post, ragged_all_to_all, receive
 from hlo_run.reference.groups import check_members, group_of, permute_ends
 from hlo_run.reference.plan import Frame, ProgramEvaluator
-from hlo_run.reference.reduce import recognised, reduce_array
+from hlo_run.reference.reduce import array_reduction, recognised
 from hlo_run.reference.values import Array, Calls, Value, as_array, as_tuple, narrow, table
 
 # Each member's operands in group order → each member's result.
@@ -83,11 +83,9 @@ def _reduced(instruction: HloInstruction, device: Device, everyones: list[list[V
     results: list[Array] = []
     for operand, column in zip(instruction.operands, columns, strict=True):
         # Sums in a wider type, as reduce makes them; whatever else there is goes step by step.
-        quick = None
-        if opcode == "add":
-            zero = np.zeros((), column[0].dtype)
-            quick = reduce_array(opcode, np.stack(column), zero, (0,), operand.shape.dtype)
-        results.append(_folded(instruction, device, column) if quick is None else quick)
+        total = array_reduction(opcode, (0,), operand.shape.dtype) if opcode == "add" else None
+        zero = np.zeros((), column[0].dtype)
+        results.append(_folded(instruction, device, column) if total is None else np.asarray(total(np.stack(column), zero)))
     return tuple(results)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hlo_run.hlo.dtype import DType
+from hlo_run.reference.blas import matmul
 from hlo_run.reference.convert import convert
 from hlo_run.reference.values import Array, widen
 
@@ -24,11 +23,11 @@ def stacked_matmul(left: Array, right: Array) -> Array:
 
     Floats and complex numbers are summed in their own type, ints wrap, products of bools are ORs of ANDs.
     """
+    if left.dtype.kind in "fc":
+        return matmul(_for_blas(left), _for_blas(right))
     if left.dtype == np.bool_:
-        return np.matmul(_for_blas(left, np.dtype(np.float32)), _for_blas(right, np.dtype(np.float32))) != 0
-    if left.dtype.kind in "iu":
-        return _integer_matmul(left, right)
-    return np.matmul(_for_blas(left, left.dtype), _for_blas(right, right.dtype))
+        return matmul(_for_blas(left.astype(np.float32)), _for_blas(right.astype(np.float32))) != 0
+    return _integer_matmul(left, right)
 
 
 def _integer_matmul(left: Array, right: Array) -> Array:
@@ -36,18 +35,19 @@ def _integer_matmul(left: Array, right: Array) -> Array:
     depth = left.shape[-1]
     if _magnitude(left) * _magnitude(right) * depth >= _EXACT_INTEGERS:
         return np.matmul(left, right)
-    wide = np.dtype(np.float64)
+    product = matmul(_for_blas(left.astype(np.float64)), _for_blas(right.astype(np.float64)))
     # By way of int64, which wraps; a float that does not fit the target would not.
-    return np.matmul(_for_blas(left, wide), _for_blas(right, wide)).astype(np.int64).astype(left.dtype)
+    return product.astype(np.int64).astype(left.dtype)
 
 
 def _magnitude(array: Array) -> float:
     return max(abs(float(array.max())), abs(float(array.min()))) if array.size else 0.0
 
 
-def _for_blas(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the matrices in `dtype`, laid out so that BLAS can read them: one of the two dimensions is contiguous."""
-    array = array.astype(dtype, copy=False)
+def _for_blas(array: Array) -> Array:
+    """Return the matrices laid out so that BLAS can read them: one of the two dimensions is contiguous."""
+    if array.flags.c_contiguous:
+        return array
     rows, columns = array.strides[-2:]
     item = array.itemsize
     direct = columns == item and rows >= item * array.shape[-1]

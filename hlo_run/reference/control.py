@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.device import Device
 from hlo_run.reference.plan import Frame, ProgramEvaluator
-from hlo_run.reference.values import TOKEN, Calls, Row, Value, as_array, as_tuple, table
+from hlo_run.reference.values import TOKEN, Calls, Kernel, Row, Value, as_array, as_tuple, prepared_row, table
 
 
 def _constant(instruction: HloInstruction, _operands: Sequence[Value], _calls: Calls) -> Value:
@@ -19,6 +20,12 @@ def _constant(instruction: HloInstruction, _operands: Sequence[Value], _calls: C
 
 def _tuple(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     return tuple(operands)
+
+
+def _prepare_get_tuple_element(instruction: HloInstruction) -> Kernel | None:
+    """Return a kernel for arrays that have no sizes of their own."""
+    shape = instruction.shape
+    return itemgetter(instruction.attrs["index"]) if shape.is_array and not any(shape.dynamic_dims) else None
 
 
 def _get_tuple_element(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
@@ -76,7 +83,7 @@ def _same(opcode: str) -> Row:
 EVALUATE = table(
     ("constant", _constant),
     ("tuple", _tuple),
-    ("get-tuple-element", _get_tuple_element),
+    prepared_row("get-tuple-element", _prepare_get_tuple_element, _get_tuple_element),
     _same("opt-barrier"),
     _same("optimization-barrier"),
     _same("add-dependency"),

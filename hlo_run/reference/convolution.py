@@ -11,29 +11,35 @@ from numpy.lib.stride_tricks import as_strided
 from hlo_run.hlo.attributes import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.convolution import convolution_labels
+from hlo_run.reference.blas import THREADED_PRODUCTS
 from hlo_run.reference.contraction import operand_in, stacked_matmul
-from hlo_run.reference.values import Array, arrays_row, narrow, table
+from hlo_run.reference.values import Array, Kernel, in_threads, narrow, prepared_row, quiet, table
 
 # Windows are copied out this many bytes at a time: little enough to stay in the cache until BLAS has read them.
 _PATCH_BYTES = 1 << 21
 
 
-def _convolution(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+def _convolution(instruction: HloInstruction) -> Kernel:
     result, attrs = instruction.shape.dtype, instruction.attrs
-    lhs, rhs = (operand_in(x, source.shape.dtype, result) for x, source in zip(operands, instruction.operands, strict=True))
+    left, right = (operand.shape.dtype for operand in instruction.operands)
     labels = convolution_labels(attrs["dim_labels"])
     window: Window = attrs.get("window") or Window()
     batch_groups: int = attrs.get("batch_group_count", 1)
+    groups = batch_groups if batch_groups > 1 else attrs.get("feature_group_count", 1)
     (batch, feature, spatial), (kernel_in, kernel_out, kernel_spatial) = labels.input, labels.kernel
-    source = np.transpose(lhs, (batch, *spatial, feature))
-    kernel = np.transpose(rhs, (*kernel_spatial, kernel_in, kernel_out))
-    groups: int = attrs.get("feature_group_count", 1)
-    if batch_groups > 1:
-        source, groups = _batch_groups_as_features(source, batch_groups), batch_groups
-    product = convolve(source, kernel, window.dims, groups)
     out_batch, out_feature, out_spatial = labels.output
-    order = np.argsort(np.asarray((out_batch, *out_spatial, out_feature)))
-    return narrow(np.transpose(product, order), result)
+    source_order, kernel_order = (batch, *spatial, feature), (*kernel_spatial, kernel_in, kernel_out)
+    placed = (out_batch, *out_spatial, out_feature)
+    order = tuple(sorted(range(len(placed)), key=placed.__getitem__))
+
+    def kernel(lhs: Array, rhs: Array) -> Array:
+        source = operand_in(lhs, left, result).transpose(source_order)
+        if batch_groups > 1:
+            source = _batch_groups_as_features(source, batch_groups)
+        weights = operand_in(rhs, right, result).transpose(kernel_order)
+        return narrow(convolve(source, weights, window.dims, groups).transpose(order), result)
+
+    return kernel
 
 
 def _batch_groups_as_features(source: Array, groups: int) -> Array:
@@ -51,14 +57,13 @@ def convolve(source: Array, kernel: Array, window: Sequence[WindowDim], groups: 
     reversed_dims = tuple(k for k, dim in enumerate(window) if dim.reversal)
     kernel = np.flip(kernel, reversed_dims) if reversed_dims else kernel
     out_spatial = [output_size(dim, size) for dim, size in zip(window, source.shape[1:-1], strict=True)]
-    out = np.zeros((source.shape[0], *out_spatial, kernel.shape[-1]), kernel.dtype)
-    if out.size and kernel.size and source.size:
-        windows = _window_view(_padded(source, window), window, out_spatial)
-        if kernel.shape[-2] == 1 and groups == source.shape[-1] and out.dtype != np.bool_:
-            _multiply_each_feature(out, windows, kernel)
-        else:
-            _multiply_windows(out, windows, kernel, groups)
-    return out
+    dims = (source.shape[0], *out_spatial, kernel.shape[-1])
+    if not (math.prod(dims) and kernel.size and source.size):
+        return np.zeros(dims, kernel.dtype)
+    windows = _window_view(_padded(source, window), window, out_spatial)
+    if groups > 1 and groups == source.shape[-1] and kernel.dtype != np.bool_:
+        return _multiply_each_feature(dims, windows, kernel)
+    return _multiply_windows(dims, windows, kernel, groups)
 
 
 def output_size(dim: WindowDim, size: int) -> int:
@@ -104,31 +109,58 @@ def _window_view(padded: Array, window: Sequence[WindowDim], out_spatial: Sequen
     return as_strided(padded, shape, (batch_stride, *outer, *inner, feature_stride), writeable=False)
 
 
-def _multiply_each_feature(out: Array, windows: Array, kernel: Array) -> None:
+def _multiply_each_feature(dims: tuple[int, ...], windows: Array, kernel: Array) -> Array:
     """Each input feature alone makes its own output features (a depthwise convolution): there is nothing for BLAS to sum."""
     rank = kernel.ndim - 2
-    spread = out.reshape(*out.shape[:-1], windows.shape[-1], -1)
+    features = windows.shape[-1]
+    out = np.zeros((*dims[:-1], features, dims[-1] // features), kernel.dtype)
     for place in np.ndindex(*kernel.shape[:-2]):
         seen = windows[(slice(None),) * (rank + 1) + place]
-        spread += seen[..., None] * kernel[place].reshape(windows.shape[-1], -1)
+        out += seen[..., None] * kernel[place].reshape(features, -1)
+    return out.reshape(dims)
 
 
-def _multiply_windows(out: Array, windows: Array, kernel: Array, groups: int) -> None:
-    """One product of matrices per group and part of the places: [places, window x features] x [window x features, out]."""
+def _multiply_windows(dims: tuple[int, ...], windows: Array, kernel: Array, groups: int) -> Array:
+    """Return the products of matrices [places, window x features] x [window x features, out], a stack of one per group."""
     rank = kernel.ndim - 2
-    features, outputs = windows.shape[-1] // groups, out.shape[-1] // groups
+    features, outputs = windows.shape[-1] // groups, dims[-1] // groups
     depth = math.prod(kernel.shape[:-1])
-    for group in range(groups):
-        mine = windows[..., group * features : (group + 1) * features]
-        matrix = kernel[..., group * outputs : (group + 1) * outputs]
-        if mine.strides[-1] > min(mine.strides[1 + rank : -1], default=0):
-            # Features that lie far apart go outside the window, so that neighbours are copied together.
-            mine, matrix = np.moveaxis(mine, -1, 1 + rank), np.moveaxis(matrix, -2, 0)
-        matrix = matrix.reshape(depth, outputs)
-        target = out[..., group * outputs : (group + 1) * outputs]
-        for part in _parts(out.shape[: rank + 1], depth * out.itemsize):
-            seen = mine[part]
-            target[part] = stacked_matmul(seen.reshape(-1, depth), matrix).reshape(*seen.shape[: rank + 1], outputs)
+    # [batch, out spatial.., window.., groups, features] and [window.., features, groups, out features]
+    seen = windows.reshape(*windows.shape[:-1], groups, features)
+    weights = kernel.reshape(*kernel.shape[:-1], groups, outputs)
+    places, places_in_kernel = tuple(range(rank + 1)), tuple(range(rank))
+    inside = tuple(range(rank + 1, 2 * rank + 1))
+    if seen.strides[-1] > min((seen.strides[d] for d in inside), default=0):
+        # Features that lie far apart go outside the window, so that neighbours are copied together.
+        seen = seen.transpose(-2, *places, -1, *inside)
+        weights = weights.transpose(-2, rank, *places_in_kernel, -1)
+    else:
+        seen = seen.transpose(-2, *places, *inside, -1)
+        weights = weights.transpose(-2, *places_in_kernel, rank, -1)
+    matrix = weights.reshape(groups, depth, outputs)
+    parts = list(_parts(dims[:-1], groups * depth * kernel.itemsize))
+    if len(parts) == 1:
+        return _product(seen, matrix).reshape(dims)
+    out = np.empty((*dims[:-1], groups * outputs), kernel.dtype)
+
+    def fill(begin: int, end: int) -> None:
+        # Errors are quiet per thread.
+        with quiet():
+            for part in parts[begin:end]:
+                out[part] = _product(seen[(slice(None), *part)], matrix).reshape(out[part].shape)
+
+    if math.prod(dims[:-1]) * depth * outputs < THREADED_PRODUCTS:
+        fill(0, len(parts))
+    else:
+        in_threads(fill, len(parts))
+    return out
+
+
+def _product(seen: Array, matrix: Array) -> Array:
+    """Return [places, groups, out features] of what is seen in [groups, places.., depth..], in row-major order."""
+    groups, depth, outputs = matrix.shape
+    product = stacked_matmul(seen.reshape(groups, -1, depth), matrix)
+    return product[0] if groups == 1 else np.ascontiguousarray(product.transpose(1, 0, 2)).reshape(-1, groups * outputs)
 
 
 def _parts(dims: tuple[int, ...], bytes_each: int) -> Iterator[tuple[slice, ...]]:
@@ -143,4 +175,4 @@ def _parts(dims: tuple[int, ...], bytes_each: int) -> Iterator[tuple[slice, ...]
             yield (*(slice(i, i + 1) for i in outer), slice(start, start + step))
 
 
-EVALUATE = table(arrays_row("convolution", _convolution))
+EVALUATE = table(prepared_row("convolution", _convolution))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.contraction import operand_in, stacked_matmul
-from hlo_run.reference.values import Array, arrays_row, computing_type, narrow, table, widen
+from hlo_run.reference.values import Array, Kernel, arrays_row, computing_type, narrow, prepared_row, table, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,17 @@ def dot_dims(instruction: HloInstruction) -> DotDims:
     return DotDims(*(tuple(instruction.attrs.get(name, ())) for name in names))
 
 
-def _dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return narrow(contract(*wide_operands(instruction, operands), dot_dims(instruction)), instruction.shape.dtype)
+def _dot(instruction: HloInstruction) -> Kernel:
+    result = instruction.shape.dtype
+    lhs, rhs = (operand.shape for operand in instruction.operands)
+    product = contraction(lhs.dims, rhs.dims, dot_dims(instruction))
+    if lhs.dtype is result and rhs.dtype is result and computing_type(result) == result.numpy:
+        return product
+
+    def kernel(left: Array, right: Array) -> Array:
+        return narrow(product(operand_in(left, lhs.dtype, result), operand_in(right, rhs.dtype, result)), result)
+
+    return kernel
 
 
 def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tuple[Array, Array]:
@@ -44,20 +54,42 @@ def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tup
 
 
 def contract(lhs: Array, rhs: Array, dims: DotDims) -> Array:
-    """Return the dot of two arrays of one type: batch dimensions (in the lhs' order), lhs' free ones, rhs' free ones.
+    """Return the dot of two arrays of one type; see `contraction`."""
+    return contraction(lhs.shape, rhs.shape, dims)(lhs, rhs)
 
-    Products of bools are ORs of ANDs.
+
+def contraction(lhs: Sequence[int], rhs: Sequence[int], dims: DotDims) -> Kernel:
+    """Return the dot of arrays of these dimensions and one type.
+
+    The result has the batch dimensions (in the lhs' order), lhs' free ones, rhs' free ones. Products of bools are ORs of ANDs.
     """
-    lhs_free = [d for d in range(lhs.ndim) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
-    rhs_free = [d for d in range(rhs.ndim) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
-    batch = [lhs.shape[d] for d in dims.lhs_batch]
-    depth = math.prod(lhs.shape[d] for d in dims.lhs_contracting)
-    rows, columns = [lhs.shape[d] for d in lhs_free], [rhs.shape[d] for d in rhs_free]
-    left = np.transpose(lhs, (*dims.lhs_batch, *lhs_free, *dims.lhs_contracting))
-    right = np.transpose(rhs, (*dims.rhs_batch, *dims.rhs_contracting, *rhs_free))
-    left = left.reshape((*batch, math.prod(rows), depth))
-    right = right.reshape((*batch, depth, math.prod(columns)))
-    return stacked_matmul(left, right).reshape((*batch, *rows, *columns))
+    lhs_free = [d for d in range(len(lhs)) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
+    rhs_free = [d for d in range(len(rhs)) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
+    batch = [lhs[d] for d in dims.lhs_batch]
+    depth = math.prod(lhs[d] for d in dims.lhs_contracting)
+    rows, columns = [lhs[d] for d in lhs_free], [rhs[d] for d in rhs_free]
+    left = _arrange((*dims.lhs_batch, *lhs_free, *dims.lhs_contracting), lhs, (*batch, math.prod(rows), depth))
+    right = _arrange((*dims.rhs_batch, *dims.rhs_contracting, *rhs_free), rhs, (*batch, depth, math.prod(columns)))
+    result = (*batch, *rows, *columns)
+
+    def kernel(lhs: Array, rhs: Array) -> Array:
+        return stacked_matmul(left(lhs), right(rhs)).reshape(result)
+
+    return kernel
+
+
+def _arrange(order: tuple[int, ...], dims: Sequence[int], matrices: tuple[int, ...]) -> Kernel:
+    """Return what puts the dimensions of an array into `order` and joins them to those of matrices."""
+    in_order = order == tuple(range(len(dims)))
+    if in_order:
+        return methodcaller("reshape", matrices)
+    if tuple(dims[d] for d in order) == matrices:
+        return methodcaller("transpose", order)
+
+    def kernel(array: Array) -> Array:
+        return array.transpose(order).reshape(matrices)
+
+    return kernel
 
 
 def _scaled_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
@@ -86,4 +118,4 @@ def _spread(scale: Array, dims: tuple[int, ...]) -> Array:
     return scale
 
 
-EVALUATE = table(arrays_row("dot", _dot), arrays_row("scaled-dot", _scaled_dot))
+EVALUATE = table(prepared_row("dot", _dot), arrays_row("scaled-dot", _scaled_dot))

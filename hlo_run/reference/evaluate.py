@@ -32,6 +32,7 @@ from hlo_run.reference import (
     triangular,
     windows,
 )
+from hlo_run.reference.blas import one_blas_thread
 from hlo_run.reference.device import Device, Wait, World, shape_mismatch
 from hlo_run.reference.devices import DeviceGrid
 from hlo_run.reference.plan import Plan, ProgramEvaluator, find_effects, make_plan
@@ -120,7 +121,7 @@ class Reference:
         if len(arguments) != world.size:
             raise UsageError(f"{world.size} devices need as many lists of arguments, but {len(arguments)} are given")
         devices = [Device(world, number, self, self._infeed_of(number)) for number in range(world.size)]
-        with quiet():
+        with quiet(), one_blas_thread():
             for device, values in zip(devices, arguments, strict=True):
                 device.start(self._module.entry, self._accepted(values))
             _run_together(devices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,13 +25,31 @@ def round_half_away(x: Array) -> Array:
 def maximum(x: Array, y: Array) -> Array:
     """NaN wins; +0 is above -0, which numpy leaves open."""
     larger = np.maximum(x, y)
-    return np.where((x == 0) & (y == 0), x + y, larger) if (larger == 0).any() else larger
+    if _is_plus_zero(x) or _is_plus_zero(y):
+        # Of the usual bound, at little cost.
+        return larger + larger.dtype.type(0)
+    if _is_never_zero(x) or _is_never_zero(y) or not (larger == 0).any():
+        return larger
+    # Where both are zeros their sum is -0 only if both are.
+    return np.where((x == 0) & (y == 0), x + y, larger)
 
 
 def minimum(x: Array, y: Array) -> Array:
     """NaN wins; -0 is below +0, which numpy leaves open."""
     smaller = np.minimum(x, y)
-    return np.where((x == 0) & (y == 0), -(-x - y), smaller) if (smaller == 0).any() else smaller
+    if _is_never_zero(x) or _is_never_zero(y) or not (smaller == 0).any():
+        return smaller
+    return np.where((x == 0) & (y == 0), -(-x - y), smaller)
+
+
+def _is_plus_zero(x: Array) -> bool:
+    """True if it is +0, repeated."""
+    return not any(x.strides) and x.size > 0 and x.item(0) == 0 and not np.signbit(x.item(0))
+
+
+def _is_never_zero(x: Array) -> bool:
+    """True if it takes no look at many elements to know that none is 0: it is one number, repeated."""
+    return not any(x.strides) and x.size > 0 and x.item(0) != 0
 
 
 def clamp(low: Array, x: Array, high: Array) -> Array:
@@ -46,12 +63,6 @@ def reciprocal_sqrt(x: Array) -> Array:
 
 def logistic(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
-
-
-def erf(x: Array) -> Array:
-    """The C library's erf, element by element: exact, about 60 ns each."""
-    flat = np.ravel(x).tolist()
-    return np.fromiter(map(math.erf, flat), np.float64, len(flat)).reshape(x.shape)
 
 
 def divide_signed(x: Array, y: Array) -> Array:

@@ -1,136 +1,223 @@
-"""`gather` and `scatter` as whole-array indexing."""
+"""`gather` and `scatter` as whole-array indexing: places in the operand are numbers of rows.
+
+A row is what a window takes whole: all dimensions from one on. Everything about windows is known beforehand; what is
+left to do with the indices is to bring them into bounds (or to drop what is out of them) and to add up.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hlo_run.hlo.dtype import DType
-from hlo_run.hlo.graph import HloInstruction
-from hlo_run.reference.reduce import REDUCTIONS, recognised
-from hlo_run.reference.values import Array, Calls, Value, arrays_row, as_array, computing_type, narrow, table
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.reference.reduce import PRED_REDUCTIONS, REDUCTIONS, recognised
+from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, computing_type, narrow, prepared_row, table
 
 
-def _start_vectors(indices: Array, vector_dim: int, index_map: Sequence[int], rank: int) -> Array:
-    """Return the start per operand dimension, [batch dims of indices.., rank]; dimensions that have no index are 0."""
-    if vector_dim == indices.ndim:
-        indices = indices[..., None]
-    vectors = np.moveaxis(indices, vector_dim, -1)
-    if vectors.dtype.kind == "u":
-        # Huge unsigned indices are far out of bounds, not negative.
-        vectors = np.minimum(vectors.astype(np.uint64), np.uint64(2**62))
-    starts = np.zeros((*vectors.shape[:-1], rank), np.int64)
-    for k, dim in enumerate(index_map):
-        starts[..., dim] = vectors[..., k].astype(np.int64)
-    return starts
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where windows of an operand lie, for index vectors in the last dimension of an array.
+
+    `limits` are the largest starts per component of a vector, `strides` what a step of it is in rows. `offsets` are the
+    rows of a window, and of the batching dimensions, from its start on: they broadcast to [batch.., window dims..], of
+    which the dimensions from `row_dims` on are the inside of a row.
+    """
+
+    limits: Array
+    strides: Array
+    offsets: Array
+    dims: tuple[int, ...]
+    row_dims: tuple[int, ...]
+
+    @property
+    def row_size(self) -> int:
+        return math.prod(self.row_dims)
+
+    def rows(self, starts: Array) -> Array:
+        """Return the numbers of the rows, [batch.., window dims outside rows..], for starts in bounds."""
+        line = (starts * self.strides).sum(-1, dtype=np.int64)
+        return line.reshape(line.shape + (1,) * (self.offsets.ndim - line.ndim)) + self.offsets
 
 
-def _set_batching(starts: Array, operand_dims: Sequence[int], indices_dims: Sequence[int], vector_dim: int) -> None:
-    """Let each batching dimension of the operand go along with its dimension of the indices."""
-    for operand_dim, indices_dim in zip(operand_dims, indices_dims, strict=True):
-        axis = indices_dim - (indices_dim > vector_dim)
-        np.moveaxis(starts, axis, -1)[..., operand_dim, :] = np.arange(starts.shape[axis])
+def _places(
+    dims: Sequence[int],
+    sizes: Sequence[int],
+    index_map: Sequence[int],
+    window_dims: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    batch: Sequence[int],
+) -> _Places:
+    """Return the places of windows of `sizes`.
+
+    `window_dims` are the operand's dimensions that the window keeps, `batching` pairs those that go along with one of the
+    `batch` dimensions of the indices.
+    """
+    first = len(dims)
+    while first and sizes[first - 1] == dims[first - 1] and first - 1 in window_dims:
+        first -= 1
+    steps = [math.prod(dims[d + 1 : first]) if d < first else 0 for d in range(len(dims))]
+    outside = [d for d in window_dims if d < first]
+    rank = len(batch) + len(outside)
+    offsets = np.zeros((1,) * rank, np.int64)
+    spread = [(axis, dim, batch[axis]) for dim, axis in batching]
+    spread += [(len(batch) + k, dim, sizes[dim]) for k, dim in enumerate(outside)]
+    for axis, dim, size in spread:
+        line: Array = np.arange(size, dtype=np.int64) * steps[dim]
+        offsets = offsets + line.reshape([-1 if d == axis else 1 for d in range(rank)])
+    limits = np.array([dims[d] - sizes[d] for d in index_map], np.int64)
+    strides = np.array([steps[d] for d in index_map], np.int64)
+    shape = (*batch, *(sizes[d] for d in outside))
+    return _Places(limits, strides, offsets, shape, tuple(dims[first:]))
 
 
-def _elements(starts: Array, window_sizes: Sequence[int], window_dims: Sequence[int]) -> tuple[Array, ...]:
-    """Return the index per operand dimension, all broadcasting to [batch dims.., window dims..]."""
-    found: list[Array] = []
-    for dim in range(len(window_sizes)):
-        start = starts[..., dim].reshape((*starts.shape[:-1], *(1 for _ in window_dims)))
-        if dim in window_dims:
-            place = window_dims.index(dim)
-            start = start + np.arange(window_sizes[dim]).reshape([-1 if w == place else 1 for w in range(len(window_dims))])
-        found.append(start)
-    return tuple(found)
+def _vectors(rank: int, vector_dim: int, dtype: DType) -> Kernel:
+    """Return what makes s64 index vectors, [batch.., component], of indices of this rank and type."""
+
+    def vectors(indices: Array) -> Array:
+        if vector_dim == rank:
+            indices = indices[..., None]
+        elif vector_dim != rank - 1:
+            indices = np.moveaxis(indices, vector_dim, -1)
+        if dtype.bits == 64 and not dtype.is_signed:
+            # Huge unsigned indices are far out of bounds, not negative.
+            indices = np.minimum(indices, np.uint64(2**62))
+        return indices.astype(np.int64, copy=False)
+
+    return vectors
 
 
-def _gather(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    operand, indices = operands
-    attrs, rank = instruction.attrs, operands[0].ndim
-    sizes: tuple[int, ...] = attrs["slice_sizes"]
+def _batch_dims(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
+    return tuple(size for d, size in enumerate(dims) if d != vector_dim)
+
+
+def _batching(operand_dims: Sequence[int], indices_dims: Sequence[int], vector_dim: int) -> list[tuple[int, int]]:
+    """Return pairs of an operand's dimension and the batch dimension that it goes along with."""
+    return [(dim, other - (other > vector_dim)) for dim, other in zip(operand_dims, indices_dims, strict=True)]
+
+
+def _gather(instruction: HloInstruction) -> Kernel:
+    attrs, (operand, indices) = instruction.attrs, (operand.shape for operand in instruction.operands)
     vector_dim: int = attrs["index_vector_dim"]
-    if operand.size == 0:
-        return np.zeros(instruction.shape.dims, operand.dtype)
-    starts = _start_vectors(indices, vector_dim, attrs["start_index_map"], rank)
-    starts = np.clip(starts, 0, np.asarray(operand.shape, np.int64) - np.asarray(sizes, np.int64))
-    batching = tuple(attrs.get("operand_batching_dims", ()))
-    _set_batching(starts, batching, attrs.get("start_indices_batching_dims", ()), vector_dim)
-    dropped = (*attrs["collapsed_slice_dims"], *batching)
-    window_dims = [d for d in range(rank) if d not in dropped]
-    picked = operand[np.broadcast_arrays(*_elements(starts, sizes, window_dims))] if rank else operand
-    return _place_window_dims(picked, tuple(attrs["offset_dims"]), starts.ndim - 1, instruction.shape.rank)
+    batching_dims = tuple(attrs.get("operand_batching_dims", ()))
+    dropped = (*attrs["collapsed_slice_dims"], *batching_dims)
+    window_dims = [d for d in range(operand.rank) if d not in dropped]
+    batching = _batching(batching_dims, attrs.get("start_indices_batching_dims", ()), vector_dim)
+    batch = _batch_dims(indices.dims, vector_dim)
+    sizes: tuple[int, ...] = attrs["slice_sizes"]
+    places = _places(operand.dims, sizes, attrs["start_index_map"], window_dims, batching, batch)
+    vectors = _vectors(indices.rank, vector_dim, indices.dtype)
+    picked = (*batch, *(sizes[d] for d in window_dims))
+    order = _result_order(tuple(attrs["offset_dims"]), len(batch), instruction.shape.rank)
+    is_empty, dtype = 0 in operand.dims, operand.dtype.numpy
+
+    def kernel(operand: Array, indices: Array) -> Array:
+        if is_empty:
+            return np.zeros(instruction.shape.dims, dtype)
+        rows = places.rows(np.clip(vectors(indices), 0, places.limits))
+        found = np.take(operand.reshape(-1, places.row_size), np.broadcast_to(rows, places.dims), axis=0)
+        return found.reshape(picked).transpose(order)
+
+    return kernel
 
 
-def _place_window_dims(picked: Array, offset_dims: Sequence[int], batch_rank: int, rank: int) -> Array:
-    """Bring [batch.., window..] into the result's order: window dimensions at `offset_dims`, batch ones between."""
+def _result_order(offset_dims: Sequence[int], batch_rank: int, rank: int) -> tuple[int, ...]:
+    """Return what brings [batch.., window..] into the result's order: window dimensions at `offset_dims`, batch ones between."""
     batch = iter(range(batch_rank))
-    return np.transpose(picked, [batch_rank + offset_dims.index(d) if d in offset_dims else next(batch) for d in range(rank)])
+    return tuple(batch_rank + offset_dims.index(d) if d in offset_dims else next(batch) for d in range(rank))
 
 
 def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     """Updates in row-major order of the indices; a window that is not wholly in bounds is left out."""
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
-    outs = [array.reshape(-1).copy() for array in arrays[:count]]
-    targets, valid = _scatter_targets(instruction, arrays[0], arrays[count], arrays[count + 1])
-    updates = [_scatter_order(instruction, update)[valid] for update in arrays[count + 1 :]]
-    _combine(instruction, outs, targets[valid], updates, calls)
+    inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
+    if not inputs[0].size:
+        return tuple(inputs) if instruction.shape.is_tuple else inputs[0]
+    places = _scatter_places(instruction, inputs[0], indices, updates[0])
+    starts = _vectors(indices.ndim, instruction.attrs["index_vector_dim"], instruction.operands[count].shape.dtype)(indices)
+    rows = np.broadcast_to(places.rows(starts), places.dims)
+    inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1)
+    lines = [_scatter_order(instruction, update).reshape(*rows.shape, places.row_size) for update in updates]
+    if not inside.all():
+        rows, lines = rows[inside], [line[inside] for line in lines]
+    outs = [array.copy().reshape(-1, places.row_size) for array in inputs]
+    flat = [line.reshape(-1, places.row_size) for line in lines]
+    _combine(instruction, outs, rows.reshape(-1), flat, calls)
     shaped = tuple(out.reshape(array.shape) for out, array in zip(outs, arrays, strict=False))
     return shaped if instruction.shape.is_tuple else shaped[0]
 
 
 def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
-    """Return the update's elements as a line: scatter dimensions outside, window dimensions inside."""
+    """Return the update with its scatter dimensions outside, its window dimensions inside."""
     window: tuple[int, ...] = instruction.attrs["update_window_dims"]
-    return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window]).reshape(-1)
+    return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window])
 
 
-def _scatter_targets(instruction: HloInstruction, operand: Array, indices: Array, update: Array) -> tuple[Array, Array]:
-    """Return, for the line of `_scatter_order`, the flat index in the operand and whether its window is in bounds."""
+def _scatter_places(instruction: HloInstruction, operand: Array, indices: Array, update: Array) -> _Places:
     attrs, rank = instruction.attrs, operand.ndim
     vector_dim: int = attrs["index_vector_dim"]
-    starts = _start_vectors(indices, vector_dim, attrs["scatter_dims_to_operand_dims"], rank)
-    batching = tuple(attrs.get("input_batching_dims", ()))
-    _set_batching(starts, batching, attrs.get("scatter_indices_batching_dims", ()), vector_dim)
-    dropped = (*attrs["inserted_window_dims"], *batching)
+    batching_dims = tuple(attrs.get("input_batching_dims", ()))
+    dropped = (*attrs["inserted_window_dims"], *batching_dims)
     window_dims = [d for d in range(rank) if d not in dropped]
     sizes = [1] * rank
     for dim, update_dim in zip(window_dims, attrs["update_window_dims"], strict=True):
         sizes[dim] = update.shape[update_dim]
-    room = np.asarray(operand.shape, np.int64) - np.asarray(sizes, np.int64)
-    inside = np.all((starts >= 0) & (starts <= room), axis=-1)
-    flat = np.zeros((), np.int64)
-    for index, size in zip(_elements(starts, sizes, window_dims), operand.shape, strict=True):
-        flat = flat * size + index
-    dims = (*starts.shape[:-1], *(sizes[d] for d in window_dims))
-    valid = np.broadcast_to(inside.reshape((*inside.shape, *(1 for _ in window_dims))), dims)
-    return np.broadcast_to(flat, dims).reshape(-1), valid.reshape(-1)
+    batching = _batching(batching_dims, attrs.get("scatter_indices_batching_dims", ()), vector_dim)
+    batch = _batch_dims(indices.shape, vector_dim)
+    return _places(operand.shape, sizes, attrs["scatter_dims_to_operand_dims"], window_dims, batching, batch)
 
 
-def _combine(instruction: HloInstruction, outs: list[Array], targets: Array, updates: list[Array], calls: Calls) -> None:
-    """Combine each update into its target, in order where several meet."""
+def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, updates: list[Array], calls: Calls) -> None:
+    """Combine rows of updates into the rows of `outs` with these numbers, in order where several meet."""
     (combiner,) = instruction.called["to_apply"]
     types = [operand.shape.dtype for operand in instruction.operands[: len(outs)]]
-    if len(outs) == 1 and combine_quickly(recognised(combiner), outs[0], targets, updates[0], types[0]):
+    if len(outs) == 1 and _overwrites(combiner):
+        # Of several values for one place numpy keeps the last.
+        outs[0][rows] = updates[0]
         return
-    for chosen in rounds(targets):
-        places = targets[chosen]
+    size = outs[0].shape[1]
+    if len(outs) == 1:
+        elements = _elements(rows, size)
+        if combine_quickly(recognised(combiner), outs[0].reshape(-1), elements.reshape(-1), updates[0].reshape(-1), types[0]):
+            return
+    for chosen in rounds(rows):
+        places = rows[chosen]
         combined = calls.call_on_elements(combiner, [*(out[places] for out in outs), *(update[chosen] for update in updates)])
         for out, new, out_type in zip(outs, combined, types, strict=False):
             out[places] = narrow(new, out_type)
 
 
+def _elements(rows: Array, size: int) -> Array:
+    """Return the numbers of the elements of rows of `size`."""
+    return np.add.outer(rows * size, np.arange(size))
+
+
+def _overwrites(combiner: HloComputation) -> bool:
+    """True if the result is the update as it is."""
+    return combiner.root.opcode == "parameter" and combiner.root.attrs["parameter_number"] == 1
+
+
 def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Array, dtype: DType) -> bool:
     """Combine the updates into their places of `out`, a line, by one op in place; False if numpy has no such op."""
-    if opcode not in REDUCTIONS or dtype.kind == "pred" or computing_type(dtype) != dtype.numpy:
+    reductions = PRED_REDUCTIONS if dtype.kind == "pred" else REDUCTIONS
+    if opcode not in reductions or computing_type(dtype) != dtype.numpy or (dtype.is_complex and opcode not in _COMPLEX):
         return False
-    REDUCTIONS[opcode].at(out, targets, update)
+    reductions[opcode].at(out, targets, update)
     return True
 
 
+_COMPLEX = frozenset(("add", "multiply"))
+
+
 def rounds(targets: Array) -> Iterator[Array]:
-    """Yield positions so that no round meets a target twice and equal targets come in order of position."""
+    """Yield positions so that no round meets a target twice and equal targets come in order of position.
+
+    As many rounds as the commonest target has updates: those build on each other.
+    """
     if not targets.size:
         return
     order = np.argsort(targets, kind="stable")
@@ -142,4 +229,4 @@ def rounds(targets: Array) -> Iterator[Array]:
     yield from np.split(order[by_turn], np.cumsum(np.bincount(turn))[:-1])
 
 
-EVALUATE = table(arrays_row("gather", _gather), ("scatter", _scatter))
+EVALUATE = table(prepared_row("gather", _gather), ("scatter", _scatter))

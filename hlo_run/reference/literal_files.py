@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import ml_dtypes
@@ -41,6 +41,17 @@ def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence
         checked.append(_checked(_from_bytes(array, shape.dtype) if raw else array, shape, f"{key} is", what))
     remaining = iter(checked)
     return [_assemble(shape, remaining) for shape in shapes]
+
+
+def check_readable(paths: Iterable[str]) -> None:
+    """Raise UsageError unless every file that `read_values` would open for these paths can be opened."""
+    files = dict.fromkeys(file for path in paths for file in (path.split(",") if path.endswith(".npy") else [path]))
+    for file in files:
+        try:
+            with open(file, "rb"):
+                pass
+        except OSError as error:
+            raise _unreadable(file, error) from None
 
 
 def write_values(path: str, groups: Mapping[str, Sequence[tuple[Value, Shape]]]) -> None:

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.reference.values import Array, Calls, Value, as_array, narrow, precise_type, table, widen
+from hlo_run.reference.values import (
+    Array,
+    Calls,
+    Kernel,
+    Value,
+    as_array,
+    computing_type,
+    narrow,
+    precise_type,
+    prepared_row,
+    table,
+    widen,
+)
 
 # Up to here a reducer that numpy has no reduction for runs in order, one vectorised step per reduced element; above,
 # neighbours are combined pairwise. Both orders are allowed; the first has the roundings of XLA's evaluator.
@@ -25,39 +38,62 @@ def recognised(computation: HloComputation) -> str | None:
     return root.opcode if same_type and root.shape.is_array and not root.shape.rank else None
 
 
+def _prepare(instruction: HloInstruction) -> Kernel | None:
+    """Return numpy's own reduction for a reducer of one array that it has one for."""
+    (reducer,) = instruction.called["to_apply"]
+    opcode = recognised(reducer)
+    dtype = instruction.operands[0].shape.dtype
+    if opcode is None or len(instruction.operands) != 2 or instruction.shape.dtype is not dtype:
+        return None
+    return array_reduction(opcode, instruction.attrs["dimensions"], dtype)
+
+
 def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
     dims: tuple[int, ...] = instruction.attrs["dimensions"]
     (reducer,) = instruction.called["to_apply"]
-    dtype = instruction.operands[0].shape.dtype
-    opcode = recognised(reducer)
-    if opcode is not None and count == 1 and instruction.shape.dtype is dtype:
-        quick = reduce_array(opcode, arrays[0], arrays[1], dims, dtype)
-        if quick is not None:
-            return quick
     results = _reduce_with(lambda *parts: calls.call_on_elements(reducer, parts), arrays[:count], arrays[count:], dims)
     leaves = [shape for _, shape in instruction.shape.leaves()]
     typed = tuple(narrow(result, shape.dtype) for result, shape in zip(results, leaves, strict=True))
     return typed if instruction.shape.is_tuple else typed[0]
 
 
-def reduce_array(opcode: str, array: Array, init: Array, dims: tuple[int, ...], dtype: DType) -> Array | None:
-    """Reduce by one op with numpy's own reduction; None if it has none with the roundings we want.
+def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel | None:
+    """Return what reduces (array, init) by one op with numpy's own reduction; None if it has none with the roundings we want.
 
     Sums of floats accumulate in double and round once, as XLA's evaluator does by default and XLA:CPU does in a wider
     type. Products of narrow floats round at every step in both, so they take the slow way.
     """
+    ufunc = ufunc_of(opcode, dtype)
+    if ufunc is None:
+        return None
+    computing, wide = computing_type(dtype), accumulating_type(opcode, dtype)
+    reduce: Callable[..., Array] = ufunc.reduce
+
+    def kernel(array: Array, init: Array) -> Array:
+        # numpy has no identity for maximum and minimum; the init is one operand of the reduction anyway.
+        return reduce(array, dims, wide, initial=init).astype(dtype.numpy, copy=False)
+
+    def widened(array: Array, init: Array) -> Array:
+        return narrow(np.asarray(reduce(widen(array, dtype), dims, wide, initial=widen(init, dtype))), dtype)
+
+    return kernel if computing == dtype.numpy else widened
+
+
+def ufunc_of(opcode: str, dtype: DType) -> np.ufunc | None:
+    """Return numpy's function that reduces as HLO's op does; see `array_reduction`."""
     if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
         return None
-    reduction = PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
-    if reduction is None or (dtype.is_complex and opcode not in ("add", "multiply")):
+    if dtype.is_complex and opcode not in ("add", "multiply"):
         return None
-    wide, start = widen(array, dtype), widen(init, dtype)
-    if opcode == "add" and dtype.kind in ("float", "complex"):
-        start = start.astype(precise_type(start.dtype))
-    # numpy has no identity for maximum and minimum; the init is one operand of the reduction anyway.
-    return narrow(np.asarray(reduction.reduce(wide, axis=dims, initial=start[()], dtype=start.dtype)), dtype)
+    return PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
+
+
+def accumulating_type(opcode: str, dtype: DType) -> np.dtype[Any]:
+    """Return the type in which an op reduces: double for sums of floats."""
+    computing = computing_type(dtype)
+    return precise_type(computing) if opcode == "add" and dtype.kind in ("float", "complex") else computing
 
 
 REDUCTIONS: dict[str, np.ufunc] = {
@@ -115,4 +151,4 @@ def _map(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -
     return calls.call_on_elements(mapper, [as_array(operand) for operand in operands])[0]
 
 
-EVALUATE = table(("reduce", _reduce), ("map", _map))
+EVALUATE = table(prepared_row("reduce", _prepare, _reduce), ("map", _map))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter, methodcaller
 
 import numpy as np
@@ -106,12 +106,19 @@ def _concatenate(instruction: HloInstruction) -> Kernel:
 
 
 def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    operand, fill = operands
-    out = np.full(instruction.shape.dims, fill, fill.dtype)
+    return padded(operands[0], operands[1], instruction.attrs["padding"])
+
+
+def padded(operand: Array, fill: Array, edges: Sequence[tuple[int, int, int]]) -> Array:
+    """Return the operand with (low, high, interior) elements of `fill` per dimension; negative edges cut elements off."""
+    dims = [
+        low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in zip(operand.shape, edges, strict=True)
+    ]
+    out = np.full(dims, fill, operand.dtype)
     source: list[slice] = []
     target: list[slice] = []
-    for size, out_size, (low, _high, interior) in zip(operand.shape, out.shape, instruction.attrs["padding"], strict=True):
-        # Element i lands at low + i * step; negative edges cut elements off.
+    for size, out_size, (low, _high, interior) in zip(operand.shape, dims, edges, strict=True):
+        # Element i lands at low + i * step.
         step = interior + 1
         first = -(min(low, 0) // step)
         last = min(size, (out_size - 1 - low) // step + 1)
@@ -123,30 +130,43 @@ def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
     return out
 
 
-def clamped_start(starts: Sequence[int], dims: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
-    """Return the window of `sizes` whose start is moved into [0, dim - size] in every dimension."""
-    found: list[slice] = []
-    for start, dim, size in zip(starts, dims, sizes, strict=True):
-        first = max(0, min(start, dim - size))
-        found.append(slice(first, first + size))
-    return tuple(found)
+def _window(dims: Sequence[int], sizes: Sequence[int]) -> Callable[[Sequence[Array]], tuple[slice, ...]]:
+    """Return what makes the window of `sizes` from its start, which it moves into [0, dim - size] in every dimension.
+
+    The start is one scalar per dimension, or one array of all.
+    """
+    bounds = [(dim - size, size) for dim, size in zip(dims, sizes, strict=True)]
+
+    def window(starts: Sequence[Array]) -> tuple[slice, ...]:
+        numbers = starts[0].tolist() if len(starts) == 1 and starts[0].ndim else [start.item() for start in starts]
+        found: list[slice] = []
+        for start, (last, size) in zip(numbers, bounds, strict=True):
+            first = 0 if start < 0 else min(start, last)
+            found.append(slice(first, first + size))
+        return tuple(found)
+
+    return window
 
 
-def _starts(instruction: HloInstruction, first: int, operands: Sequence[Array]) -> list[int]:
-    """Return the start indices: scalars from operand `first` on, or one operand of rank 1."""
-    if len(instruction.operands) == first + 1 and instruction.operands[first].shape.rank == 1:
-        return [int(start) for start in operands[first]]
-    return [int(start) for start in operands[first:]]
+def _dynamic_slice(instruction: HloInstruction) -> Kernel:
+    window = _window(instruction.operands[0].shape.dims, instruction.shape.dims)
+
+    def kernel(operand: Array, *starts: Array) -> Array:
+        # The ellipsis keeps an array without dimensions an array.
+        return operand[(*window(starts), ...)]
+
+    return kernel
 
 
-def _dynamic_slice(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return operands[0][clamped_start(_starts(instruction, 1, operands), operands[0].shape, instruction.shape.dims)]
+def _dynamic_update_slice(instruction: HloInstruction) -> Kernel:
+    window = _window(instruction.shape.dims, instruction.operands[1].shape.dims)
 
+    def kernel(operand: Array, update: Array, *starts: Array) -> Array:
+        out = operand.copy()
+        out[window(starts)] = update
+        return out
 
-def _dynamic_update_slice(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    out = operands[0].copy()
-    out[clamped_start(_starts(instruction, 2, operands), out.shape, operands[1].shape)] = operands[1]
-    return out
+    return kernel
 
 
 def _copy(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
@@ -164,7 +184,7 @@ EVALUATE = table(
     prepared_row("slice", _slice),
     prepared_row("concatenate", _concatenate),
     arrays_row("pad", _pad),
-    arrays_row("dynamic-slice", _dynamic_slice),
-    arrays_row("dynamic-update-slice", _dynamic_update_slice),
+    prepared_row("dynamic-slice", _dynamic_slice),
+    prepared_row("dynamic-update-slice", _dynamic_update_slice),
     ("copy", _copy),
 )

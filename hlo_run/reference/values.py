@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
@@ -28,6 +29,7 @@ CHUNK_ELEMENTS = 1 << 15
 # From here on a second core is worth the start of a thread.
 THREADED_ELEMENTS = 1 << 19
 _MOST_THREADS = 8
+_thread = threading.local()
 
 
 class Calls(Protocol):
@@ -145,12 +147,21 @@ def widen(array: Array, dtype: DType) -> Array:
 
 
 def narrow(array: Array, dtype: DType) -> Array:
-    """Round to `dtype`: nearest even for floats (by way of f32 for the narrow ones), wrapping for ints."""
+    """Round to `dtype`: nearest even for floats, wrapping for ints."""
     if array.dtype == dtype.numpy:
         return array
     if dtype.is_float and dtype.bits < 16 and array.dtype != np.float32:
-        array = array.astype(np.float32)
+        array = _odd_float32(array) if array.dtype == np.float64 else array.astype(np.float32)
     return array.astype(dtype.numpy)
+
+
+def _odd_float32(array: Array) -> Array:
+    """Round to f32 so that rounding again is as rounding once: towards zero, with the last bit set where that lost something."""
+    near = array.astype(np.float32)
+    bits = near.view(np.uint32)
+    is_inexact = (near != array) & ~np.isnan(array)
+    is_outside = is_inexact & (np.abs(near) > np.abs(array))
+    return np.where(is_inexact, (bits - is_outside) | np.uint32(1), bits).astype(np.uint32).view(np.float32)
 
 
 def quiet() -> np.errstate:
@@ -181,7 +192,7 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
     if count < THREADED_ELEMENTS:
         fill(0, count)
     else:
-        _in_threads(fill, count)
+        in_threads(fill, count)
     return out.reshape(dims)
 
 
@@ -196,11 +207,17 @@ def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
     return kernel
 
 
-def _in_threads(fill: Callable[[int, int], None], count: int) -> None:
-    """Call `fill` on as many parts as there are cores; numpy lets other threads run while it works."""
-    workers = min(os.cpu_count() or 1, _MOST_THREADS)
+def in_threads(fill: Callable[[int, int], None], count: int) -> None:
+    """Call `fill` on as many parts of `count` as there are cores; numpy lets other threads run while it works.
+
+    What runs in such a thread already goes on alone.
+    """
+    workers = 1 if getattr(_thread, "is_worker", False) else min(os.cpu_count() or 1, _MOST_THREADS)
+    if workers == 1:
+        fill(0, count)
+        return
     step = -(-count // workers)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers, initializer=lambda: setattr(_thread, "is_worker", True)) as pool:
         for future in [pool.submit(fill, start, min(start + step, count)) for start in range(0, count, step)]:
             future.result()
 

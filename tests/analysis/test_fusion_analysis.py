@@ -19,7 +19,8 @@ def test_printed_form_names_roots_heroes_and_reasons() -> None:
         "fusion fusion.1: transpose emitter\n"
         "  root c = f32[36,40]{1,0}, hero t\n"
         "  root n = bf16[40,36]{1,0}, hero itself\n"
-        "  transpose t: [40, 36] -> [36, 40], permutation [1, 0]\n"
+        "  transpose t: [40, 36] -> [36, 40], permutation [1, 0], packed by 2, 40 rows of 36 columns\n"
+        "  reduction? no: no hero is a reduce\n"
         "  transpose? yes: t exchanges elements in a tile"
     ).replace("fusion.1", fusion_analysis(text).fusion.name)
 
@@ -53,10 +54,10 @@ def test_reasons_against_a_transpose(rest: str, reason: str) -> None:
     assert reason in str(decision)
 
 
-def test_heroes_without_emitter_of_their_own_are_told() -> None:
-    analysis = fusion_analysis("f { p = f32[8] parameter(0) ROOT c = f32[16] concatenate(p, p), dimensions={0} }")
+def test_reasons_against_a_concatenate() -> None:
+    analysis = fusion_analysis("f { p = f32[8] parameter(0) ROOT c = f32[40] concatenate(p, p, p, p, p), dimensions={0} }")
     assert analysis.kind == "loop"
-    assert "concatenate? no: c" in str(analysis)
+    assert "concatenate? no: c has 5 operands" in str(analysis)
 
 
 @pytest.mark.parametrize(

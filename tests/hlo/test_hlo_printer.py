@@ -10,7 +10,16 @@ import pytest
 
 import hlo_run
 from hlo_run.hlo.attributes import WindowDim
-from hlo_run.hlo.printer import DEFAULT, DUMP, SHORT_PARSABLE, PrintOptions, instruction_to_string, module_to_string
+from hlo_run.hlo.printer import (
+    CANONICAL,
+    DEFAULT,
+    DUMP,
+    SHORT_PARSABLE,
+    PrintOptions,
+    computation_to_string,
+    instruction_to_string,
+    module_to_string,
+)
 from hlo_run.hlo.wrap import wrap_bare_module
 
 # `==== name`, the text, `---- default` and `---- short`: what XLA (jaxlib 0.10.2) prints for it.
@@ -152,3 +161,16 @@ def test_wrapped_module_prints_and_reads_back() -> None:
     module = wrap_bare_module(hlo_run.parse(text))
     once = module_to_string(module)
     assert module_to_string(hlo_run.parse(once)) == once
+
+
+def test_bodies_nested_at_any_depth_print_in_each_other() -> None:
+    # Deeper than Python's recursion goes; each body is printed once by itself and in all those around it.
+    text = "n0 { p = f32[] parameter(0) }\n" + "".join(
+        f"n{number} {{ p = f32[] parameter(0)\n ROOT c = f32[] call(p), to_apply=n{number - 1} }}\n" for number in range(1, 1500)
+    )
+    module = hlo_run.parse(text)
+    outermost = computation_to_string(module.computations[-1], CANONICAL)
+    lines = outermost.splitlines()
+    innermost = next(number for number, line in enumerate(lines) if line.strip() == "ROOT tmp_0 = f32[] parameter(0)")
+    assert lines[innermost - 1] == "  " * 1499 + "{"
+    assert lines[-1] == "}"

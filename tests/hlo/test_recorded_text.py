@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from xla_print_options import OPTIONS, as_xla_prints
 
+import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.parser import parse_module
-from hlo_run.hlo.printer import CANONICAL, DEFAULT, FINGERPRINT, FULL, SHORT_PARSABLE
+from hlo_run.hlo.print_options import FULL
 from hlo_run.ops.infer import fill_shapes
 
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"
-_OPTIONS = {
-    "default": DEFAULT,
-    "short_parsable": SHORT_PARSABLE,
-    "canonical": CANONICAL,
-    "fingerprint": FINGERPRINT,
-    "no_layout": replace(DEFAULT, layouts=False, operand_shapes=True, compact_operands=True),
-    "no_ids": replace(DEFAULT, ids=False, metadata=False, backend_config=False, indent=1),
+# What XLA itself does not read back: a frame of tables that are not there.
+_LOST = "negate(f32[4,4] a), metadata={stack_frame_id=3}"
+_FEWER_OPTIONS = {
+    "literals.cases": ("default", "short_parsable"),
+    "opcodes.cases": ("default", "short_parsable", "fingerprint", "no_ids"),
 }
 _FILES = sorted(file.name for file in _FOLDER.glob("*.cases"))
 
@@ -32,8 +32,10 @@ def _entries(name: str) -> list[dict[str, Any]]:
 
 
 def _read(text: str) -> HloModule:
+    """Read `text` as far as XLA's parser does: whether written shapes fit their instructions is its verifier's question."""
     module = parse_module(text)
-    fill_shapes(module)
+    with suppress(HloRunError):
+        fill_shapes(module)
     return module
 
 
@@ -50,13 +52,9 @@ def test_what_xla_prints_we_print(name: str) -> None:
         if entry["status"] != "ok":
             continue
         module = _read(entry["text"])
-        for label, options in _OPTIONS.items() if name != "literals.cases" else [("default", DEFAULT)]:
+        for label in _FEWER_OPTIONS.get(name, OPTIONS):
             expected = entry["printed"].get(label, entry["printed"]["default"])
-            found = module.to_string(options)
-            if options.large_constants:
-                # XLA prints -0, which nobody reads as a negative zero, and a module's name bare; ours must read back.
-                found = found.replace("-0.0", "-0").replace("HloModule %", "HloModule ")
-            assert found == expected, (label, entry["text"])
+            assert as_xla_prints(module, label) == expected, (label, entry["text"])
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -65,14 +63,13 @@ def test_what_xla_refuses_we_refuse(name: str) -> None:
     assert len(refused) > 10
     for text in refused:
         with pytest.raises(HloRunError):
-            _read(text)
+            hlo_run.parse(text)
 
 
 @pytest.mark.parametrize("name", _FILES)
 def test_full_text_reads_back(name: str) -> None:
     for entry in _entries(name):
-        # XLA reads `#(f32)` and prints `#(invalid)`, which it does not read.
-        if entry["status"] == "ok" and "#(f32)" not in entry["text"]:
+        if entry["status"] == "ok" and _LOST not in entry["text"]:
             module = _read(entry["text"])
             again = _read(module.to_string(FULL))
             assert again.to_string(FULL) == module.to_string(FULL), entry["text"]

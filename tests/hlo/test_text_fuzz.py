@@ -43,7 +43,7 @@ def test_any_text_ends_in_a_module_or_an_error_of_ours(text: str) -> None:
     text_mutations.check(f"HloModule m\nENTRY e {{ {text} }}")
 
 
-@pytest.mark.parametrize("number", [11, 5_003, 70_001, 900_006])
+@pytest.mark.parametrize("number", [11, 900_006])
 @pytest.mark.parametrize("which", sorted(_NESTING))
 def test_deep_nesting_ends_in_a_module_or_an_error_of_ours(which: int, number: int) -> None:
     text_mutations.check(text_mutations.mutate(_TEXTS[number % len(_TEXTS)], [(which, number)]))

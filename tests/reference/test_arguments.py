@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from reference_running import Array
 
 import hlo_run
@@ -373,3 +375,54 @@ def test_long_arguments_are_one_stream(shape: str) -> None:
     count = len(values) // 2
     dtype = shape.partition("[")[0]
     assert values[:count].tolist() == np.ravel(_argument(f"{dtype}[{count}]")).astype(np.float64).tolist()
+
+
+INTEGERS = [name for name, row in DTYPES.items() if row.is_integer]
+_seeds = st.integers(-(2**63), 2**63 - 1)
+_slices = st.lists(
+    st.integers(1, 300).flatmap(lambda size: st.tuples(st.just(size), st.integers(1, size))), min_size=1, max_size=3
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_slices, st.sampled_from([name for name in INTEGERS if DTYPES[name].bits >= 8]), _seeds)
+def test_every_start_of_a_slice_lets_it_fit(sizes: list[tuple[int, int]], dtype: str, seed: int) -> None:
+    """Also where the type ends before the array does."""
+    dims, window = (",".join(str(pair[part]) for pair in sizes) for part in (0, 1))
+    starts = [f"start{number}" for number in range(len(sizes))]
+    lines = [f"{name} = {dtype}[] parameter({number + 1})" for number, name in enumerate(starts)]
+    module = hlo_run.parse(
+        f"HloModule m\nENTRY e {{\n  x = f32[{dims}] parameter(0)\n  " + "\n  ".join(lines) + "\n"
+        f"  ROOT d = f32[{window}] dynamic-slice(x, {', '.join(starts)}), dynamic_slice_sizes={{{window}}}\n}}"
+    )
+    found = [int(np.asarray(value).astype(object)) for value in make_fake_arguments(module, seed)[1:]]
+    assert all(0 <= start <= size - part for start, (size, part) in zip(found, sizes, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(INTEGERS), st.integers(0, 300), st.booleans(), _seeds)
+def test_keys_are_distinct_while_there_are_fewer_than_the_largest_number(dtype: str, count: int, stable: bool, seed: int) -> None:
+    text = SORT.replace("s32", dtype).replace("101", str(count))
+    if stable:
+        text = text.replace("to_apply", "is_stable=true, to_apply")
+    keys = np.asarray(make_fake_arguments(hlo_run.parse(text), seed)[0]).astype(object).tolist()
+    row = DTYPES[dtype]
+    highest = (1 << (row.bits - row.is_signed)) - 1
+    lowest = -highest - 1 if row.is_signed else 0
+    assert all(lowest <= key <= highest for key in keys)
+    if count < highest:
+        first = count // 2 - count if row.is_signed else 0
+        assert sorted(keys) == list(range(first, first + count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([name for name, row in DTYPES.items() if row.is_float and row.bits > 4]), st.integers(0, 2000), _seeds)
+def test_ordinary_floats_stay_in_their_range_for_every_seed(dtype: str, count: int, seed: int) -> None:
+    values: Array = _argument(f"{dtype}[{count}]", seed).astype(np.float64)
+    # The ends are rounded to the type, so a narrow one may hold its number next to 0.2.
+    with np.errstate(all="ignore"):
+        low, high = (float(np.float32(end).astype(DTYPES[dtype].numpy).astype(np.float64)) for end in (-0.1, 0.2))
+    if dtype == "f8e8m0fnu":
+        low = 0.0
+    assert all(low <= value <= high for value in values.tolist())
+    assert dtype not in ("f32", "f64") or all(value < 0.2 for value in values.tolist())

@@ -39,13 +39,15 @@ def atomic(
     item_bytes = operands[0].dtype.itemsize
     flat = tuple(lanes.flat(operand) for operand in operands)
     old = np.empty(lanes.count, operands[0].dtype)
+    # Bits beside those that are set matter only to who asks for the old value.
+    sets_bits = operation in ("and", "or") and not wants_old
     if isinstance(pointer, MixedPointer):
         for selection, part in pointer.atomic_parts():
-            view, index = part.atomic_items(displacement, item_bytes, line)
+            view, index = part.atomic_items(displacement, item_bytes, line, sets_bits)
             values = tuple(value[selection] for value in flat)
             old[selection] = _apply(view, index, operation, type_name, values, wants_old)
     else:
-        view, index = pointer.atomic_items(displacement, item_bytes, line)
+        view, index = pointer.atomic_items(displacement, item_bytes, line, sets_bits)
         old[:] = _apply(view, index, operation, type_name, flat, wants_old)
     return old.reshape(lanes.shape)
 

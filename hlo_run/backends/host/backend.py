@@ -21,7 +21,7 @@ from hlo_run.artifact import (
     KernelThunk,
     Thunk,
 )
-from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS, KernelStatistics, make_observer
+from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS, make_observer
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import check_launch, run_kernel
 from hlo_run.backends.host.jit.engine import JitEngine, JitFault, has_loops
@@ -30,6 +30,7 @@ from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import Program, compile_graph, numbered_variables
 from hlo_run.backends.host.ptx import Relocation, Variable
 from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported, UsageError
@@ -56,7 +57,7 @@ class _LoadedKernel:
 class HostBackend:
     """Runs executables on the CPU. Programs are kept per PTX text, so a second run of the same kernel starts at once.
 
-    `checks` names what is watched besides bounds, alignment and barriers, which always are: `race`, `statistics`.
+    `checks` names what is watched besides bounds and alignment, which always are: names of `CHECKS`, or `all`.
     A run is stopped after `timeout_seconds` (0: never). `statistics` describes the last run's launches in order, where
     the check of that name was asked for. `engine` is one of `ENGINES`: auto takes the JIT for launches that seem long, but for
     kernels that it cannot do or where a check was asked for. With `in_order`, atomics on floats take effect block by block.
@@ -65,9 +66,10 @@ class HostBackend:
     def __init__(
         self, checks: Iterable[str] = (), timeout_seconds: float = 0.0, engine: str = "auto", in_order: bool = False
     ) -> None:
-        self._checks = frozenset(checks)
-        if unknown := sorted(self._checks - CHECKS):
-            raise UsageError(f"unknown host check '{unknown[0]}'", hint=f"choose from {', '.join(sorted(CHECKS))}")
+        named = frozenset(checks)
+        if unknown := sorted(named - CHECKS - {"all"}):
+            raise UsageError(f"unknown host check '{unknown[0]}'", hint=f"choose from {', '.join(sorted(CHECKS))}, all")
+        self._checks = CHECKS if "all" in named else named
         if engine not in ENGINES:
             raise UsageError(f"unknown host engine '{engine}'", hint=f"choose from {', '.join(ENGINES)}")
         if engine == "jit" and self._checks - ALWAYS_ON:
@@ -103,11 +105,12 @@ class HostBackend:
         run.place(arguments)
         for thunk in executable.thunks:
             run.thunk(thunk)
+        run.check_result()
         self.statistics = tuple(run.statistics)
         return result_literal(executable, run.read)
 
     def report(self) -> str:
-        """Return the statistics of the last run, one line per launch; nothing if they were not asked for."""
+        """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
         return "\n".join(map(str, self.statistics))
 
     # ---- kernels ------------------------------------------------------------------------------------------------
@@ -163,9 +166,12 @@ class _Run:
         self._checks = checks
         self._deadline = deadline
         self._memory: dict[int, Bytes] = {}
+        self._written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
         self._kernels: dict[str, _LoadedKernel] = {}
         # The caller's arrays stay as they are, and no result shares memory with them.
-        self._own = frozenset((*_written_allocations(executable.thunks), *_allocations(executable.result)))
+        self._own = frozenset(
+            (*_written_allocations(executable.thunks), *(piece.allocation for piece in _slices(executable.result)))
+        )
         self.statistics: list[KernelStatistics] = []
 
     # ---- memory -------------------------------------------------------------------------------------------------
@@ -191,6 +197,10 @@ class _Run:
             raise DeviceError(f"no memory for allocation {allocation.index} of {allocation.size_bytes} bytes") from error
         for piece, data in given:
             memory[piece.offset_bytes : piece.offset_bytes + data.size] = data
+        if "init" in self._checks:
+            written = self._written[allocation.index] = np.zeros(memory.size, np.bool_)
+            for piece, data in given:
+                written[piece.offset_bytes : piece.offset_bytes + data.size] = True
         return memory
 
     def read(self, piece: BufferSlice) -> Bytes:
@@ -208,6 +218,26 @@ class _Run:
                 self._launch(thunk)
             case CopyThunk():
                 self.read(thunk.destination)[:] = self.read(thunk.source)
+                self._copy_written(thunk.source, thunk.destination)
+
+    def _copy_written(self, source: BufferSlice, destination: BufferSlice) -> None:
+        known = self._written.get(source.allocation)
+        start, end = source.offset_bytes, source.offset_bytes + source.size_bytes
+        if (target := self._written.get(destination.allocation)) is not None:
+            first = destination.offset_bytes
+            target[first : first + destination.size_bytes] = True if known is None else known[start:end]
+
+    def check_result(self) -> None:
+        """Raise a DeviceError if `init` is checked and some of the result was never written."""
+        for piece in _slices(self._executable.result):
+            written = self._written.get(piece.allocation)
+            part = np.ones(1, np.bool_) if written is None else written[piece.offset_bytes :][: piece.size_bytes]
+            if not part.all():
+                missing = int(np.count_nonzero(~part))
+                message = (
+                    f"uninitialised result: nothing has written byte {int(np.argmin(part))} of an array of {piece.size_bytes}"
+                )
+                raise DeviceError(message, notes=(f"{missing} of its bytes are missing",))
 
     def _launch(self, thunk: KernelThunk) -> None:
         loaded = self._load(thunk.kernel)
@@ -218,7 +248,7 @@ class _Run:
             loaded.source_lines,
             {**regions, **loaded.variables},
             parameters,
-            make_observer(self._checks, statistics),
+            make_observer(self._checks, loaded.graph, statistics),
         )
         check_launch(loaded.graph, launch)
         self._backend.launch(loaded.graph, launch, self._deadline)
@@ -232,14 +262,18 @@ class _Run:
         for number, argument in enumerate(thunk.arguments):
             piece = argument.slice
             end = piece.offset_bytes + piece.size_bytes
-            regions[number + 1] = Region(
+            written = self._written.get(piece.allocation)
+            region = regions[number + 1] = Region(
                 f"argument {number} (allocation {piece.allocation})",
                 "global",
                 self._memory[piece.allocation],
                 piece.offset_bytes,
                 end,
                 writable=argument.written,
+                written=written,
             )
+            if written is not None:
+                written[end : region.word_high] = True  # the last word of packed data is read whole
             address = ((number + 1) << NUMBER_SHIFT) + piece.offset_bytes
             parameters.append(np.full((1, 1), address, np.uint64))
         return regions, parameters
@@ -286,9 +320,9 @@ def _written_allocations(thunks: Sequence[Thunk]) -> Iterable[int]:
                 yield thunk.destination.allocation
 
 
-def _allocations(tree: ArrayTree) -> Iterable[int]:
+def _slices(tree: ArrayTree) -> Iterable[BufferSlice]:
     if isinstance(tree, ArraySpec):
-        yield tree.slice.allocation
+        yield tree.slice
         return
     for part in tree:
-        yield from _allocations(part)
+        yield from _slices(part)

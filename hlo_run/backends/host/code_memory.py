@@ -27,6 +27,11 @@ def _item_type(type_name: str) -> str:
     return type_name if type_name[0] in "su" and type_name[1:].isdigit() else f"u{8 * TYPE_BYTES[type_name]}"
 
 
+def _strength(op: Operation) -> str:
+    """Return the argument that says that an access may meet those of other threads."""
+    return ", True" if op.flags & {"relaxed", "acquire", "release", "volatile", "mmio"} else ""
+
+
 def _load(w: CodeWriter, op: Operation) -> None:
     target, address = op.operands
     if op.type == "b128":
@@ -37,7 +42,7 @@ def _load(w: CodeWriter, op: Operation) -> None:
     pointer, displacement = w.pointer(address, _space(op))
     item, size = _item_type(op.type), TYPE_BYTES[op.type]
     if not isinstance(target, Vector):
-        loaded = w.temporary(f"{pointer}.load({displacement}, {size}, {op.line})")
+        loaded = w.temporary(f"{pointer}.load({displacement}, {size}, {op.line}{_strength(op)})")
         _define_loaded(w, target, loaded, item)
         return
     names = [w.fresh() for _ in target.elements]
@@ -83,7 +88,7 @@ def _store(w: CodeWriter, op: Operation) -> None:
     pointer, displacement = w.pointer(address, _space(op))
     elements = source.elements if isinstance(source, Vector) else (source,)
     names = ", ".join(_bits(w, element, op.type) for element in elements)
-    w.emit(f"{pointer}.store(({names},), {displacement}, {TYPE_BYTES[op.type]}, {op.line})")
+    w.emit(f"{pointer}.store(({names},), {displacement}, {TYPE_BYTES[op.type]}, {op.line}{_strength(op)})")
 
 
 _HALVES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -176,7 +181,7 @@ def _activemask(w: CodeWriter, op: Operation) -> None:
 def _bar(w: CodeWriter, op: Operation) -> None:
     """A barrier is done when its block begins: what is left is to tell the checks, and the reduction of `bar.red`."""
     if "warp" in op.flags:
-        w.emit("pass_warp_barrier(s)")
+        w.emit(f"pass_warp_barrier(s, {op.line})")
         return
     operands = list(op.operands)
     reduction = op.choice("popc", "and", "or") if "red" in op.flags else ""

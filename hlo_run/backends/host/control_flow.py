@@ -33,12 +33,16 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Go to `taken` where the predicate `register` holds (does not hold, if `negated`), else to `otherwise`."""
+    """Go to `taken` where the predicate `register` holds (does not hold, if `negated`), else to `otherwise`.
+
+    `guards` says that nothing jumps: block `taken` is one guarded instruction.
+    """
 
     register: str
     negated: bool
     taken: int
     otherwise: int
+    guards: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,7 @@ class _Blocks:
         if draft.skips_next:
             guard = draft.skips_next.instruction.guard
             assert guard is not None, "only guarded instructions are skipped"
-            return Branch(guard.register.name, guard.negated, index + 1, index + 2)
+            return Branch(guard.register.name, guard.negated, index + 1, index + 2, guards=True)
         jump = draft.jump
         if jump is None:
             return Jump(index + 1)

@@ -111,6 +111,8 @@ class _ChunkRun:
     def _step(self, group: _Group, block: CompiledBlock) -> None:
         """Run one block and send the group where it goes next."""
         decision = block.function(group.lanes, group.registers)
+        if group.lanes.observer is not None:
+            group.lanes.observer.step(group.lanes, block.block, decision)
         match block.block.terminator:
             case Jump(target):
                 group.place = target

@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
-from hlo_run.backends.host.memory import AccessObserver, Pointer, Region, mixed_or_single
+from hlo_run.backends.host.memory import Pointer, Region, mixed_or_single
+from hlo_run.backends.host.observer import Observer
+from hlo_run.backends.host.origins import origin
 from hlo_run.errors import DeviceError, Where
 from hlo_run.target import WARP_THREADS
 
@@ -34,7 +36,7 @@ class Launch:
     source_lines: list[str]
     regions: dict[int, Region]
     parameters: list[Array]
-    observer: AccessObserver | None = None
+    observer: Observer | None = None
 
     @property
     def block_threads(self) -> int:
@@ -51,7 +53,16 @@ class Launch:
         text = self.source_lines[line - 1] if 0 < line <= len(self.source_lines) else ""
         column = len(text) - len(text.lstrip()) + 1
         place = f"kernel '{self.kernel.name}', PTX line {line}" + (f", {where}" if where else "")
-        raise DeviceError(f"{message} ({place})", Where(f"{self.kernel.name}.ptx", line, column, text), notes=notes)
+        source = origin(self.source_lines, line)
+        hint = "" if source else "--host_check says which HLO instruction it is"
+        notes = (*notes, f"the PTX line comes from {source}") if source else notes
+        raise DeviceError(f"{message} ({place})", Where(f"{self.kernel.name}.ptx", line, column, text), hint, notes)
+
+    def describe(self, thread: int) -> str:
+        """Name a thread and its block; threads of a launch are numbered block by block."""
+        block, number = divmod(thread, self.block_threads)
+        kernel = self.kernel
+        return f"thread {_coordinates(number, kernel.block)} of block {_coordinates(block, kernel.grid)}"
 
 
 class Chunk:
@@ -62,6 +73,7 @@ class Chunk:
         self.first_block = first_block
         self.block_count = block_count
         self.threads = launch.block_threads
+        self.first_thread = first_block * self.threads
         self.shared = shared
         self.local = local
         self.alive = np.ones(block_count * self.threads, np.bool_)
@@ -118,11 +130,7 @@ class Lanes:
 
     def describe(self, index: int) -> str:
         """Name the thread and block of the lane at a flat index of this group."""
-        lane = int(self.flat_ids[index])
-        block = self.chunk.first_block + lane // self.chunk.threads
-        thread = lane % self.chunk.threads
-        kernel = self.launch.kernel
-        return f"thread {_coordinates(thread, kernel.block)} of block {_coordinates(block, kernel.grid)}"
+        return self.launch.describe(self.chunk.first_thread + int(self.flat_ids[index]))
 
     def special(self, name: str) -> Array:
         """Return the value of a special register, without its `%`."""

@@ -2,16 +2,17 @@
 
 A global address carries a buffer's number in its upper bits (`NUMBER_SHIFT`), so that it says by itself which buffer it
 was made from: an access outside is a fault even where other memory lies there (offsets are signed, so one below a buffer still
-counts as that buffer's). Shared and local memory have numbers of
-their own for generic addresses.
+counts as that buffer's). Shared and local memory have numbers of their own for generic addresses.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hlo_run.backends.host.observer import Access
 
 if TYPE_CHECKING:
     from hlo_run.backends.host.lanes import Lanes
@@ -38,31 +39,27 @@ def poisoned(size_bytes: int) -> NDArray[np.uint8]:
     return np.full((size_bytes + 1) // 2, POISON).view(np.uint8)[:size_bytes]
 
 
-class AccessObserver(Protocol):
-    """Is told of every access that is within bounds; addresses are flat, one per lane, relative to the region."""
-
-    def access(
-        self, lanes: Lanes, region: Region, addresses: Offsets, size_bytes: int, kind: str, line: int, values: Array | None
-    ) -> None:
-        """`kind` is load, store or atomic; `values` are what a store writes, a row per lane and a column per item."""
-        ...
-
-    def barrier(self, lanes: Lanes, scope: str) -> None:
-        """All threads of the blocks (or of the warps: `scope` says which) of `lanes` have met."""
-        ...
-
-
 class Region:
     """A piece of memory that one kind of pointer reaches.
 
     `low` and `high` bound the offsets that may be accessed. Loads and atomics of a word may reach over them to the end of
     the word: that is how 16-bit and smaller atomics are made of 32-bit ones, and no GPU minds.
     `copy_bytes` is the distance between the copies that blocks (shared memory) or threads (local memory) have, 0 for
-    memory that all see.
+    memory that all see. `written` says of each byte of `data` whether anything was ever written there; None where
+    everything was, or where nobody keeps account.
     """
 
     def __init__(
-        self, name: str, space: str, data: NDArray[np.uint8], low: int, high: int, *, writable: bool = True, copy_bytes: int = 0
+        self,
+        name: str,
+        space: str,
+        data: NDArray[np.uint8],
+        low: int,
+        high: int,
+        *,
+        writable: bool = True,
+        copy_bytes: int = 0,
+        written: NDArray[np.bool_] | None = None,
     ) -> None:
         self.name = name
         self.space = space
@@ -71,6 +68,7 @@ class Region:
         self.writable = writable
         self.copy_bytes = copy_bytes
         self.data = data
+        self.written = written
         self.word_low = low // 4 * 4
         self.word_high = max(high, min(-(-high // 4) * 4, data.size)) if high > low else high
         self._views: dict[int, Array] = {}
@@ -92,6 +90,8 @@ class Region:
     def reset(self) -> None:
         """Forget what was written to copies."""
         self.data.view(np.uint16)[:] = POISON
+        if self.written is not None:
+            self.written[:] = False
 
 
 class Pointer:
@@ -148,13 +148,24 @@ class Pointer:
     def _per_lane(self, values: Array) -> Array:
         return self.lanes.flat(values) if self._selection is None else values.reshape(-1)
 
-    def _observe(self, displacement: int, size_bytes: int, kind: str, line: int, values: tuple[Array, ...] = ()) -> None:
+    def _observe(
+        self,
+        displacement: int,
+        size_bytes: int,
+        kind: str,
+        line: int,
+        *,
+        strong: bool = False,
+        reads: bool = True,
+        values: tuple[Array, ...] = (),
+    ) -> None:
         observer = self.lanes.observer
         if observer is None:
             return
         lanes = self.lanes if self._selection is None else self.lanes.subset(_mask(self.lanes.count, self._selection))
         flat = np.stack([self._per_lane(value) for value in values], axis=1) if values else None
-        observer.access(lanes, self.region, self._per_lane(self.offsets + displacement), size_bytes, kind, line, flat)
+        addresses = self._per_lane(self.offsets + displacement)
+        observer.access(Access(lanes, self.region, addresses, size_bytes, kind, line, reads, strong, flat))
 
     def index(self, displacement: int, item_bytes: int) -> Offsets:
         """Return the item numbers in the region's view."""
@@ -168,10 +179,10 @@ class Pointer:
 
     # ---- accesses -----------------------------------------------------------------------------------------------
 
-    def load(self, displacement: int, item_bytes: int, line: int) -> Array:
+    def load(self, displacement: int, item_bytes: int, line: int, strong: bool = False) -> Array:
         """Return one item per lane."""
         self.check(displacement, item_bytes, "load", line)
-        self._observe(displacement, item_bytes, "load", line)
+        self._observe(displacement, item_bytes, "load", line, strong=strong)
         return self._take(displacement, item_bytes)
 
     def _take(self, displacement: int, item_bytes: int) -> Array:
@@ -207,11 +218,11 @@ class Pointer:
             items += [np.ascontiguousarray(parts[..., number]) for number in range(unit // item_bytes)]
         return tuple(items)
 
-    def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int) -> None:
+    def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
         """Write consecutive items per lane; where lanes write the same place, the last lane's value stays."""
         total = item_bytes * len(values)
         self.check(displacement, total, "store", line)
-        self._observe(displacement, total, "store", line, values)
+        self._observe(displacement, total, "store", line, strong=strong, reads=False, values=values)
         shape = np.broadcast_shapes(self.offsets.shape, *(value.shape for value in values))
         unit = min(total, 16)
         per_unit = unit // item_bytes
@@ -227,10 +238,13 @@ class Pointer:
             index = self.index(displacement + start * item_bytes, unit)
             self.region.view(unit)[np.broadcast_to(index, shape)] = packed
 
-    def atomic_items(self, displacement: int, item_bytes: int, line: int) -> tuple[Array, Offsets]:
-        """Return (the region's view, a flat item number per lane) for a read-modify-write of every lane."""
+    def atomic_items(self, displacement: int, item_bytes: int, line: int, sets_bits: bool = False) -> tuple[Array, Offsets]:
+        """Return (the region's view, a flat item number per lane) for a read-modify-write of every lane.
+
+        `sets_bits`: the operation sets or clears some bits, whatever the others are.
+        """
         self.check(displacement, item_bytes, "atomic", line)
-        self._observe(displacement, item_bytes, "atomic", line)
+        self._observe(displacement, item_bytes, "atomic", line, strong=True, reads=not sets_bits)
         return self.region.view(item_bytes), self._per_lane(self.index(displacement, item_bytes))
 
 
@@ -241,8 +255,11 @@ class MixedPointer(Pointer):
         self.lanes = lanes
         self._parts = parts
 
-    def load(self, displacement: int, item_bytes: int, line: int) -> Array:
-        return self.load_vector(displacement, item_bytes, 1, line)[0]
+    def load(self, displacement: int, item_bytes: int, line: int, strong: bool = False) -> Array:
+        result = np.empty(self.lanes.count, _ITEM_TYPES[item_bytes])
+        for selection, pointer in self._parts:
+            result[selection] = pointer.load(displacement, item_bytes, line, strong).reshape(-1)
+        return result.reshape(self.lanes.shape)
 
     def load_vector(
         self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
@@ -253,10 +270,10 @@ class MixedPointer(Pointer):
                 result[selection] = part.reshape(-1)
         return tuple(result.reshape(self.lanes.shape) for result in results)
 
-    def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int) -> None:
+    def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
         flat = [self.lanes.flat(value) for value in values]
         for selection, pointer in self._parts:
-            pointer.store(tuple(value[selection] for value in flat), displacement, item_bytes, line)
+            pointer.store(tuple(value[selection] for value in flat), displacement, item_bytes, line, strong)
 
     def atomic_parts(self) -> list[tuple[Offsets, Pointer]]:
         """Return (which lanes, their pointer) for each region."""

@@ -210,13 +210,13 @@ def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:
     if threads is not None and (threads != lanes.chunk.threads).any():
         lanes.launch.fail("a barrier of some threads of a block is not supported", line, lanes.describe(0))
     if lanes.observer is not None:
-        lanes.observer.barrier(lanes, "block")
+        lanes.observer.barrier(lanes, "block", line)
 
 
-def _pass_warp_barrier(lanes: Lanes) -> None:
+def _pass_warp_barrier(lanes: Lanes, line: int) -> None:
     """Tell the checks of a `bar.warp.sync`."""
     if lanes.observer is not None:
-        lanes.observer.barrier(lanes, "warp")
+        lanes.observer.barrier(lanes, "warp", line)
 
 
 def _public(module: ModuleType) -> dict[str, Any]:

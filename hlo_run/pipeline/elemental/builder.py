@@ -8,25 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects import arith, scf
+from xdsl.dialects import arith, complex, scf
 from xdsl.dialects.builtin import (
     AnyFloat,
+    ArrayAttr,
     BytesAttr,
+    ComplexType,
     DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
     FloatAttr,
     IndexType,
     IntegerAttr,
     IntegerType,
     StringAttr,
     TensorType,
+    VectorType,
     i1,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from hlo_run.dialects.types import is_complex
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloInstruction
@@ -126,29 +132,54 @@ class IrBuilder:
                 # The sign bit makes the number negative, but for i1, whose constants are true and false.
                 signed = number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
                 return self._constant(type_, number.to_bytes(16, "little"), lambda: IntegerAttr(signed, type_))
+            case ComplexType():
+                return self.element(type_, np.asarray(value, np.complex128))
             case _:
                 with np.errstate(over="ignore"):
-                    return self.element(type_, np.asarray(value).astype(DTYPES[type_.name].numpy))
+                    return self.element(type_, np.asarray(value).astype(DTYPES[type_.name.lower()].numpy))
 
     def element(self, type_: Attribute, value: np.ndarray[Any, Any]) -> SSAValue:
         """Return the constant of one numpy element (rank 0), bit for bit but for the payload of a NaN."""
+        if is_complex(type_):
+            return self._complex(type_, value)
         if not isinstance(type_, AnyFloat):
             return self.constant(type_, int(value))
         # The bytes are the key: 0.0 == -0.0, but they are two constants.
         return self._constant(type_, value.tobytes(), lambda: FloatAttr(float(value), type_))
+
+    def _complex(self, type_: ComplexType[AnyFloat], value: np.ndarray[Any, Any]) -> SSAValue:
+        def make() -> Operation:
+            parts = ArrayAttr([FloatAttr(float(part), type_.element_type) for part in (value.real, value.imag)])
+            return complex.ConstantOp.create(result_types=(type_,), properties={"value": parts}, attributes=self._location)
+
+        return self._constant_op(type_, value.astype(np.complex128).tobytes(), make)
 
     def dense(self, type_: TensorType[Attribute], values: np.ndarray[Any, Any]) -> SSAValue:
         """Return a constant tensor in the default layout."""
         data = np.ascontiguousarray(values).tobytes()
         return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
 
+    def zeros(self, type_: VectorType[Attribute]) -> SSAValue:
+        """Return a constant vector of zeros, which are all bits zero in every element type."""
+        element = type_.get_element_type()
+        assert isinstance(element, FixedBitwidthType), "vectors are of integers and floats"
+        data = bytes(element.compile_time_size * prod(type_.get_shape()))
+        return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
+
     def index(self, value: int) -> SSAValue:
         return self.constant(INDEX, value)
 
     def _constant(self, type_: Attribute, key: bytes, make: Callable[[], Attribute]) -> SSAValue:
+        return self._constant_op(
+            type_,
+            key,
+            lambda: arith.ConstantOp.create(result_types=(type_,), properties={"value": make()}, attributes=self._location),
+        )
+
+    def _constant_op(self, type_: Attribute, key: bytes, make: Callable[[], Operation]) -> SSAValue:
         found = self._constants.get((type_, key))
         if found is None:
-            op = arith.ConstantOp.create(result_types=(type_,), properties={"value": make()}, attributes=self._location)
+            op = make()
             first = self.entry.first_op
             if first is None:
                 self.entry.add_op(op)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, complex
 from xdsl.dialects.builtin import Float32Type, IntegerType
 from xdsl.ir import Attribute, SSAValue
 
-from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.dtype import DTYPES, DType
 from hlo_run.pipeline.elemental.builder import IrBuilder
+from hlo_run.pipeline.elemental.types import element_type
 
 _I8 = IntegerType(8)
 _F32 = Float32Type()
+_PART = {"c64": "f32", "c128": "f64"}
 
 
 def widen(b: IrBuilder, condition: SSAValue) -> SSAValue:
@@ -25,6 +27,13 @@ def convert(b: IrBuilder, value: SSAValue, source: DType, target: DType, target_
     """
     if source is target:
         return value
+    if source.is_complex or target.is_complex:
+        return _convert_complex(b, value, source, target, target_type)
+    if is_small(source):
+        # They convert to f32 alone, which holds them exactly.
+        return convert(b, b.cast(arith.ExtFOp, value, _F32), DTYPES["f32"], target, target_type)
+    if is_small(target) and not source.is_float:
+        return b.cast(arith.TruncFOp, convert(b, value, source, DTYPES["f32"], _F32), target_type)
     if target.kind == "pred":
         zero = b.constant(value.type, 0)
         return widen(b, b.cmpf("une", value, zero) if source.is_float else b.cmpi("ne", value, zero))
@@ -36,6 +45,30 @@ def convert(b: IrBuilder, value: SSAValue, source: DType, target: DType, target_
         # PRED counts as signed here, which is the same for 0 and 1.
         return b.cast(arith.UIToFPOp if source.is_unsigned else arith.SIToFPOp, value, target_type)
     return resize(b, value, source.bits, target.bits, target_type, signed=source.is_signed)
+
+
+def is_small(dtype: DType) -> bool:
+    """True for floats of at most 8 bits, in which no arithmetic is done."""
+    return dtype.is_float and dtype.bits <= 8
+
+
+def _convert_complex(b: IrBuilder, value: SSAValue, source: DType, target: DType, type_: Attribute) -> SSAValue:
+    """A real number is the real part; of a complex number only that is kept by a real one. PRED asks for any part."""
+    if not target.is_complex:
+        part = DTYPES[_PART[source.name]]
+        real, imaginary = (b.cast(op, value, element_type(part.name)) for op in (complex.ReOp, complex.ImOp))
+        if target.kind == "pred":
+            zero = b.constant(real.type, 0)
+            return widen(b, b.binary(arith.OrIOp, b.cmpf("une", real, zero), b.cmpf("une", imaginary, zero)))
+        return convert(b, real, part, target, type_)
+    wanted = DTYPES[_PART[target.name]]
+    wanted_type = element_type(wanted.name)
+    if not source.is_complex:
+        real = convert(b, value, source, wanted, wanted_type)
+        return b.create(complex.CreateOp, (real, b.constant(wanted_type, 0)), type_)
+    part = DTYPES[_PART[source.name]]
+    parts = (b.cast(op, value, element_type(part.name)) for op in (complex.ReOp, complex.ImOp))
+    return b.create(complex.CreateOp, [convert(b, each, part, wanted, wanted_type) for each in parts], type_)
 
 
 def resize(b: IrBuilder, value: SSAValue, source_bits: int, bits: int, type_: Attribute, signed: bool) -> SSAValue:

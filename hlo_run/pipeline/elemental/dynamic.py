@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import lru_cache
 
 from xdsl.dialects import arith
 from xdsl.ir import SSAValue
 
 from hlo_run.dialects.arith_extra import IndexCastUIOp
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.indexing.expr import dim
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.variable import Variable
 from hlo_run.ops.index import runtime_values
 from hlo_run.pipeline.elemental.builder import INDEX, IrBuilder
 from hlo_run.pipeline.elemental.emission import Emission, EmissionContext, EmitStructured, Request, Values, element
 from hlo_run.pipeline.elemental.shaping import choose
 
 
-def _clamp(b: IrBuilder, value: SSAValue, high: int, signed: bool) -> SSAValue:
-    """Return an integer value as an index in [0, high]."""
+def clamp_start(b: IrBuilder, value: SSAValue, high: int, signed: bool) -> SSAValue:
+    """Return an integer value, the start of a slice, as an index in [0, high]."""
     if high <= 0:
         return b.index(0)
     if not signed:
         return b.binary(arith.MinUIOp, b.cast(IndexCastUIOp, value, INDEX), b.index(high))
     capped = b.binary(arith.MinSIOp, b.cast(arith.IndexCastOp, value, INDEX), b.index(high))
     return b.binary(arith.MaxSIOp, capped, b.index(0))
+
+
+@lru_cache(maxsize=1024)
+def _sum_map(size: int, last_start: int) -> IndexingMap:
+    window, start = Variable(Interval.of_size(size)), Variable(Interval(0, last_start))
+    return IndexingMap((window, start), (), (), (dim(0) + dim(1),))
+
+
+def add_start(b: IrBuilder, position: SSAValue, start: SSAValue, window_size: int, size: int) -> SSAValue:
+    """Return position plus start of a window of `window_size` in a dimension of `size`, as an index that maps know."""
+    return b.apply(_sum_map(window_size, size - window_size), (position, start))[0]
 
 
 def _starts(
@@ -38,7 +54,7 @@ def _starts(
             continue
         operand = instruction.operands[read.operand_number]
         value = yield from element(operand, b.apply(read.index, index))
-        starts.append(_clamp(b, value, size - window_size, operand.shape.dtype.is_signed))
+        starts.append(clamp_start(b, value, size - window_size, operand.shape.dtype.is_signed))
     return starts
 
 
@@ -95,7 +111,7 @@ def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
             place.insert(vector_dim, b.index(component))
         value = yield from element(indices, tuple(place))
         high = operand.shape.dims[dimension] - slice_sizes[dimension]
-        starts[dimension] = _clamp(b, value, high, indices.shape.dtype.is_signed)
+        starts[dimension] = clamp_start(b, value, high, indices.shape.dtype.is_signed)
     for dimension, indices_dim in zip(batching, attrs.get("start_indices_batching_dims", ()), strict=True):
         # The index vector's dimension is not among the batch dimensions.
         starts[dimension] = batch[indices_dim - (indices_dim > vector_dim)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from xdsl.dialects import arith, math
+from xdsl.dialects import arith, complex, math
 from xdsl.dialects.builtin import i1
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Operation, SSAValue
@@ -133,6 +133,10 @@ def _imaginary_part(b: IrBuilder, value: SSAValue) -> SSAValue:
     return b.constant(value.type, 0)
 
 
+def _make_complex(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
+    return b.create(complex.CreateOp, values, element_type(instruction.shape.element_type, instruction.where))
+
+
 def _clamp(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
     low, value, high = values
     larger = EMIT["maximum"](b, instruction, (low, value))
@@ -155,7 +159,7 @@ def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValu
     dtype = instruction.operands[0].shape.dtype
     match dtype.kind:
         case "float" if instruction.attrs.get("type") == "TOTALORDER":
-            keys = [integer.total_order_key(b, value, dtype.bits) for value in values]
+            keys = [integer.total_order_key(b, value) for value in values]
             return widen(b, b.cmpi(_integer_predicate(direction, "s"), *keys))
         case "float":
             return widen(b, b.cmpf(_FLOAT_PREDICATE[direction], left, right))
@@ -234,6 +238,7 @@ EMIT: dict[str, Emit] = dict(
         by_kind("is-finite", _bare(_is_finite)),
         by_kind("real", _identity),
         by_kind("imag", _bare(_imaginary_part)),
+        by_kind("complex", _make_complex),
         ("compare", _compare),
         ("select", _select),
         ("clamp", _clamp),

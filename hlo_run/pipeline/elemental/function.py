@@ -105,7 +105,7 @@ class KernelModule:
         """Emit what is called and return the module: the entry, subgraphs (users before producers), other functions."""
         while self._pending:
             partitioned, subgraph = self._pending.pop()
-            self._functions[subgraph] = self._emit(partitioned, subgraph)
+            self._functions[subgraph] = self._emit(partitioned, subgraph, self._signatures[subgraph].symbol)
         ordered = [
             self._functions[subgraph]
             for partitioned in self._partitions.values()
@@ -116,18 +116,34 @@ class KernelModule:
         set_index_bits(module, self.index_bits)
         return module
 
-    def _emit(self, partitioned: PartitionedComputation, subgraph: Subgraph) -> func.FuncOp:
+    def inline_scalars(self, b: IrBuilder, computation: HloComputation, values: Values) -> Values:
+        """Append the ops of a computation on scalars; returns its results. For bodies that must not be calls."""
+        partitioned = self.partition_of(computation)
+        subgraph = partitioned.subgraph_of[computation.root]
+        function = self._emit(partitioned, subgraph, subgraph.name)
+        block = function.body.block
+        for argument, value in zip(tuple(block.args), values, strict=True):
+            argument.replace_all_uses_with(value)
+        for op in tuple(block.ops):
+            op.detach()
+            if isinstance(op, func.ReturnOp):
+                results = tuple(op.operands)
+                op.erase()
+                return results
+            b.block.add_op(op)
+        raise AssertionError("a function ends in a return")
+
+    def _emit(self, partitioned: PartitionedComputation, subgraph: Subgraph, symbol: str) -> func.FuncOp:
         on_scalars = partitioned is not self.fused
         index_dims = () if on_scalars else result_shapes(subgraph.root)[0].dims
         ranges = [Interval.of_size(size) for size in index_dims]
         own_types = [_scalar_type(p) for p in partitioned.computation.parameters] if on_scalars else self.parameter_types
-        signature = self._signatures[subgraph]
         emitter = FunctionEmitter(self, partitioned, set(subgraph.instructions), own_types, ranges)
         values = emitter.element(subgraph.root, emitter.index_arguments)
         attributes: dict[str, Attribute] = {"llvm.linkage": _LINKAGE}
         if subgraph.is_no_compute:
             attributes["no_compute"] = _TRUE
-        return emitter.finish(signature.symbol, values, attributes)
+        return emitter.finish(symbol, values, attributes)
 
 
 def result_shapes(root: HloInstruction) -> tuple[Shape, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IntegerType
+from xdsl.dialects.builtin import FixedBitwidthType, IntegerType
 from xdsl.ir import Operation, SSAValue
 
 from hlo_run.pipeline.elemental.builder import IrBuilder
@@ -13,12 +13,9 @@ _POWER_ROUNDS = 6
 
 
 def bit_width(value: SSAValue) -> int:
-    """Return the width of an integer value."""
-    match value.type:
-        case IntegerType() as type_:
-            return type_.width.data
-        case _:
-            raise AssertionError("integer arithmetic is on integers")
+    """Return the width of an integer or float value."""
+    assert isinstance(value.type, FixedBitwidthType), "numbers have a width"
+    return value.type.bitwidth
 
 
 def divide_unsigned(b: IrBuilder, left: SSAValue, right: SSAValue) -> SSAValue:
@@ -131,8 +128,9 @@ def multiply_high(b: IrBuilder, left: SSAValue, right: SSAValue, signed: bool) -
     return b.cast(arith.TruncIOp, b.binary(arith.ShRUIOp, product, b.constant(wide, bits)), left.type)
 
 
-def total_order_key(b: IrBuilder, value: SSAValue, bits: int) -> SSAValue:
+def total_order_key(b: IrBuilder, value: SSAValue) -> SSAValue:
     """Return an integer of the float's width that orders, signed, as IEEE's total order: -NaN < -inf < .. < +NaN."""
+    bits = bit_width(value)
     type_ = IntegerType(bits)
     number = b.cast(arith.BitcastOp, value, type_)
     fill = b.binary(arith.ShRSIOp, number, b.constant(type_, bits - 1))

@@ -10,7 +10,11 @@ from hlo_run.hlo.dtype import DType
 from hlo_run.pipeline.elemental.builder import IrBuilder
 
 # Mantissa bits that are stored; the exponent has what the sign and these leave.
-_MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+_MANTISSA_BITS = {
+    **{"f16": 10, "bf16": 7, "f32": 23, "f64": 52},
+    **{"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "f8e4m3fn": 3, "f8e4m3fnuz": 3, "f8e4m3b11fnuz": 3, "f8e5m2fnuz": 2},
+    "f4e2m1fn": 1,
+}
 
 
 def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits: int, mantissa_bits: int) -> SSAValue:

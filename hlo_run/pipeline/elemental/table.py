@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.pipeline.elemental import dynamic, elementwise, linalg, reduce, shaping
+from hlo_run.pipeline.elemental.complex_numbers import emit_complex
+from hlo_run.pipeline.elemental.convert import convert, is_small
 from hlo_run.pipeline.elemental.emission import Emission, EmissionContext, EmitStructured, Values
+from hlo_run.pipeline.elemental.types import element_type
+
+# These move or convert elements, whatever their type.
+_ON_ANY_BITS = frozenset(("convert", "copy", "bitcast-convert", "reduce-precision", "select"))
+_F32 = DTYPES["f32"]
+_F32_TYPE = element_type("f32")
 
 STRUCTURED: dict[str, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduce.EMIT, **linalg.EMIT}
 
@@ -27,8 +36,21 @@ def emission(ctx: EmissionContext, instruction: HloInstruction, index: Values) -
 
 
 def _pointwise(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
+    """Floats of at most 8 bits compute in f32, which holds sums and products of theirs well enough to be rounded once."""
     values: list[Values] = []
     for operand in instruction.operands:
         values.append((yield operand, index if operand.shape.rank else ()))
-    emit = elementwise.EMIT[instruction.opcode]
-    return (emit(ctx.builder, instruction, [value for (value,) in values]),)
+    emit, b = elementwise.EMIT[instruction.opcode], ctx.builder
+    scalars = [value for (value,) in values]
+    if instruction.opcode in _ON_ANY_BITS:
+        return (emit(b, instruction, scalars),)
+    if instruction.operands[0].shape.dtype.is_complex:
+        return (emit_complex(b, instruction, scalars),)
+    scalars = [
+        convert(b, value, operand.shape.dtype, _F32, _F32_TYPE) if is_small(operand.shape.dtype) else value
+        for value, operand in zip(scalars, instruction.operands, strict=True)
+    ]
+    result, dtype = emit(b, instruction, scalars), instruction.shape.dtype
+    if is_small(dtype):
+        result = convert(b, result, _F32, dtype, element_type(dtype.name))
+    return (result,)

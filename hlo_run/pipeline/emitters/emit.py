@@ -23,6 +23,6 @@ def emit_kernel(
     analysis = analyze(fusion, target)
     for emitter_type in EMITTERS:
         emitter = emitter_type()
-        if emitter.accepts(analysis):
+        if emitter.accepts(analysis, arguments):
             return emitter.emit(analysis, kernel_name, arguments)
     raise AssertionError("the loop emitter takes every fusion")

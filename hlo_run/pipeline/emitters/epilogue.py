@@ -3,13 +3,13 @@
     func.func private @fusion__epilogue__abs(%arg0: tensor<..>, %th_x: index, %bl_x: index, %i: index, %j: index,
                                              %hero: f32) -> f32
 
-Its index arguments are the ids and loop symbols of the caller, not an output index: several roots share them, each with
-a map of its own.
+Its index arguments are mostly the ids and loop symbols of the caller, not an output index: several roots share them, each
+with a map of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.dialects.llvm import LinkageAttr
@@ -19,9 +19,8 @@ from hlo_run.analysis.computation_partitioner import PartitionedComputation, fun
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
-from hlo_run.indexing.variable import GRID_NAMES
+from hlo_run.indexing.variable import GRID_NAMES, Variable
 from hlo_run.ops.index import user_map
-from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import FunctionEmitter, KernelModule, Signature
 
 _LINKAGE = LinkageAttr(StringAttr("internal"))
@@ -52,43 +51,45 @@ def _reaches(instruction: HloInstruction, root: HloInstruction) -> bool:
     return False
 
 
-def emit_epilogue(
-    module: KernelModule, roots: Mapping[HloInstruction, IndexingMap], heroes: Sequence[HloInstruction], loop: IndexingMap
-) -> tuple[Signature, tuple[str, ...]]:
-    """Emit the function that gives an element of each root.
+def used_ids(maps: Iterable[IndexingMap]) -> tuple[Variable, ...]:
+    """Return the ids that are dimensions of any of the maps, threads before blocks."""
+    ids = {variable.name: variable for indexing_map in maps for variable in indexing_map.dims}
+    return tuple(ids[name] for name in GRID_NAMES if name in ids)
 
-    The map of a root goes from ids and symbols to the root's index. Returns how to call it, and the names of the ids
-    that it takes: arguments are parameters, ids, the symbols of `loop`, then a value per hero.
+
+def emit_epilogue(
+    module: KernelModule,
+    roots: Mapping[HloInstruction, IndexingMap],
+    heroes: Sequence[HloInstruction],
+    dims: Sequence[Variable],
+    ranges: Sequence[Variable],
+) -> Signature:
+    """Emit the function that gives an element of each root; returns how to call it.
+
+    Its arguments are parameters, `dims`, `ranges`, then a value per hero. The map of a root, whose dimensions are some of
+    `dims` by name and whose symbols are `ranges`, goes to the root's index.
     """
     partitioned = module.fused
-    ids = {variable.name: variable for root_map in roots.values() for variable in root_map.dims}
-    names = tuple(name for name in GRID_NAMES if name in ids)
-    variables = (*(ids[name] for name in names), *loop.ranges)
     emitter = FunctionEmitter(
         module,
         partitioned,
         _members(partitioned, tuple(roots), heroes),
         module.parameter_types,
-        [variable.bounds for variable in variables],
-        [variable.name for variable in variables],
+        [variable.bounds for variable in (*dims, *ranges)],
+        [variable.name for variable in (*dims, *ranges)],
         heroes,
     )
-    by_name = dict(zip(names, emitter.index_arguments, strict=False))
-    symbols = emitter.index_arguments[len(names) :]
+    by_name = dict(zip([variable.name for variable in dims], emitter.index_arguments, strict=False))
+    symbols = emitter.index_arguments[len(dims) :]
     values: list[SSAValue] = []
     for root, root_map in roots.items():
         emitter.builder.locate(root)
-        index = emitter.builder.apply(root_map, id_operands(root_map, by_name, symbols))
+        index = emitter.builder.apply(root_map, (*(by_name[variable.name] for variable in root_map.dims), *symbols))
         values += emitter.element(root, index)
     names_of_roots = "_".join(root.name for root in roots)
     symbol = module.unique_symbol(function_name(f"{partitioned.computation.name}__epilogue__{names_of_roots}"))
     module.add_function(emitter.finish(symbol, values, {"llvm.linkage": _LINKAGE}))
-    return Signature(SymbolRefAttr(symbol), tuple(value.type for value in values)), names
-
-
-def id_operands(indexing_map: IndexingMap, ids: Mapping[str, SSAValue], symbols: Values) -> Values:
-    """Return the operands of a map whose dimensions are ids."""
-    return (*(ids[variable.name] for variable in indexing_map.dims), *symbols)
+    return Signature(SymbolRefAttr(symbol), tuple(value.type for value in values))
 
 
 def _members(

@@ -20,14 +20,15 @@ from hlo_run.analysis.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.launch_dimensions import LaunchDimensions
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
 from hlo_run.dialects.xla_gpu import LoopOp
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.variable import GRID_NAMES
 from hlo_run.pipeline.elemental.builder import INDEX, IrBuilder
 from hlo_run.pipeline.elemental.emission import Values
-from hlo_run.pipeline.elemental.function import KernelModule, index_range, result_shapes
-from hlo_run.pipeline.elemental.types import tensor_type
+from hlo_run.pipeline.elemental.function import KernelModule, index_range, pure_call, result_shapes
+from hlo_run.pipeline.elemental.types import element_type, tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,16 @@ class EntryArgument:
 
 @dataclass(frozen=True, slots=True)
 class EmittedKernel:
-    """A kernel's IR and how to launch it. `unroll_factor` bounds the unrolling of its loops; `kind` names the emitter."""
+    """A kernel's IR and how to launch it. `unroll_factor` bounds the unrolling of its loops; `kind` names the emitter.
+
+    `vector_size` is how many neighbouring elements a thread takes at a time.
+    """
 
     module: ModuleOp
     launch: LaunchDimensions
     unroll_factor: int
     kind: str
+    vector_size: int
 
 
 class KernelEmitter(Protocol):
@@ -58,7 +63,7 @@ class KernelEmitter(Protocol):
 
     kind: ClassVar[str]
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Return whether the emitter takes the fusion, or why not."""
         ...
 
@@ -82,14 +87,19 @@ class EntryFunction:
         self._sizes: dict[str, int] = dict(zip(GRID_NAMES, (*launch.block, *launch.grid), strict=True))
         self.ids_by_name: dict[str, SSAValue] = {}
 
+    def size_of_id(self, name: str) -> int:
+        """Return how many values the id takes."""
+        return self._sizes[name]
+
     def declare_ids(self, *maps: IndexingMap) -> None:
         """Read the ids that `maps` name, threads before blocks."""
         used = {variable.name for indexing_map in maps for variable in indexing_map.dims}
         for name in GRID_NAMES:
             if name in used and name not in self.ids_by_name:
-                self.ids_by_name[name] = self._read_id(name)
+                self.ids_by_name[name] = self.read_id(name)
 
-    def _read_id(self, name: str) -> SSAValue:
+    def read_id(self, name: str) -> SSAValue:
+        """Append the op that reads an id."""
         op = (ThreadIdOp if name.startswith("th") else BlockIdOp)(name[-1])
         op.attributes["xla.range"] = index_range(Interval.of_size(self._sizes[name]))
         return self.builder.add(op)[0]
@@ -98,9 +108,12 @@ class EntryFunction:
         """Return the ids that are the map's dimensions; `declare_ids` has seen the map."""
         return tuple(self.ids_by_name[variable.name] for variable in indexing_map.dims)
 
-    def loop(self, indexing_map: IndexingMap, inits: Values, result_names: Sequence[str]) -> LoopOp:
-        """Append an `xla_gpu.loop` over the map whose body is empty yet; the map's results get names for printing."""
-        loop = LoopOp(indexing_map, self.ids(indexing_map), inits)
+    def loop(self, indexing_map: IndexingMap, inits: Values, result_names: Sequence[str], dims: Values | None = None) -> LoopOp:
+        """Append an `xla_gpu.loop` over the map whose body is empty yet; the map's results get names for printing.
+
+        Without `dims` the map's dimensions are ids.
+        """
+        loop = LoopOp(indexing_map, self.ids(indexing_map) if dims is None else dims, inits)
         for argument, name in zip(loop.map_results, result_names, strict=True):
             argument.name_hint = name
         self.builder.add(loop)
@@ -122,6 +135,18 @@ class EntryFunction:
         )
         function.attributes["xla.entry"] = UnitAttr()
         return function
+
+
+def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstruction, index: Values) -> Values:
+    """Return an element of a parameter, or of the root of a function (one value per result), in the entry function."""
+    b = entry.builder
+    b.locate(instruction)
+    if instruction.opcode == "parameter":
+        number: int = instruction.attrs["parameter_number"]
+        type_ = element_type(instruction.shape.element_type, instruction.where)
+        return (b.create(tensor.ExtractOp, (entry.parameters[number], *index), type_),)
+    signature = module.signature(module.fused, module.fused.subgraph_of[instruction])
+    return pure_call(b, signature, (*entry.parameters, *index))
 
 
 def _argument_attributes(argument: EntryArgument) -> DictionaryAttr:

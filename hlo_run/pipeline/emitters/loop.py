@@ -36,9 +36,9 @@ class LoopEmitter:
 
     kind: ClassVar[str] = "loop"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Everything."""
-        del analysis
+        del analysis, arguments
         return yes("takes every fusion")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
@@ -54,7 +54,7 @@ class LoopEmitter:
         if shape.element_count:
             results = _emit_loop(analysis, entry, module, loop_map(launch, factor, shape))
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), launch, factor, self.kind)
+        return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 
 
 def _emit_loop(analysis: FusionAnalysis, entry: EntryFunction, module: KernelModule, indexing_map: IndexingMap) -> Values:

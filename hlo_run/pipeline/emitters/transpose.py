@@ -10,7 +10,8 @@
     }
 
 Both loops touch global memory in the order in which it lies. Roots without a transpose ("side outputs") are written in
-the first loop. Mirrors XLA's `TransposeFusion`.
+the first loop. Narrow elements are exchanged in whole words: a step of the second loop reads a square of elements from the
+tile, and a loop inside it writes that square transposed. Mirrors XLA's `TransposeFusion` and `PackedTranspose`.
 """
 
 from __future__ import annotations
@@ -19,17 +20,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from xdsl.dialects import tensor
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects import arith, tensor, vector
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    AffineMapAttr,
+    ArrayAttr,
+    BoolAttr,
+    DenseArrayBase,
+    TensorType,
+    VectorType,
+    i32,
+    i64,
+)
 from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineMap
 
 from hlo_run.analysis.computation_partitioner import partition
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.index_width import index_width_bits
+from hlo_run.analysis.packed_transpose import PackedTranspose
 from hlo_run.analysis.thread_map import drop_unused_ids
-from hlo_run.analysis.transpose_description import describe_transpose
+from hlo_run.analysis.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.analysis.transpose_tiling import TransposeTiling, tile_transpose
+from hlo_run.dialects.types import is_tensor
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
@@ -37,11 +51,20 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import KernelModule, pure_call
 from hlo_run.pipeline.elemental.types import element_type
-from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map
-from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, numbered
+from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
+from hlo_run.pipeline.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
 
 # XLA's limit for the loops of every emitter but the loop emitter.
 _MAX_UNROLL = 4
+
+
+_DYNAMIC_POSITIONS = {"static_position": DenseArrayBase.from_list(i64, [DYNAMIC_INDEX, DYNAMIC_INDEX])}
+# Reads a vector along the last of two dimensions.
+_TRANSFER = {
+    "in_bounds": ArrayAttr([BoolAttr.from_bool(True)]),
+    "permutation_map": AffineMapAttr(AffineMap.minor_identity(2, 1)),
+    "operandSegmentSizes": DenseArrayBase.from_list(i32, [1, 2, 1, 0]),
+}
 
 
 class TransposeEmitter:
@@ -49,26 +72,42 @@ class TransposeEmitter:
 
     kind: ClassVar[str] = "transpose"
 
-    def accepts(self, analysis: FusionAnalysis) -> Decision:
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
         """Fusions that the analysis found a transpose for."""
-        return analysis.decision(self.kind) or no("no hero is a transpose")
+        del arguments
+        decision = analysis.decision(self.kind) or no("no hero is a transpose")
+        if not decision:
+            return decision
+        needed, available = _shared_bytes(analysis), analysis.target.shared_memory_per_block_bytes
+        return decision if needed <= available else no(f"tiles of {needed} bytes do not fit into {available} of shared memory")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""
-        assert analysis.transpose is not None, "a transpose kind has a description"
-        roots = tuple(zip(analysis.roots, analysis.heroes, strict=True))
-        transposed = {root: hero for root, hero in roots if hero.opcode == "transpose" and describe_transpose(hero)}
+        description = analysis.description
+        assert isinstance(description, TransposeDescription), "a transpose kind has a description"
+        transposed = _transposed(analysis)
         heroes = tuple(dict.fromkeys(transposed.values()))
         side_outputs = tuple(root for root in analysis.roots if root not in transposed)
         element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
-        tiling = tile_transpose(analysis.transpose, element_bytes, analysis.target)
+        tiling = description.packed or tile_transpose(description, element_bytes, analysis.target)
         sources = tuple(hero.operands[0] for hero in heroes)
         fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *side_outputs))
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
         entry = EntryFunction(analysis, module, tiling.launch)
         kernel = _TransposeKernel(analysis.roots, transposed, heroes, tiling, module, entry)
         function = entry.finish(kernel_name, arguments, kernel.emit())
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind)
+        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
+
+
+def _transposed(analysis: FusionAnalysis) -> dict[HloInstruction, HloInstruction]:
+    """Return the hero of each root that has a transpose."""
+    roots = zip(analysis.roots, analysis.heroes, strict=True)
+    return {root: hero for root, hero in roots if hero.opcode == "transpose" and describe_transpose(hero)}
+
+
+def _shared_bytes(analysis: FusionAnalysis) -> int:
+    descriptions = map(describe_transpose, dict.fromkeys(_transposed(analysis).values()))
+    return sum(description.shared_memory_bytes for description in descriptions if description is not None)
 
 
 @dataclass(frozen=True)
@@ -78,7 +117,7 @@ class _TransposeKernel:
     roots: tuple[HloInstruction, ...]
     transposed: dict[HloInstruction, HloInstruction]
     heroes: tuple[HloInstruction, ...]
-    tiling: TransposeTiling
+    tiling: TransposeTiling | PackedTranspose
     module: KernelModule
     entry: EntryFunction
 
@@ -123,7 +162,7 @@ class _TransposeKernel:
             targets: list[tuple[SSAValue, Values]] = []
             for instruction in wanted:
                 index = place[: first.rank] if instruction.shape.dims == first.dims else self._index_of(instruction, symbols)
-                targets.append((self._element(instruction, index), index))
+                targets.append((element_of(entry, self.module, instruction, index)[0], index))
             written: Values = ()
             for number, ((value, index), target) in enumerate(zip(targets, loop.iteration_values, strict=True)):
                 index = place[first.rank :] if number < len(tiles) else index
@@ -140,17 +179,6 @@ class _TransposeKernel:
         indexing_map = self._operand_map(instruction)
         return self.entry.builder.apply(indexing_map, (*self.entry.ids(indexing_map), *symbols))
 
-    def _element(self, instruction: HloInstruction, index: Values) -> SSAValue:
-        """Return an element of a parameter, or of the root of a function."""
-        b = self.entry.builder
-        b.locate(instruction)
-        if instruction.opcode == "parameter":
-            number: int = instruction.attrs["parameter_number"]
-            type_ = element_type(instruction.shape.element_type, instruction.where)
-            return b.create(tensor.ExtractOp, (self.entry.parameters[number], *index), type_)
-        signature = self.module.signature(self.module.fused, self.module.fused.subgraph_of[instruction])
-        return pure_call(b, signature, (*self.entry.parameters, *index))[0]
-
     def _write_outputs(
         self,
         output_map: IndexingMap,
@@ -161,23 +189,85 @@ class _TransposeKernel:
         """Emit the second loop; the outputs of transposed roots change in `outputs`."""
         entry, b = self.entry, self.entry.builder
         numbers = [number for number, root in enumerate(self.roots) if root in self.transposed]
-        loop = entry.loop(output_map, tuple(outputs[n] for n in numbers), numbered("dim", self.heroes[0].shape))
+        inits = tuple(outputs[number] for number in numbers)
+        read = drop_unused_ids(self.tiling.shared_read_map())
+        if isinstance(self.tiling, PackedTranspose):
+            results = self._turn_squares(self.tiling.vector_size, read, output_map, root_maps, tiles, inits)
+            outputs.update(zip(numbers, results, strict=True))
+            return
+        loop = entry.loop(output_map, inits, numbered("dim", self.heroes[0].shape))
         with b.inside(loop.body.block):
             symbols = tuple(loop.induction_variables)
-            read = drop_unused_ids(self.tiling.shared_read_map())
             place = b.apply(read, (*entry.ids(read), *symbols))
             heroes = {
                 hero: b.create(tensor.ExtractOp, (tile, *place), self._tile_type(hero).element_type)
                 for hero, tile in zip(self.heroes, tiles, strict=True)
             }
-            values = self._epilogue(root_maps, heroes, output_map, symbols)
-            written: Values = ()
-            for number, target in zip(numbers, loop.iteration_values, strict=True):
-                root = self.roots[number]
-                index = b.apply(root_maps[root], (*entry.ids(root_maps[root]), *symbols))
-                written = (*written, entry.insert(values[root], target, index))
-            b.block.add_op(YieldOp(*written))
+            b.block.add_op(YieldOp(*self._insert(output_map, root_maps, heroes, symbols, tuple(loop.iteration_values))))
         outputs.update(zip(numbers, loop.res, strict=True))
+
+    def _insert(
+        self,
+        output_map: IndexingMap,
+        root_maps: dict[HloInstruction, IndexingMap],
+        heroes: dict[HloInstruction, SSAValue],
+        symbols: Values,
+        outputs: Values,
+    ) -> Values:
+        """Write each transposed root; returns the new outputs."""
+        entry, values = self.entry, self._epilogue(root_maps, heroes, output_map, symbols)
+        written: Values = ()
+        for (root, root_map), output in zip(root_maps.items(), outputs, strict=True):
+            index = entry.builder.apply(root_map, (*entry.ids(root_map), *symbols))
+            written = (*written, entry.insert(values[root], output, index))
+        return written
+
+    def _turn_squares(
+        self,
+        size: int,
+        read: IndexingMap,
+        output_map: IndexingMap,
+        root_maps: dict[HloInstruction, IndexingMap],
+        tiles: Values,
+        inits: Values,
+    ) -> Values:
+        """Emit the second loop for whole words: a square of elements, then a loop that writes it transposed."""
+        entry, b = self.entry, self.entry.builder
+        inner_map = drop_unused_ids(output_map.ranges_to_dims((0,)))
+        steps = entry.loop(read, inits, ("row", "column"))
+        with b.inside(steps.body.block):
+            squares = [self._read_square(tile, tuple(steps.map_results), size) for tile in tiles]
+            (step,) = steps.induction_variables
+            dims = (*(step if variable.name == "i" else entry.ids_by_name[variable.name] for variable in inner_map.dims),)
+            loop = entry.loop(inner_map, tuple(steps.iteration_values), numbered("dim", self.heroes[0].shape), dims)
+            with b.inside(loop.body.block):
+                which = tuple(loop.induction_variables)
+                heroes = {
+                    hero: b.create(vector.ExtractOp, (square, *which), self._tile_type(hero).element_type, _DYNAMIC_POSITIONS)
+                    for hero, square in zip(self.heroes, squares, strict=True)
+                }
+                written = self._insert(output_map, root_maps, heroes, (step, *which), tuple(loop.iteration_values))
+                b.block.add_op(YieldOp(*written))
+            b.block.add_op(YieldOp(*loop.res))
+        return tuple(steps.res)
+
+    def _read_square(self, tile: SSAValue, place: Values, size: int) -> SSAValue:
+        """Return the elements of `size` rows from `place` on, a word of each; element [c, r] is that of column c in row r."""
+        b = self.entry.builder
+        assert is_tensor(tile.type), "tiles are tensors"
+        element = tile.type.get_element_type()
+        padding = b.constant(element, 0)
+        row, column = place
+        square = b.zeros(VectorType(element, (size, size)))
+        for number in range(size):
+            operands = (tile, row if number == 0 else b.binary(arith.AddiOp, row, b.index(number)), column, padding)
+            word = b.create(vector.TransferReadOp, operands, VectorType(element, (size,)), _TRANSFER)
+            for which in range(size):
+                properties = {"static_position": DenseArrayBase.from_list(i64, [which])}
+                value = b.create(vector.ExtractOp, (word,), element, properties)
+                properties = {"static_position": DenseArrayBase.from_list(i64, [which, number])}
+                square = b.create(vector.InsertOp, (value, square), square.type, properties)
+        return square
 
     def _epilogue(
         self,
@@ -190,8 +280,9 @@ class _TransposeKernel:
         computed = {root: root_map for root, root_map in root_maps.items() if root not in heroes}
         if not computed:
             return heroes
-        signature, names = emit_epilogue(self.module, computed, self.heroes, output_map)
-        ids = self.entry.ids_by_name
-        arguments = (*self.entry.parameters, *(ids[name] for name in names), *symbols, *heroes.values())
+        ids = used_ids(computed.values())
+        signature = emit_epilogue(self.module, computed, self.heroes, ids, output_map.ranges)
+        by_name = self.entry.ids_by_name
+        arguments = (*self.entry.parameters, *(by_name[id_.name] for id_ in ids), *symbols, *heroes.values())
         values = pure_call(self.entry.builder, signature, arguments)
         return {**heroes, **dict(zip(computed, values, strict=True))}

@@ -1,12 +1,14 @@
-"""Compute f32 tanh and erf as quotients of polynomials, and bf16 absolute values on bits.
+"""Compute f32 tanh and erf as quotients of polynomials; bf16 absolute values and floats of at most 8 bits on bits.
 
     %y = math.tanh %x : f32   =>   %c = clamp %x to +-7.9988..
                                    %y = |%x| < 0.0004 ? %c : %c * P(%c * %c) / Q(%c * %c)
 
     %y = math.absf %x : bf16  =>   %y = bitcast (bitcast %x : i16 & 0x7fff) : bf16
 
+    %y = arith.truncf %x : f32 to f8E3M4   =>   integer arithmetic (see `small_floats`); likewise extf, and cmpf by way of f32
+
 Only f32: tanh and erf of other types stay for libdevice. P and Q are summed up from the highest power down with fma.
-Mirrors XLA's ExpandFloatOps. Conversions of 8-bit floats are not expanded yet.
+Mirrors XLA's ExpandFloatOps.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.loops import hand_on_origin
+from hlo_run.dialects.small_floats import extend, is_small_float, truncate
 
 # Coefficients from the highest power of the square down.
 _TANH_LIMIT = 7.99881172180175781
@@ -61,10 +64,14 @@ class ExpandFloatOps(ModulePass):
     name = "expand-float-ops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for each in [each for each in op.walk() if type(each) in _EXPANSIONS]:
-            type_, expand = _EXPANSIONS[type(each)]
-            if each.results[0].type == type_:
-                _replace(each, each.operands[0], expand)
+        for each in [*op.walk()]:
+            found = _EXPANSIONS.get(type(each))
+            if found is not None:
+                type_, expand = found
+                if each.results[0].type == type_:
+                    _replace(each, each.operands[0], expand)
+            elif isinstance(each, _SMALL_FLOAT_OPS) and any(is_small_float(v.type) for v in (each.operands[0], each.results[0])):
+                _expand_small(each)
 
 
 @dataclass
@@ -109,6 +116,24 @@ def _replace(op: Operation, operand: SSAValue, expand: Callable[[_Formula, SSAVa
     Rewriter.replace_op(op, formula.ops, [result])
 
 
+def _expand_small(op: Operation) -> None:
+    """Replace a conversion or comparison of floats of at most 8 bits."""
+    formula = _Formula()
+    match op:
+        case arith.ExtFOp():
+            result = extend(formula.add, op.input, op.result.type)
+        case arith.TruncFOp():
+            result = truncate(formula.add, op.input, op.result.type)
+        case arith.CmpfOp():
+            left, right = (extend(formula.add, operand, f32) for operand in (op.lhs, op.rhs))
+            result = formula.add(arith.CmpfOp(left, right, op.predicate.value.data))
+        case _:
+            raise AssertionError(f"{op.name} is none of these")
+    for new in formula.ops:
+        hand_on_origin(op, new)
+    Rewriter.replace_op(op, formula.ops, [result])
+
+
 def _tanh(formula: _Formula, x: SSAValue) -> SSAValue:
     # Unordered comparisons keep NaN.
     high, low = formula.constant(_TANH_LIMIT), formula.constant(-_TANH_LIMIT)
@@ -135,6 +160,7 @@ def _absolute_bf16(formula: _Formula, x: SSAValue) -> SSAValue:
     return formula.add(arith.BitcastOp(formula.add(arith.AndIOp(bits, mask)), bf16))
 
 
+_SMALL_FLOAT_OPS = (arith.ExtFOp, arith.TruncFOp, arith.CmpfOp)
 _EXPANSIONS: dict[type[Operation], tuple[Attribute, Callable[[_Formula, SSAValue], SSAValue]]] = {
     math.TanhOp: (f32, _tanh),
     math.ErfOp: (f32, _erf),

@@ -11,8 +11,9 @@
 
 Shared tiles become globals in address space 3, array constants constant globals, sync_threads a barrier, transfers vector
 loads and stores. Tensors vanish from the results of functions, loops and ifs. Needs flat tensors (rank 0 or 1) and plain
-calls. A vector access claims the alignment of one element; LLVM finds the higher one from the arguments' `llvm.align`
-and the index arithmetic. Loads from arguments marked `xla.invariant` become `invariant`.
+calls. A vector access claims the alignment that follows from the index map and the `llvm.align` of the kernel's argument
+(shared tiles begin at a bank word); LLVM may find a higher one from the arithmetic. Loads from arguments marked
+`xla.invariant` become `invariant`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 from xdsl.context import Context
-from xdsl.dialects import arith, func, llvm, scf, tensor, vector
+from xdsl.dialects import arith, complex, func, llvm, scf, tensor, vector
 from xdsl.dialects.builtin import (
     AnyFloat,
+    DenseArrayBase,
     DenseIntOrFPElementsAttr,
-    FixedBitwidthType,
     FunctionType,
     IntAttr,
     IntegerAttr,
@@ -36,6 +38,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
     i8,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -43,16 +46,21 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.arith_extra import IndexCastUIOp
+from hlo_run.dialects.atomics import lower_atomic, lower_packed_atomic
 from hlo_run.dialects.gpu import BarrierOp
-from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, GEPOp, LoadOp
+from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, GEPOp, LoadOp, PoisonOp
 from hlo_run.dialects.loops import hand_on_origin, yield_of
 from hlo_run.dialects.module_info import index_bits
-from hlo_run.dialects.types import constant_int, is_tensor, is_vector, tensor_type
-from hlo_run.dialects.xla_gpu import AllocateSharedOp, AtomicRMWOp, SyncThreadsOp
+from hlo_run.dialects.packed import BYTE_BITS, PackedAccess, bits_of, is_packed, packed_constant
+from hlo_run.dialects.types import constant_int, is_complex, is_tensor, is_vector, tensor_type
+from hlo_run.dialects.xla_gpu import AllocateSharedOp, ApplyIndexingOp, AtomicRMWOp, SyncThreadsOp
 from hlo_run.errors import Unsupported
+from hlo_run.indexing.divisor import divisor_of
 
 _POINTER = llvm.LLVMPointerType()
 _SHARED_SPACE = 3
+# Tiles of narrow elements begin at a bank word, so that whole words can be moved.
+_BANK_WORD_BYTES = 4
 _SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
 
 
@@ -78,9 +86,9 @@ class _Globals:
         symbols = (op.properties.get("sym_name") for op in self.module.body.block.ops)
         self.names |= {symbol.data for symbol in symbols if isinstance(symbol, StringAttr)}
 
-    def shared(self, type_: llvm.LLVMArrayType) -> str:
+    def shared(self, type_: llvm.LLVMArrayType, alignment: int | None) -> str:
         name = self._new_name("shared_")
-        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE))
+        self._add(llvm.GlobalOp(type_, name, "private", addr_space=_SHARED_SPACE, alignment=alignment))
         return name
 
     def constant(self, type_: llvm.LLVMArrayType, value: Attribute) -> str:
@@ -104,21 +112,32 @@ class _Globals:
 
 @lru_cache(maxsize=64)
 def memory_type(element: Attribute) -> Attribute:
-    """Return the LLVM type of an element in memory; raises Unsupported for those that have none yet."""
+    """Return the LLVM type of an element in memory, or of the byte it is in; raises Unsupported for those that have none."""
+    if is_packed(element):
+        return i8
     if isa(element, IntegerType) and element.width.data in (8, 16, 32, 64):
         return element
     if isa(element, AnyFloat) and element.bitwidth in (8, 16, 32, 64):
         return i8 if element.bitwidth == 8 else element
+    if is_complex(element) and isa(element.element_type, AnyFloat):
+        return llvm.LLVMStructType.from_type_list([element.element_type, element.element_type])
     raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits before")
 
 
-def _bytes_of(element: Attribute) -> int:
-    assert isinstance(element, FixedBitwidthType), "checked by memory_type"
-    return max(1, element.bitwidth // 8)
+def _offset_divisor(index: SSAValue) -> int:
+    """Return a number that divides the index; 0 if it is always 0."""
+    number = constant_int(index)
+    if number is not None:
+        return abs(number)
+    producer = index.owner
+    return divisor_of(producer.map.results[producer.res.index(index)]) if isinstance(producer, ApplyIndexingOp) else 1
 
 
 def _array_type(type_: TensorType[Attribute]) -> llvm.LLVMArrayType:
-    return llvm.LLVMArrayType(type_.element_count(), memory_type(type_.get_element_type()))
+    element, count = type_.get_element_type(), type_.element_count()
+    if is_packed(element):
+        count = -(-count * bits_of(element) // BYTE_BITS)
+    return llvm.LLVMArrayType(count, memory_type(element))
 
 
 @dataclass
@@ -195,7 +214,15 @@ class _FunctionLowering:
         op.operands = [operand for operand in op.operands if operand.type != _POINTER]
 
     def atomic(self, op: AtomicRMWOp) -> None:
-        raise Unsupported("atomic updates in a kernel", hint="scatter with unique_indices=true needs none")
+        current = op.current.type
+        element = current.get_element_type() if is_vector(current) else current
+        if is_packed(element):
+            packed = self._packed(op, element)
+            address, shift = packed.address(op.tensor, self._index(op, op.indices))
+            lower_packed_atomic(op, address, shift, element)
+        else:
+            lower_atomic(op, self._address(op, op.tensor, op.indices, memory_type(element)))
+        Rewriter.replace_op(op, [], [op.tensor])
 
     # Accesses.
 
@@ -203,55 +230,103 @@ class _FunctionLowering:
         self, op: Operation, source: SSAValue, indices: Sequence[SSAValue], type_: Attribute, alignment: int | None
     ) -> None:
         element = type_.get_element_type() if is_vector(type_) else type_
-        stored = memory_type(element)
+        stored, invariant = memory_type(element), source in self.invariant
+        if is_packed(element):
+            packed, index = self._packed(op, element), self._index(op, indices)
+            if is_vector(type_):
+                value = packed.load_vector(source, index, type_.get_shape()[0], alignment or 1, invariant=invariant)
+            else:
+                value = packed.load(source, index, invariant=invariant)
+            Rewriter.replace_op(op, [], [value])
+            return
         address = self._address(op, source, indices, stored)
         loaded_type = type_ if stored == element else _with_element(type_, stored)
-        load = LoadOp(address, loaded_type, alignment, invariant=source in self.invariant)
+        load = LoadOp(address, loaded_type, alignment, invariant=invariant)
         load.res.name_hint = op.results[0].name_hint
         hand_on_origin(op, load)
         if stored == element:
             Rewriter.replace_op(op, load)
+        elif is_complex(element):
+            parts = [
+                llvm.ExtractValueOp(DenseArrayBase.from_list(i64, [part]), load.res, element.element_type) for part in (0, 1)
+            ]
+            new = [load, *parts, complex.CreateOp(parts[0], parts[1], element)]
+            Rewriter.replace_op(op, [hand_on_origin(op, each) for each in new])
         else:
             Rewriter.replace_op(op, [load, hand_on_origin(op, arith.BitcastOp(load.res, type_))])
 
     def _store(self, op: Operation, value: SSAValue, dest: SSAValue, indices: Sequence[SSAValue], alignment: int | None) -> None:
         element = value.type.get_element_type() if is_vector(value.type) else value.type
         stored = memory_type(element)
+        if is_packed(element):
+            packed, index = self._packed(op, element), self._index(op, indices)
+            if is_vector(value.type):
+                packed.store_vector(value, dest, index, alignment or 1)
+            else:
+                packed.store(value, dest, index)
+            Rewriter.replace_op(op, [], [dest] if op.results else [])
+            return
         address = self._address(op, dest, indices, stored)
-        if stored != element:
-            cast = arith.BitcastOp(value, _with_element(value.type, stored))
-            Rewriter.insert_op(hand_on_origin(op, cast), InsertPoint.before(op))
-            value = cast.result
+        if is_complex(element):
+            value = self._struct_of(op, value, stored)
+        elif stored != element:
+            value = self._insert(op, arith.BitcastOp(value, _with_element(value.type, stored)))
         Rewriter.replace_op(op, hand_on_origin(op, llvm.StoreOp(value, address, alignment)), [dest] if op.results else [])
 
-    def _address(self, op: Operation, base: SSAValue, indices: Sequence[SSAValue], element: Attribute) -> SSAValue:
+    def _struct_of(self, op: Operation, value: SSAValue, type_: Attribute) -> SSAValue:
+        """Return a complex number as the struct that it is in memory."""
+        whole = self._insert(op, PoisonOp(type_))
+        for number, part in enumerate((complex.ReOp, complex.ImOp)):
+            position = DenseArrayBase.from_list(i64, [number])
+            whole = self._insert(op, llvm.InsertValueOp(position, whole, self._insert(op, part(value))))
+        return whole
+
+    def _insert(self, op: Operation, new: Operation) -> SSAValue:
+        Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
+        return new.results[0]
+
+    def _packed(self, op: Operation, element: Attribute) -> PackedAccess:
+        def insert(new: Operation) -> SSAValue | None:
+            Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
+            return new.results[0] if new.results else None
+
+        return PackedAccess(insert, element)
+
+    def _index(self, op: Operation, indices: Sequence[SSAValue]) -> SSAValue | None:
+        """Return the one index as an integer; None where there is none."""
         if not indices:
-            return base
+            return None
         assert len(indices) == 1, "flatten-tensors has run"
         number = constant_int(indices[0])
-        index: Operation
         if number is None:
-            index = IndexCastUIOp(indices[0], self.index_type)
-        else:
-            index = arith.ConstantOp(IntegerAttr(number, self.index_type))
-        gep = GEPOp(base, [index.results[0]], element)
-        for new in (index, gep):
-            Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
-        return gep.res
+            return self._insert(op, IndexCastUIOp(indices[0], self.index_type))
+        return self._insert(op, arith.ConstantOp(IntegerAttr(number, self.index_type)))
+
+    def _address(self, op: Operation, base: SSAValue, indices: Sequence[SSAValue], element: Attribute) -> SSAValue:
+        index = self._index(op, indices)
+        return base if index is None else self._insert(op, GEPOp(base, [index], element))
 
     def _vector_alignment(self, base: SSAValue, indices: Sequence[SSAValue], type_: Attribute) -> int:
         assert is_vector(type_), "a transfer moves a vector"
+        bits = bits_of(type_.get_element_type())
         known = self.alignments.get(base)
-        at_start = all(constant_int(index) == 0 for index in indices)
-        return known if known is not None and at_start else _bytes_of(type_.get_element_type())
+        if known is None:
+            return max(1, bits // BYTE_BITS)
+        divisors = [_offset_divisor(index) for index in indices]
+        return max(1, gcd(known * BYTE_BITS, *(divisor * bits for divisor in divisors)) // BYTE_BITS)
 
     # Buffers of the kernel's own.
 
     def shared_tile(self, op: AllocateSharedOp) -> None:
-        name = self.globals.shared(_array_type(tensor_type(op.res)))
+        type_ = tensor_type(op.res)
+        element = type_.get_element_type()
+        is_narrow = not is_complex(element) and bits_of(element) < _BANK_WORD_BYTES * BYTE_BITS
+        name = self.globals.shared(_array_type(type_), _BANK_WORD_BYTES if is_narrow else None)
         address = llvm.AddressOfOp(name, _SHARED_POINTER)
         cast = AddrSpaceCastOp(address, _POINTER)
         cast.result.name_hint = op.res.name_hint
+        if is_narrow:
+            self.alignments[cast.result] = _BANK_WORD_BYTES
         Rewriter.replace_op(op, [hand_on_origin(op, address), hand_on_origin(op, cast)])
 
     def constant(self, op: arith.ConstantOp) -> None:
@@ -259,6 +334,8 @@ class _FunctionLowering:
         if not is_tensor(type_):
             return
         assert isinstance(value, DenseIntOrFPElementsAttr), "a tensor constant is dense"
+        if is_packed(type_.get_element_type()):
+            value = packed_constant(value, type_)
         name = self.globals.constant(_array_type(type_), value)
         Rewriter.replace_op(op, hand_on_origin(op, llvm.AddressOfOp(name, _POINTER)))
 

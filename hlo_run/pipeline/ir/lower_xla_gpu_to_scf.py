@@ -36,6 +36,7 @@ from hlo_run.dialects.rewriting import bool_constant, index_constant, inline_blo
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
 from hlo_run.indexing.expr import Expr
 from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.printer import constraints_as_printed
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class _Lowering:
     def _check_domain(self, variables: Sequence[SSAValue], place: InsertPoint) -> SSAValue:
         """Emit the checks of the constraints, then of the dims; the loops' bounds see to the range variables."""
         used_map = self.loop.map
-        checked = [(self._evaluate(expr, variables, place), bounds) for expr, bounds in used_map.constraints]
+        checked = [(self._evaluate(expr, variables, place), bounds) for expr, bounds in constraints_as_printed(used_map)]
         checked += [(value, variable.bounds) for value, variable in zip(self.loop.dims, used_map.dims, strict=True)]
         condition: SSAValue | None = None
         for value, bounds in checked:

@@ -8,7 +8,8 @@
                                                         body;  %n = arith.addi %i, %s;  cf.br ^header(%n, %y)
                                                       ^exit:   uses of %a in the place of %r
 
-An scf.if without else part jumps straight to what follows; scf.index_switch becomes cf.switch. New blocks stand in an
+An scf.if without else part jumps straight to what follows; scf.while jumps between its regions; scf.index_switch becomes
+cf.switch. New blocks stand in an
 order in which definitions come before their uses. Mirrors upstream's convert-scf-to-cf.
 """
 
@@ -26,7 +27,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from hlo_run.dialects.loops import hand_on_origin, yield_of
 
-_STRUCTURED = (scf.ForOp, scf.IfOp, scf.IndexSwitchOp)
+_STRUCTURED = (scf.ForOp, scf.IfOp, scf.IndexSwitchOp, scf.WhileOp)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ def _lower_region(region: Region) -> None:
             _lower_for(op)
         elif isinstance(op, scf.IfOp):
             _lower_if(op)
+        elif isinstance(op, scf.WhileOp):
+            _lower_while(op)
         else:
             _lower_switch(op)
 
@@ -132,6 +135,25 @@ def _branch_target(region: Region, after: Block) -> tuple[Block, list[SSAValue]]
         return after, []
     block = region.block
     return (after, [*yield_of(block).operands]) if _is_empty(region) else (block, [])
+
+
+def _lower_while(op: scf.WhileOp) -> None:
+    """The first region ends in a jump to the second one or to what follows, the second one in a jump back."""
+    block = _block_of(op)
+    after = _split_behind(op)
+    before, body = op.before_region.block, op.after_region.block
+    _results_to_arguments(op, after)
+    condition = before.last_op
+    assert isinstance(condition, scf.ConditionOp), "the first region of an scf.while ends in a condition"
+    go, values = condition.condition, [*condition.args]
+    Rewriter.erase_op(condition)
+    _end_with(before, op, cf.ConditionalBranchOp(go, body, values, after, values))
+    _jump_from(body, before, op)
+    inits = [*op.arguments]
+    _move_before(op.before_region, after)
+    _move_before(op.after_region, after)
+    Rewriter.erase_op(op)
+    _end_with(block, op, cf.BranchOp(before, *inits))
 
 
 def _lower_switch(op: scf.IndexSwitchOp) -> None:

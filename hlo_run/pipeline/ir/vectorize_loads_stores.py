@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import gcd
 from typing import TypeAlias
 
 from xdsl.context import Context
@@ -51,7 +50,8 @@ from xdsl.utils.hints import isa
 from hlo_run.dialects.loops import counted_trips, hand_on_origin, is_defined_in, yield_of
 from hlo_run.dialects.types import is_tensor, is_vector
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, AtomicRMWOp, YieldOp
-from hlo_run.indexing.expr import ADD, CONSTANT, DIM, MOD, MUL, Expr
+from hlo_run.indexing.divisor import divisor_of
+from hlo_run.indexing.expr import ADD, DIM, Expr
 
 _MAX_TRIPS = 32
 _MAX_VECTOR_BITS = 256
@@ -109,20 +109,6 @@ def _stride(expr: Expr, moving: int) -> int | None:
         return None
     left, right = _stride(expr.left, moving), _stride(expr.right, moving)
     return None if left is None or right is None else left + right
-
-
-def _alignment(expr: Expr, moving: int) -> int:
-    """Return a number that divides `expr` wherever dimension `moving` is 0; 0 if it is always 0 there."""
-    kind = expr.kind
-    if kind is CONSTANT:
-        return abs(expr.value)
-    if kind is DIM and expr.value == moving:
-        return 0
-    if kind is MUL:
-        return _alignment(expr.left, moving) * _alignment(expr.right, moving)
-    if kind is ADD or kind is MOD:
-        return gcd(_alignment(expr.left, moving), _alignment(expr.right, moving))
-    return 1
 
 
 @dataclass
@@ -230,7 +216,7 @@ class _LoopVectorizer:
         if len(moving) != 1 or any(is_defined_in(a, self.body) for a in arguments if a is not self.induction_variable):
             return None
         expr = apply.map.results[0]
-        if _stride(expr, moving[0]) != 1 or _alignment(expr, moving[0]) % self.trips:
+        if _stride(expr, moving[0]) != 1 or divisor_of(expr, moving[0]) % self.trips:
             return None
         return self._base_value(apply, tuple(self.loop.lb if a is self.induction_variable else a for a in arguments), access)
 

@@ -197,6 +197,21 @@ def _store(text: FunctionNames, op: llvm.StoreOp) -> str:
     return f"store {text.typed(op.value)}, {text.typed(op.ptr)}{_alignment(op.alignment)}"
 
 
+def _atomic_rmw(text: FunctionNames, op: llvm_extra.AtomicRMWOp) -> str:
+    return f"atomicrmw {op.keyword.removeprefix('_')} {text.typed(op.ptr)}, {text.typed(op.value)} monotonic"
+
+
+def _compare_exchange(text: FunctionNames, op: llvm_extra.AtomicCmpXchgOp) -> str:
+    return f"cmpxchg {text.typed(op.ptr)}, {text.typed(op.cmp)}, {text.typed(op.val)} monotonic monotonic"
+
+
+def _inline_asm(text: FunctionNames, op: llvm.InlineAsmOp) -> str:
+    result = "void" if op.res is None else type_text(op.res.type)
+    effects = "sideeffect " if op.has_side_effects is not None else ""
+    arguments = ", ".join(map(text.typed, op.operands))
+    return f'call {result} asm {effects}"{op.asm_string.data}", "{op.constraints.data}"({arguments})'
+
+
 def _alignment(attribute: Attribute | None) -> str:
     return f", align {attribute.value.data}" if isinstance(attribute, IntegerAttr) else ""
 
@@ -207,6 +222,10 @@ def _call(text: FunctionNames, op: llvm.CallOp) -> str:
         raise InternalError("a call through a pointer has no LLVM IR text")
     result = "void" if op.returned is None else type_text(op.returned.type)
     return f"call {result} @{callee.root_reference.data}({', '.join(map(text.typed, op.args))})"
+
+
+def _call_intrinsic(text: FunctionNames, op: llvm.CallIntrinsicOp) -> str:
+    return text.call_intrinsic(op.intrin.data, op.results[0].type, map(text.typed, op.args))
 
 
 def _branch(text: FunctionNames, op: llvm.BrOp) -> str:
@@ -280,7 +299,11 @@ WRITERS: dict[type[Operation], Writer] = {
     llvm_extra.GEPOp: _gep,
     llvm_extra.LoadOp: _load,
     llvm.StoreOp: _store,
+    llvm_extra.AtomicRMWOp: _atomic_rmw,
+    llvm_extra.AtomicCmpXchgOp: _compare_exchange,
+    llvm.InlineAsmOp: _inline_asm,
     llvm.CallOp: _call,
+    llvm.CallIntrinsicOp: _call_intrinsic,
     llvm.BrOp: _branch,
     llvm.CondBrOp: _conditional_branch,
     llvm_extra.SwitchOp: _switch,

@@ -33,6 +33,9 @@ _FLOATS: dict[type[Attribute], str] = {
 }
 
 
+_BITS: dict[Attribute, int] = {Float32Type(): 32, Float64Type(): 64}
+
+
 @lru_cache(maxsize=1024)
 def type_text(type_: Attribute) -> str:
     """Return LLVM's name of a type of the LLVM dialect."""
@@ -125,6 +128,11 @@ def _dense_text(value: DenseIntOrFPElementsAttr, type_: Attribute) -> str:
 
 def _word_text(bits: int, element: Attribute) -> str:
     match element:
+        case llvm.LLVMStructType():
+            # A complex number: its real part comes first, so it is in the low half.
+            part = element.types.data[0]
+            halves = bits & ((1 << _BITS[part]) - 1), bits >> _BITS[part]
+            return f"{{ {', '.join(f'{type_text(part)} {_word_text(half, part)}' for half in halves)} }}"
         case Float16Type():
             return f"0xH{bits:04X}"
         case BFloat16Type():

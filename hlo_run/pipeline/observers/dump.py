@@ -10,6 +10,8 @@ from pathlib import Path
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.observer import LLVM_BEFORE_OPTIMIZATIONS, OPTIMIZED_HLO, PIPELINE_START, Level, Observer, Step
+from hlo_run.pipeline.replacements import file_name, header
+from hlo_run.target import TargetSpec
 
 _FILE_NAME_LIMIT = 255
 
@@ -22,14 +24,16 @@ class DumpObserver(Observer):
     Files are written whole or not at all; `xla_dump_to=-` prints them through `write_stdout` instead.
     """
 
-    def __init__(self, options: Options, module_name: str, number: int, target: str, write_stdout: Callable[[str], None]) -> None:
+    def __init__(
+        self, options: Options, module_name: str, number: int, target: TargetSpec, write_stdout: Callable[[str], None]
+    ) -> None:
         everything = options.v >= 5 or options.xla_dump_hlo_pass_re == ".*"
         emitters = options.xla_dump_emitter_re or (".*" if everything else "")
         self._pass_pattern = options.xla_dump_hlo_pass_re
         self._pass_re = compile_pattern("xla_dump_hlo_pass_re", options.xla_dump_hlo_pass_re)
         self._emitter_re = compile_pattern("xla_dump_emitter_re", emitters)
         self._directory = options.xla_dump_to
-        self._prefix = f"module_{number:04d}.{_sanitize(module_name)}"
+        self._prefix = f"module_{number:04d}.{file_name(module_name)}"
         self._short_prefix = f"module_{number:04d}"
         self._target = target
         self._write_stdout = write_stdout
@@ -76,7 +80,7 @@ class DumpObserver(Observer):
 
     def _hlo(self, step: Step) -> None:
         if step.row == OPTIMIZED_HLO:
-            self._write(f"{self._target}_gpu_after_optimizations.txt", step.text())
+            self._write(f"{self._target.xla_name}_gpu_after_optimizations.txt", step.text())
             return
         before = step.row
         if self._pass_re is None:
@@ -84,7 +88,7 @@ class DumpObserver(Observer):
         matches = self._pass_re.search(before) or self._pass_re.search(step.next_row)
         only_changes = self._pass_pattern == ".*"
         if matches and (step.changed or before == PIPELINE_START or not only_changes):
-            name = f"{self._hlo_dumps:04d}.{_sanitize(step.pipeline)}.after_{before}.before_{step.next_row}.txt"
+            name = f"{self._hlo_dumps:04d}.{file_name(step.pipeline)}.after_{before}.before_{step.next_row}.txt"
             self._hlo_dumps += 1
             self._write(name, step.text())
 
@@ -92,8 +96,8 @@ class DumpObserver(Observer):
         number = self._kernel_rows.get(step.kernel, 0)
         self._kernel_rows[step.kernel] = number + 1
         if step.changed is not False:
-            header = f"// row: {step.row}; kernel: {step.kernel}; launch: {step.launch}; module: {self._prefix}\n"
-            self._write(f"{step.kernel}.{number:03d}.after_{step.row}.mlir", header + step.text())
+            first = header(step.row, step.kernel, step.launch, step.unroll_factor, self._target.name, self._prefix)
+            self._write(f"{step.kernel}.{number:03d}.after_{step.row}.mlir", f"{first}\n{step.text()}")
 
     def _flush_log(self, kernel: str) -> None:
         log = self._logs.pop(kernel, None)
@@ -127,7 +131,3 @@ def compile_pattern(flag: str, pattern: str) -> re.Pattern[str] | None:
         return re.compile(pattern) if pattern else None
     except re.error as error:
         raise UsageError(f"--{flag}='{pattern}' is no regular expression: {error}") from None
-
-
-def _sanitize(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)

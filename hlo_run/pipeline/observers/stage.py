@@ -19,3 +19,8 @@ class StageObserver(Observer):
         if step.row == self.stage:
             self.write(step.text().rstrip("\n"))
             raise StopAtStage
+
+    def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        if title == self.stage:
+            self.write(text().rstrip("\n"))
+            raise StopAtStage

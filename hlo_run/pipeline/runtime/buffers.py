@@ -1,17 +1,18 @@
 """Give every array of the entry computation a place in device memory.
 
-Each defined value has an allocation of its own: parameters, constants, results and temporaries. Tuples have no table;
-bitcasts, get-tuple-element and the like name their operand's slice. Sharing memory between values whose lives do not
-overlap is XLA's heap packing, which is not here.
+Each defined value has an allocation of its own: parameters, constants, results and temporaries; but what a fusion changes
+in place stays where it was. Tuples have no table; bitcasts, get-tuple-element and the like name their operand's slice.
+Sharing memory between values whose lives do not overlap is XLA's heap packing, which is not here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hlo_run.analysis.defining_value import FORWARDING, ShapeIndex, defining_value
+from hlo_run.analysis.in_place import in_place_operands
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -57,23 +58,27 @@ def assign_buffers(entry: HloComputation, order: list[HloInstruction]) -> Buffer
     for instruction in order:
         if instruction.opcode in _NO_VALUE:
             continue
-        for index, shape in instruction.shape.leaves():
+        changed = in_place_operands(instruction) if instruction.opcode == "fusion" else {}
+        for number, (index, shape) in enumerate(instruction.shape.leaves()):
             value = (instruction, index)
+            if number in changed:
+                slices[value] = slices[defining_value(instruction.operands[changed[number]])]
+                continue
             place = BufferSlice(len(allocations), 0, shape.size_bytes)
             slices[value] = place
-            allocations.append(_allocation(place, instruction, index, shape, value in outputs))
-    return BufferAssignment(tuple(allocations), slices)
+            allocations.append(_allocation(place, instruction, index, shape))
+    results = {slices[value].allocation for value in outputs}
+    marked = (replace(allocation, is_output=allocation.index in results) for allocation in allocations)
+    return BufferAssignment(tuple(marked), slices)
 
 
-def _allocation(
-    place: BufferSlice, instruction: HloInstruction, index: ShapeIndex, shape: Shape, is_output: bool
-) -> BufferAllocation:
+def _allocation(place: BufferSlice, instruction: HloInstruction, index: ShapeIndex, shape: Shape) -> BufferAllocation:
     return BufferAllocation(
         index=place.allocation,
         size_bytes=place.size_bytes,
         parameter_number=instruction.attrs["parameter_number"] if instruction.opcode == "parameter" else None,
         constant=_constant(instruction, index, shape) if instruction.opcode == "constant" else None,
-        is_output=is_output,
+        is_output=False,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hlo_run.analysis.copied_operands import copied_operands
 from hlo_run.analysis.defining_value import FORWARDING
 from hlo_run.analysis.fingerprint import computation_fingerprint
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelArgument, KernelThunk, Thunk
@@ -39,6 +40,8 @@ def plan_thunks(order: list[HloInstruction], buffers: BufferAssignment) -> tuple
             continue
         if instruction.opcode == "copy":
             thunks.append(CopyThunk(instruction.name, buffers.slice(instruction.operands[0]), buffers.slice(instruction)))
+        elif instruction.opcode == "fusion" and (copied := copied_operands(instruction)):
+            thunks += _copies(instruction, copied, buffers)
         elif instruction.opcode == "fusion":
             arguments = _arguments(instruction, buffers)
             key = _kernel_key(instruction, arguments, buffers)
@@ -53,6 +56,15 @@ def plan_thunks(order: list[HloInstruction], buffers: BufferAssignment) -> tuple
                 hint="--platform=Interpreter, the numpy reference, knows more instructions",
             )
     return thunks, kernels
+
+
+def _copies(fusion: HloInstruction, copied: tuple[int, ...], buffers: BufferAssignment) -> list[CopyThunk]:
+    """Return a copy for each result that does not live where its operand does."""
+    pairs = [
+        (buffers.slice(fusion.operands[number]), buffers.slice(fusion, index))
+        for number, (index, _) in zip(copied, fusion.shape.leaves(), strict=True)
+    ]
+    return [CopyThunk(fusion.name, source, target) for source, target in pairs if source != target]
 
 
 def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], buffers: BufferAssignment) -> tuple[object, ...]:

@@ -16,14 +16,13 @@ from xdsl.dialects.builtin import (
     IntegerType,
     SymbolRefAttr,
     VectorType,
-    i8,
     i32,
 )
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.printer import HLO_OP
-from hlo_run.dialects.types import is_vector
+from hlo_run.dialects.types import is_complex, is_vector
 from hlo_run.errors import Unsupported
 
 # Lowers one op: reads the LLVM values of its operands, gives LLVM values for its results.
@@ -56,9 +55,11 @@ class ModuleState:
         if isinstance(type_, IndexType):
             return self.index_type
         if isa(type_, AnyFloat):
-            # LLVM has no 8-bit floats: they travel as their bits.
-            return i8 if type_.bitwidth == 8 else type_
-        if isa(type_, IntegerType | llvm.LLVMPointerType):
+            # LLVM has no floats of 8 or fewer bits: they travel as their bits.
+            return IntegerType(type_.bitwidth) if type_.bitwidth <= 8 else type_
+        if is_complex(type_):
+            return llvm.LLVMStructType.from_type_list([type_.element_type, type_.element_type])
+        if isa(type_, IntegerType | llvm.LLVMPointerType | llvm.LLVMStructType):
             return type_
         if is_vector(type_) and type_.get_num_dims() == 1:
             return VectorType(self.convert(type_.get_element_type()), type_.get_shape())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xdsl.dialects import cf, func, llvm, vector
+from xdsl.dialects import cf, complex, func, llvm, vector
 from xdsl.dialects.builtin import DenseArrayBase, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
@@ -106,12 +106,7 @@ def _return(builder: Builder, op: func.ReturnOp) -> None:
     if len(values) <= 1:
         builder.append(llvm.ReturnOp(values[0] if values else None))
         return
-    type_ = builder.module.result_type(op.operand_types)
-    whole = builder.add(llvm_extra.PoisonOp, [], type_)
-    for number, value in enumerate(values):
-        position = DenseArrayBase.from_list(i64, [number])
-        whole = builder.add(llvm.InsertValueOp, [whole, value], type_, {"position": position})
-    builder.append(llvm.ReturnOp(whole))
+    builder.append(llvm.ReturnOp(_struct(builder, values, builder.module.result_type(op.operand_types))))
 
 
 def _branch(builder: Builder, op: cf.BranchOp) -> None:
@@ -146,9 +141,41 @@ def _llvm_constant(builder: Builder, op: llvm.ConstantOp) -> None:
     builder.values[op.result] = builder.constant(op.value, op.result.type)
 
 
+def _complex_of(builder: Builder, op: complex.CreateOp) -> None:
+    builder.values[op.complex] = _struct(builder, builder.operands(op), builder.convert(op.complex.type))
+
+
+def _complex_constant(builder: Builder, op: complex.ConstantOp) -> None:
+    parts = [builder.constant(part, op.complex.type.element_type) for part in op.value]
+    builder.values[op.complex] = _struct(builder, parts, builder.convert(op.complex.type))
+
+
+def _struct(builder: Builder, values: Sequence[SSAValue], type_: Attribute) -> SSAValue:
+    whole = builder.add(llvm_extra.PoisonOp, [], type_)
+    for number, value in enumerate(values):
+        position = DenseArrayBase.from_list(i64, [number])
+        whole = builder.add(llvm.InsertValueOp, [whole, value], type_, {"position": position})
+    return whole
+
+
+def _complex_part(number: int) -> Handler:
+    def lower(builder: Builder, op: complex.ReOp | complex.ImOp) -> None:
+        position = DenseArrayBase.from_list(i64, [number])
+        type_ = builder.convert(op.result.type)
+        builder.values[op.result] = builder.add(llvm.ExtractValueOp, builder.operands(op), type_, {"position": position})
+
+    return lower
+
+
 COPIED = (
     llvm_extra.LoadOp,
     llvm.StoreOp,
+    llvm.ExtractValueOp,
+    llvm.InsertValueOp,
+    llvm.InlineAsmOp,
+    llvm.CallIntrinsicOp,
+    llvm_extra.AtomicRMWOp,
+    llvm_extra.AtomicCmpXchgOp,
     llvm_extra.GEPOp,
     llvm.AddressOfOp,
     llvm_extra.AddrSpaceCastOp,
@@ -168,6 +195,10 @@ STRUCTURE: dict[type[Operation], Handler] = {
     cf.BranchOp: _branch,
     cf.ConditionalBranchOp: _conditional_branch,
     cf.SwitchOp: _switch,
+    complex.CreateOp: _complex_of,
+    complex.ConstantOp: _complex_constant,
+    complex.ReOp: _complex_part(0),
+    complex.ImOp: _complex_part(1),
     llvm.ConstantOp: _llvm_constant,
     **dict.fromkeys(COPIED, _copied),
 }

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
 from hlo_run.backends.host.backend import variable_regions
-from hlo_run.backends.host.checks import KernelStatistics, make_observer
+from hlo_run.backends.host.checks import make_observer
 from hlo_run.backends.host.emulator import check_launch, run_kernel
 from hlo_run.backends.host.jit.engine import JitEngine, JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
 from hlo_run.backends.host.program import Program, compile_program
 from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.errors import DeviceError
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ def launch(
     statistics = KernelStatistics(kernel.name)
     copies = [buffer.copy() for buffer in buffers]
     run = _launch(program, kernel, buffers)
-    run.observer = make_observer(frozenset(checks), statistics)
+    run.observer = make_observer(frozenset(checks), program.graph, statistics)
     check_launch(program.graph, run)
     try:
         run_kernel(program, run)
@@ -60,6 +61,15 @@ def launch(
         for number, (emulated, compiled) in enumerate(zip(buffers, copies, strict=True)):
             _assert_same(emulated, compiled, number)
     return statistics
+
+
+def launch_apart(program: Program, ptx: str, buffers: Sequence[Array], grid: int, block: int) -> tuple[list[Array], list[Array]]:
+    """Return what the buffers hold after the emulator, and after the JIT: not the same where the order of threads matters."""
+    kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), (block, 1, 1))
+    emulated, compiled = ([buffer.copy() for buffer in buffers] for _ in range(2))
+    run_kernel(program, _launch(program, kernel, emulated))
+    JIT.run(program.graph, _launch(program, kernel, compiled))
+    return emulated, compiled
 
 
 def _launch(program: Program, kernel: Kernel, buffers: Sequence[Array]) -> Launch:

@@ -47,24 +47,21 @@ def ptx_of(kernels: tuple[Survey, ...], target: str, level: int = 3) -> str:
     return compile_llvm(module_text(list(kernels)), preset(target), optimization_level=level).ptx
 
 
-def kernels_for(target: str) -> list[Survey]:
-    """Return the kernels whose PTX may differ from that of other cards."""
-    kernels = all_kernels()
-    if target == "v100":
-        return [kernel for kernel in kernels if kernel.name != "fast_tanh_f32"]
-    return [kernel for kernel in kernels if target == "h100" or re.search(r"f16|v\d", kernel.name)]
+def varying_kernels() -> list[Survey]:
+    """Return the kernels whose PTX may differ from that of other cards: the tests of meaning run all others on two of them."""
+    return [kernel for kernel in all_kernels() if re.search(r"f16|v\d", kernel.name)]
 
 
 @pytest.mark.parametrize("target", ["v100", "a100", "h100", "b200", "rtx6000pro"])
 def test_every_instruction_is_known(target: str) -> None:
-    kernels = kernels_for(target)
+    kernels = varying_kernels()
     module = parse_module(ptx_of(tuple(kernels), target))
     for kernel in kernels:
         compile_program(module, kernel.name)  # raises Unsupported for what it does not know
 
 
 def test_unoptimised_code_is_known() -> None:
-    kernels = all_kernels()[::4]
+    kernels = all_kernels()[::8]
     module = parse_module(ptx_of(tuple(kernels), "h100", 0))
     for kernel in kernels:
         compile_program(module, kernel.name)

@@ -171,7 +171,7 @@ def test_select_and_clamp_take_scalars(dtype: str) -> None:
 
 def test_every_row_is_run_by_a_test() -> None:
     covered = {*UNARY_FLOAT, *BINARY_FLOAT, *BINARY_INTEGER, "mulhi", "not", "popcnt", "count-leading-zeros", "compare"}
-    covered |= {"select", "clamp", "convert", "bitcast-convert", "reduce-precision", "copy"}
+    covered |= {"select", "clamp", "convert", "bitcast-convert", "reduce-precision", "copy", "complex"}
     assert set(EMIT) == covered
 
 
@@ -181,8 +181,8 @@ def test_sixteen_bit_exponentials_may_be_approximate() -> None:
 
 
 def test_unknown_element_type_names_type_and_instruction() -> None:
-    with pytest.raises(Unsupported, match="type c64") as caught:
-        emit("e { p = c64[4] parameter(0) ROOT r = c64[4] add(p, p) }")
+    with pytest.raises(Unsupported, match="type f6e2m3fn") as caught:
+        emit("e { p = f6e2m3fn[4] parameter(0) ROOT r = f6e2m3fn[4] add(p, p) }")
     assert caught.value.where is not None
 
 

@@ -72,7 +72,7 @@ def test_concatenate(sizes: list[int]) -> None:
     operands = ", ".join(f"p{n}" for n in range(len(sizes)))
     emitted = run(
         f"f {{\n{parameters}\nc = s32[2,{sum(sizes)},3] concatenate({operands}), dimensions={{1}}\n"
-        f"ROOT r = s32[2,{sum(sizes)},3] add(c, c)\n}}"
+        f"a = s32[2,{sum(sizes)},3] add(c, c)\nROOT r = s32[2,{sum(sizes)},3] reverse(a), dimensions={{2}}\n}}"
     )
     assert emitted.text.count("scf.if") == sum(size > 0 for size in sizes) - 1
 

@@ -46,3 +46,17 @@ func.func @f(%a: bf16, %b: f16, %c: f64, %d: f32) -> (bf16, f16, f64, f32) {
 // CHECK: [[B:%[a-z0-9_]+]] = arith.bitcast %w : bf16 to i16
 // CHECK: [[A:%[a-z0-9_]+]] = arith.andi [[B]], %c32767_i16 : i16
 // CHECK: arith.bitcast [[A]] : i16 to bf16
+// -----
+// RUN: --only=expand-float-ops
+// Floats of at most 8 bits become integer arithmetic; comparisons go by way of f32.
+func.func @f(%x: f32, %a: f8E3M4, %b: f8E3M4) -> (f8E3M4, i1) {
+  %y = arith.truncf %x : f32 to f8E3M4
+  %c = arith.cmpf olt, %a, %b : f8E3M4
+  return %y, %c : f8E3M4, i1
+}
+// CHECK: arith.bitcast %x : f32 to i32
+// CHECK: [[N:%[a-z0-9_]+]] = arith.trunci {{%[a-z0-9_]+}} : i32 to i8
+// CHECK: arith.bitcast [[N]] : i8 to f8E3M4
+// CHECK: arith.bitcast %a : f8E3M4 to i8
+// CHECK: arith.cmpf olt, {{%[a-z0-9_]+}}, {{%[a-z0-9_]+}} : f32
+// CHECK-NOT: truncf

@@ -64,7 +64,7 @@ func.func @kernel(%i: index) -> f32 {
   return %x : f32
 }
 // CHECK: llvm.mlir.global private @shared_0() {addr_space = 3 : i32} : !llvm.array<1056 x f32>
-// CHECK-NEXT: llvm.mlir.global private @shared_1() {addr_space = 3 : i32} : !llvm.array<8 x i8>
+// CHECK-NEXT: llvm.mlir.global private @shared_1() {addr_space = 3 : i32, alignment = 4 : i64} : !llvm.array<8 x i8>
 // CHECK-NEXT: llvm.mlir.global private constant @global_cst_0(dense<[1, 2, 3]> : tensor<3xi16>) {addr_space = 0 : i32} : !llvm.array<3 x i16>
 // CHECK: [[S:%[0-9]+]] = llvm.mlir.addressof @shared_0 : !llvm.ptr<3>
 // CHECK-NEXT: [[A:%[0-9]+]] = llvm.addrspacecast [[S]] : !llvm.ptr<3> to !llvm.ptr
@@ -176,7 +176,44 @@ func.func @kernel(%in: tensor<8xi4>, %i: index) -> i4 {
   %x = tensor.extract %in[%i] : tensor<8xi4>
   return %x : i4
 }
-// ERROR: unsupported: elements of type i4 in a kernel
+// A byte holds two: the low bits are the first of them.
+// CHECK: [[I:%[0-9]+]] = arith.index_castui %i : index to i64
+// CHECK: [[BYTE:%[0-9]+]] = arith.shrui [[I]], %c1_i64
+// CHECK: [[FIRST:%[0-9]+]] = arith.muli {{%[0-9]+}}, %c4_i64
+// CHECK: [[P:%[0-9]+]] = llvm.getelementptr inbounds %in[[[BYTE]]] : (!llvm.ptr, i64) -> !llvm.ptr, i8
+// CHECK: [[S:%[0-9]+]] = arith.trunci [[FIRST]] : i64 to i8
+// CHECK: [[B:%[0-9]+]] = llvm.load [[P]] : !llvm.ptr -> i8
+// CHECK: [[V:%[0-9]+]] = arith.shrui [[B]], [[S]] : i8
+// CHECK: %x = arith.trunci [[V]] : i8 to i4
+// -----
+// RUN: --only=lower-tensors
+func.func @kernel(%out: tensor<8xi4>, %i: index, %x: i4) -> tensor<8xi4> {
+  %r = tensor.insert %x into %out[%i] : tensor<8xi4>
+  return %r : tensor<8xi4>
+}
+// The other half of the byte may be another thread's.
+// CHECK: [[MASK:%[0-9]+]] = arith.shli %c15_i8, [[S:%[0-9]+]] : i8
+// CHECK: [[OTHERS:%[0-9]+]] = arith.xori [[MASK]], %c-1_i8
+// CHECK: llvm.atomicrmw _and [[P:%[0-9]+]], [[OTHERS]] monotonic : !llvm.ptr, i8
+// CHECK: [[W:%[0-9]+]] = arith.extui %x : i4 to i8
+// CHECK: [[U:%[0-9]+]] = arith.shli [[W]], [[S]] : i8
+// CHECK: llvm.atomicrmw _or [[P]], [[U]] monotonic : !llvm.ptr, i8
+// -----
+// RUN: --only=lower-tensors
+func.func @kernel(%in: tensor<8xcomplex<f32>>, %out: tensor<8xcomplex<f32>>, %i: index) -> tensor<8xcomplex<f32>> {
+  %x = tensor.extract %in[%i] : tensor<8xcomplex<f32>>
+  %r = tensor.insert %x into %out[%i] : tensor<8xcomplex<f32>>
+  return %r : tensor<8xcomplex<f32>>
+}
+// CHECK: [[L:%[a-z0-9_]+]] = llvm.load {{%[a-z0-9_]+}} : !llvm.ptr -> !llvm.struct<(f32, f32)>
+// CHECK: llvm.extractvalue [[L]][0]
+// CHECK: llvm.extractvalue [[L]][1]
+// CHECK: [[Z:%[a-z0-9_]+]] = complex.create
+// CHECK: complex.re [[Z]]
+// CHECK: llvm.insertvalue
+// CHECK: complex.im [[Z]]
+// CHECK: [[V:%[a-z0-9_]+]] = llvm.insertvalue
+// CHECK: llvm.store [[V]], {{%[a-z0-9_]+}}
 // -----
 // RUN: --only=lower-tensors
 func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
@@ -187,7 +224,43 @@ func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
   }
   return %r : tensor<8xf32>
 }
-// ERROR: unsupported: atomic updates in a kernel
+// CHECK: [[P:%[a-z0-9_]+]] = llvm.getelementptr inbounds %out[{{%[a-z0-9_]+}}]
+// CHECK-NEXT: llvm.atomicrmw fadd [[P]], %x monotonic : !llvm.ptr, f32
+// CHECK-NEXT: return
+// -----
+// RUN: --only=lower-tensors
+func.func @kernel(%out: tensor<8xi32>, %i: index, %x: i32) -> tensor<8xi32> {
+  %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xi32> {
+  ^bb0(%old: i32):
+    %s = arith.maxui %old, %x : i32
+    xla_gpu.yield %s : i32
+  }
+  return %r : tensor<8xi32>
+}
+// CHECK: llvm.atomicrmw umax {{%[a-z0-9_]+}}, %x monotonic : !llvm.ptr, i32
+// CHECK-NOT: scf.while
+// -----
+// What the hardware has no atomic for is tried until no other thread came between.
+// RUN: --only=lower-tensors
+func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
+  %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xf32> {
+  ^bb0(%old: f32):
+    %s = arith.mulf %old, %x : f32
+    xla_gpu.yield %s : f32
+  }
+  return %r : tensor<8xf32>
+}
+// CHECK: [[P:%[a-z0-9_]+]] = llvm.getelementptr inbounds %out[{{%[a-z0-9_]+}}]
+// CHECK-NEXT: [[V:%[a-z0-9_]+]] = llvm.load [[P]] : !llvm.ptr -> i32
+// CHECK-NEXT: scf.while ([[A:%[a-z0-9_]+]] = [[V]]) : (i32) -> i32 {
+// CHECK-NEXT: %old = arith.bitcast [[A]] : i32 to f32
+// CHECK-NEXT: %s = arith.mulf %old, %x : f32
+// CHECK-NEXT: [[N:%[a-z0-9_]+]] = arith.bitcast %s : f32 to i32
+// CHECK-NEXT: [[E:%[a-z0-9_]+]] = llvm.cmpxchg [[P]], [[A]], [[N]] monotonic monotonic : !llvm.ptr, i32
+// CHECK: [[WAS:%[a-z0-9_]+]] = llvm.extractvalue [[E]][0]
+// CHECK: [[OK:%[a-z0-9_]+]] = llvm.extractvalue [[E]][1]
+// CHECK: [[AGAIN:%[a-z0-9_]+]] = arith.xori [[OK]], %true : i1
+// CHECK: scf.condition([[AGAIN]]) [[WAS]] : i32
 // -----
 // RUN: --only=lower-tensors --print_locations
 // New ops come from the instruction of the op they stand for.
@@ -195,5 +268,5 @@ func.func @kernel(%in: tensor<8xf32>, %i: index) -> f32 {
   %x = tensor.extract %in[%i] {hlo.op = "param"} : tensor<8xf32>
   return %x : f32
 }
-// CHECK: llvm.getelementptr inbounds %in[{{%[0-9]+}}] {hlo.op = "param"}
-// CHECK-NEXT: %x = llvm.load {{%[0-9]+}} {hlo.op = "param"}
+// CHECK: llvm.getelementptr inbounds %in[{{%[a-z0-9_]+}}] {hlo.op = "param"}
+// CHECK-NEXT: %x = llvm.load {{%[a-z0-9_]+}} {hlo.op = "param"}

@@ -39,16 +39,16 @@ func.func @main(%input: tensor<6x512x4096xbf16>, %output: tensor<6x512x4096xbf16
 }
 // -----
 // RUN: --only=lower-xla-gpu-to-scf
-// Two range variables: the first one is outside. Constraints are checked first, a point by equality.
+// Two range variables: the first one is outside. Constraints are checked first, in the order of the text, a point by equality.
 func.func @nested(%t: tensor<20x9xf32>, %u: tensor<4xi32>, %th: index, %x: f32, %n: i32) -> (tensor<20x9xf32>, tensor<4xi32>) {
   // CHECK: %[[L:.*]]:2 = scf.for %i = %c2 to %c5 step %c1 iter_args(%iter = %t, %iter_0 = %u)
   // CHECK-NEXT: %[[M:.*]]:2 = scf.for %j = %c0 to %c2 step %c1 iter_args(%iter_{{.*}} = %iter, %iter_{{.*}} = %iter_0)
   // CHECK-NEXT: %[[A:.*]] = xla_gpu.apply_indexing #map(%th)[%i, %j]
   // CHECK-NEXT: %[[B:.*]] = xla_gpu.apply_indexing #map1(%th)[%i, %j]
-  // CHECK-NEXT: arith.cmpi sge, %[[A]], %c0 : index
-  // CHECK-NEXT: arith.cmpi sle, %[[A]], %c18 : index
+  // CHECK-NEXT: arith.cmpi eq, %[[A]], %c1 : index
+  // CHECK-NEXT: arith.cmpi sge, %[[B]], %c0 : index
+  // CHECK-NEXT: arith.cmpi sle, %[[B]], %c18 : index
   // CHECK-NEXT: arith.andi
-  // CHECK-NEXT: arith.cmpi eq, %[[B]], %c1 : index
   // CHECK-NEXT: arith.andi
   // CHECK-NEXT: arith.cmpi sge, %th, %c0
   // CHECK-NEXT: arith.cmpi sle, %th, %c15

@@ -1,0 +1,59 @@
+"""Which results of a reduction fusion must be computed by the same blocks?
+
+    (r0, r1, e) with r0 = reduce(e), r1 = reduce(q)   =>   {r0, e} and {r1}: two groups, each with blocks of its own
+
+Mirrors XLA's `GroupDisjointReductions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo_run.hlo.graph import HloInstruction
+
+
+def group_roots(roots: Sequence[HloInstruction], is_reduction: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
+    """Return the numbers of the roots of each group, groups in the order of their first roots.
+
+    Roots that share a producer are together; a broadcast constant or a scalar ties no two reductions. All roots that are
+    no reductions are together, since one may alias what another reads.
+    """
+    leader = list(range(len(roots)))
+
+    def find(number: int) -> int:
+        while leader[number] != number:
+            number = leader[number]
+        return number
+
+    def join(numbers: Sequence[int]) -> None:
+        first = min(map(find, numbers), default=0)
+        for number in numbers:
+            leader[find(number)] = first
+
+    join([number for number, reduces in enumerate(is_reduction) if not reduces])
+    assert roots[0].parent is not None, "roots are in a computation"
+    reached: dict[HloInstruction, set[int]] = {}
+    for instruction in reversed(roots[0].parent.post_order()):
+        mine = reached.setdefault(instruction, set())
+        mine.update(number for number, root in enumerate(roots) if root is instruction)
+        for operand in instruction.operands:
+            reached.setdefault(operand, set()).update(mine)
+        join(_tied(sorted(mine), is_reduction, _is_scalar_or_broadcast(instruction)))
+    groups: dict[int, list[int]] = {}
+    for number in range(len(roots)):
+        groups.setdefault(find(number), []).append(number)
+    return tuple(map(tuple, groups.values()))
+
+
+def _tied(numbers: Sequence[int], is_reduction: Sequence[bool], is_cheap: bool) -> list[int]:
+    """Drop all reductions but the first if the instruction that they share is cheap to compute again."""
+    if not is_cheap:
+        return list(numbers)
+    reductions = [number for number in numbers if is_reduction[number]]
+    return [number for number in numbers if number not in reductions[1:]]
+
+
+def _is_scalar_or_broadcast(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "constant" or (instruction.shape.is_array and instruction.shape.element_count == 1):
+        return True
+    return instruction.opcode == "broadcast" and _is_scalar_or_broadcast(instruction.operands[0])

@@ -1,0 +1,184 @@
+"""Elements of less than a byte in memory: a byte holds several, low bits first.
+
+    tensor.extract %t[%i] : tensor<8xi4>    =>   %b = load i8 at %i >> 1;  trunc (%b >> 4 * (%i & 1)) to i4
+
+    tensor.insert %x into %t[%i]            =>   atomicrmw and at %i >> 1, ~(15 << 4 * (%i & 1));  atomicrmw or ..
+
+A store shares its byte with elements of other threads, so it is atomic: first its bits are cleared, then set. Vectors of
+whole bytes (unroll factors see to it) are plain accesses of integers, from which the elements are cut and joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects import arith, llvm, vector
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
+    IntegerAttr,
+    IntegerType,
+    TensorType,
+    VectorType,
+    i8,
+    i32,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.hints import isa
+
+from hlo_run.dialects.llvm_extra import AtomicRMWOp, GEPOp, LoadOp, PoisonOp
+from hlo_run.dialects.types import is_integer, is_vector
+
+BYTE_BITS = 8
+_WORD_BITS = 32
+
+
+def is_packed(element: Attribute) -> bool:
+    """True for elements of which a byte holds several."""
+    return isa(element, IntegerType | AnyFloat) and element.bitwidth in (1, 2, 4)
+
+
+def bits_of(element: Attribute) -> int:
+    assert isinstance(element, FixedBitwidthType), "elements in memory have a width"
+    return element.bitwidth
+
+
+def packed_constant(value: DenseIntOrFPElementsAttr, type_: TensorType[Attribute]) -> DenseIntOrFPElementsAttr:
+    """Return the bytes of a constant array; xDSL keeps a byte per element."""
+    bits = bits_of(type_.get_element_type())
+    data = np.frombuffer(value.data.data, np.uint8)
+    items = data if len(data) == type_.element_count() else np.repeat(data, type_.element_count())
+    stream = np.unpackbits(items[:, None], axis=1, count=bits, bitorder="little")
+    packed = np.packbits(stream.reshape(-1), bitorder="little")
+    return DenseIntOrFPElementsAttr.from_list(VectorType(i8, [len(packed)]), packed.astype(np.int8).tolist())
+
+
+@dataclass
+class PackedAccess:
+    """Makes accesses of packed elements; `insert` puts an op where it belongs and returns its result, if it has one."""
+
+    insert: Callable[[Operation], SSAValue | None]
+    element: Attribute
+
+    @property
+    def bits(self) -> int:
+        return bits_of(self.element)
+
+    def address(self, base: SSAValue, index: SSAValue | None) -> tuple[SSAValue, SSAValue]:
+        """Return the address of the byte with element `index` (an integer; None: the only one), and its shift (i8)."""
+        if index is None:
+            return base, self.number(0, i8)
+        type_ = index.type
+        assert is_integer(type_), "an index is an integer by now"
+        in_byte = BYTE_BITS // self.bits
+        byte = self.add(arith.ShRUIOp(index, self.number(in_byte.bit_length() - 1, type_)))
+        place = self.add(arith.AndIOp(index, self.number(in_byte - 1, type_)))
+        shift = self.add(arith.MuliOp(place, self.number(self.bits, type_)))
+        return self.add(GEPOp(base, [byte], i8)), self.add(arith.TruncIOp(shift, i8))
+
+    def load(self, base: SSAValue, index: SSAValue | None, *, invariant: bool) -> SSAValue:
+        address, shift = self.address(base, index)
+        return self.unpack(self.add(LoadOp(address, i8, invariant=invariant)), shift)
+
+    def store(self, value: SSAValue, base: SSAValue, index: SSAValue | None) -> None:
+        address, shift = self.address(base, index)
+        mask = self.add(arith.ShLIOp(self.number((1 << self.bits) - 1, i8), shift))
+        others = self.add(arith.XOrIOp(mask, self.number(-1, i8)))
+        self.insert(AtomicRMWOp("_and", address, others))
+        self.insert(AtomicRMWOp("_or", address, self.add(arith.ShLIOp(self._integer_of(value, i8), shift))))
+
+    def unpack(self, word: SSAValue, shift: SSAValue) -> SSAValue:
+        """Return the element that begins at bit `shift` of `word`."""
+        cut: SSAValue = self.add(arith.TruncIOp(self.add(arith.ShRUIOp(word, shift)), IntegerType(self.bits)))
+        return cut if cut.type == self.element else self.add(arith.BitcastOp(cut, self.element))
+
+    def merge(self, word: SSAValue, shift: SSAValue, value: SSAValue) -> SSAValue:
+        """Return the byte `word` with the element at bit `shift` replaced."""
+        mask = self.add(arith.ShLIOp(self.number((1 << self.bits) - 1, i8), shift))
+        others = self.add(arith.XOrIOp(mask, self.number(-1, i8)))
+        kept = self.add(arith.AndIOp(word, others))
+        return self.add(arith.OrIOp(kept, self.add(arith.ShLIOp(self._integer_of(value, i8), shift))))
+
+    def load_vector(self, base: SSAValue, index: SSAValue | None, size: int, alignment: int, *, invariant: bool) -> SSAValue:
+        """Return `size` elements that begin at a multiple of `size`."""
+        type_ = VectorType(self.element, [size])
+        address, shift = self.address(base, index)
+        if self.bits * size < BYTE_BITS:
+            byte = self.add(arith.ShRUIOp(self.add(LoadOp(address, i8, invariant=invariant)), shift))
+            return self._join([byte], type_)
+        words, memory = self._words(size)
+        loaded = self.add(LoadOp(address, memory, alignment, invariant=invariant))
+        if not is_vector(memory):
+            return self._join([loaded], type_)
+        return self._join([self.add(vector.ExtractOp(loaded, [place], i32)) for place in range(words)], type_)
+
+    def store_vector(self, value: SSAValue, base: SSAValue, index: SSAValue | None, alignment: int) -> None:
+        """Store a vector of whole bytes."""
+        assert is_vector(value.type), "a vector is stored"
+        (size,) = value.type.get_shape()
+        if self.bits * size < BYTE_BITS:
+            for place in range(size):
+                element = self.add(vector.ExtractOp(value, [place], self.element))
+                self.store(element, base, self._advanced(index, place))
+            return
+        address, _ = self.address(base, index)
+        words, memory = self._words(size)
+        word_type = i32 if is_vector(memory) else memory
+        assert is_integer(word_type), "words are integers"
+        in_word = word_type.width.data // self.bits
+        parts = [self._cut(value, place * in_word, in_word, word_type) for place in range(words)]
+        whole = parts[0] if not is_vector(memory) else self._vector(parts, memory)
+        self.insert(llvm.StoreOp(whole, address, alignment))
+
+    def number(self, value: int, type_: IntegerType) -> SSAValue:
+        return self.add(arith.ConstantOp(IntegerAttr(value, type_)))
+
+    def add(self, op: Operation) -> SSAValue:
+        result = self.insert(op)
+        assert result is not None, f"{op.name} has a result"
+        return result
+
+    def _advanced(self, index: SSAValue | None, by: int) -> SSAValue | None:
+        if index is None or not by:
+            return index
+        assert is_integer(index.type), "an index is an integer by now"
+        return self.add(arith.AddiOp(index, self.number(by, index.type)))
+
+    def _integer_of(self, value: SSAValue, type_: IntegerType) -> SSAValue:
+        """Return the bits of an element in a wider integer."""
+        bits = IntegerType(self.bits)
+        return self.add(arith.ExtUIOp(value if value.type == bits else self.add(arith.BitcastOp(value, bits)), type_))
+
+    def _words(self, size: int) -> tuple[int, Attribute]:
+        """Return as what so many elements are moved: an integer, or a vector of words and their number."""
+        bits = self.bits * size
+        return (1, IntegerType(bits)) if bits <= _WORD_BITS else (bits // _WORD_BITS, VectorType(i32, [bits // _WORD_BITS]))
+
+    def _join(self, words: Sequence[SSAValue], type_: VectorType[Attribute]) -> SSAValue:
+        (size,) = type_.get_shape()
+        in_word = size // len(words)
+        elements: list[SSAValue] = []
+        for word in words:
+            assert is_integer(word.type), "words are integers"
+            elements += [self.unpack(word, self.number(self.bits * place, word.type)) for place in range(in_word)]
+        return self._vector(elements, type_)
+
+    def _cut(self, value: SSAValue, first: int, count: int, type_: IntegerType) -> SSAValue:
+        """Return `count` elements of a vector as one integer."""
+        word: SSAValue | None = None
+        for place in range(count):
+            part = self._integer_of(self.add(vector.ExtractOp(value, [first + place], self.element)), type_)
+            if place:
+                part = self.add(arith.ShLIOp(part, self.number(self.bits * place, type_)))
+            word = part if word is None else self.add(arith.OrIOp(word, part))
+        assert word is not None, "a word holds elements"
+        return word
+
+    def _vector(self, elements: Sequence[SSAValue], type_: Attribute) -> SSAValue:
+        whole = self.add(PoisonOp(type_))
+        for place, element in enumerate(elements):
+            whole = self.add(vector.InsertOp(element, whole, [place]))
+        return whole

@@ -1,0 +1,236 @@
+"""Conversions of floats of 4 and 8 bits as integer arithmetic, for cards (and formats) without an instruction for them.
+
+A magnitude of a narrow format is its exponent and mantissa bits read as one integer, so rounding that carries out of the
+mantissa needs no care. Overflow gives infinity, NaN in formats that have only that, the largest number in f4E2M1FN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, IntegerType, bf16, f16, f32, f64, i32
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.hints import isa
+
+Add: TypeAlias = Callable[[Operation], SSAValue]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A narrow float: exponent bias, stored mantissa bits, and how it spells what is not finite.
+
+    `special` is `ieee` (infinities and NaN above the largest exponent), `fn` (NaN is all ones), `fnuz` (NaN is what would
+    be -0), `finite`, or `exponent` (unsigned powers of two; NaN is all ones).
+    """
+
+    bits: int
+    mantissa: int
+    bias: int
+    special: str
+
+    @property
+    def magnitude(self) -> int:
+        """All bits but the sign."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def infinity(self) -> int:
+        """The magnitude of infinity in an `ieee` format."""
+        return self.magnitude >> self.mantissa << self.mantissa
+
+    @property
+    def largest(self) -> int:
+        """The magnitude of the largest finite number."""
+        match self.special:
+            case "ieee":
+                return self.infinity - 1
+            case "fn":
+                return self.magnitude - 1
+            case _:
+                return self.magnitude
+
+    @property
+    def nan(self) -> int:
+        """The magnitude of a NaN."""
+        return self.infinity | 1 << (self.mantissa - 1) if self.special == "ieee" else self.magnitude
+
+    @property
+    def step(self) -> float:
+        """The distance of subnormal numbers."""
+        return 2.0 ** (1 - self.bias - self.mantissa)
+
+
+FORMATS: dict[str, Format] = {
+    "f8E5M2": Format(8, 2, 15, "ieee"),
+    "f8E4M3": Format(8, 3, 7, "ieee"),
+    "f8E3M4": Format(8, 4, 3, "ieee"),
+    "f8E4M3FN": Format(8, 3, 7, "fn"),
+    "f8E4M3FNUZ": Format(8, 3, 8, "fnuz"),
+    "f8E4M3B11FNUZ": Format(8, 3, 11, "fnuz"),
+    "f8E5M2FNUZ": Format(8, 2, 16, "fnuz"),
+    "f8E8M0FNU": Format(8, 0, 127, "exponent"),
+    "f4E2M1FN": Format(4, 1, 1, "finite"),
+}
+# Stored mantissa bits and exponent bias.
+_WIDE: dict[Attribute, tuple[int, int]] = {f32: (23, 127), f64: (52, 1023)}
+
+
+def is_small_float(type_: Attribute) -> bool:
+    """True for floats of at most 8 bits."""
+    return isa(type_, AnyFloat) and type_.bitwidth <= 8
+
+
+def format_of(type_: Attribute) -> Format:
+    assert isa(type_, AnyFloat), "only floats have a format"
+    return FORMATS[type_.name]
+
+
+@dataclass
+class _Integers:
+    """Arithmetic on integers of one type; `add` puts an op where it belongs."""
+
+    add: Add
+    type: IntegerType
+
+    def number(self, value: int) -> SSAValue:
+        bits = self.type.width.data
+        value &= (1 << bits) - 1
+        return self.add(arith.ConstantOp(IntegerAttr(value - (1 << bits) if value >> (bits - 1) else value, self.type)))
+
+    def plus(self, value: SSAValue, number: int) -> SSAValue:
+        return self.add(arith.AddiOp(value, self.number(number)))
+
+    def mask(self, value: SSAValue, number: int) -> SSAValue:
+        return self.add(arith.AndIOp(value, self.number(number)))
+
+    def up(self, value: SSAValue, places: int) -> SSAValue:
+        return self.add(arith.ShLIOp(value, self.number(places)))
+
+    def down(self, value: SSAValue, places: int) -> SSAValue:
+        return self.add(arith.ShRUIOp(value, self.number(places)))
+
+    def select(self, left: SSAValue, predicate: str, right: int, then: SSAValue | int, otherwise: SSAValue) -> SSAValue:
+        """Return `left predicate right ? then : otherwise`."""
+        condition = self.add(arith.CmpiOp(left, self.number(right), predicate))
+        chosen = self.number(then) if isinstance(then, int) else then
+        return self.add(arith.SelectOp(condition, chosen, otherwise))
+
+
+def extend(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
+    """Return a small float in a wider type, exactly."""
+    form = format_of(value.type)
+    integers = _Integers(add, i32)
+    bits = add(arith.ExtUIOp(add(arith.BitcastOp(value, IntegerType(form.bits))), i32))
+    wide = _power_of_two(integers, bits) if form.special == "exponent" else _extended_bits(integers, bits, form)
+    number = add(arith.BitcastOp(wide, f32))
+    if result == f32:
+        return number
+    return add(arith.ExtFOp(number, f64) if result == f64 else arith.TruncFOp(number, result))
+
+
+def _power_of_two(integers: _Integers, bits: SSAValue) -> SSAValue:
+    """2^-127 is below the normal numbers of f32."""
+    wide = integers.select(bits, "eq", 0, 1 << 22, integers.up(bits, 23))
+    return integers.select(bits, "eq", 0xFF, 0x7FC00000, wide)
+
+
+def _extended_bits(integers: _Integers, bits: SSAValue, form: Format) -> SSAValue:
+    mantissa, bias = _WIDE[f32]
+    magnitude = integers.mask(bits, form.magnitude)
+    shifted = integers.up(magnitude, mantissa - form.mantissa)
+    normal = integers.plus(shifted, (bias - form.bias) << mantissa)
+    step = integers.add(arith.ConstantOp(FloatAttr(form.step, f32)))
+    steps = integers.add(arith.UIToFPOp(magnitude, f32))
+    subnormal = integers.add(arith.BitcastOp(integers.add(arith.MulfOp(steps, step)), i32))
+    wide = integers.select(magnitude, "ult", 1 << form.mantissa, subnormal, normal)
+    if form.special == "ieee":
+        wide = integers.select(magnitude, "uge", form.infinity, integers.plus(shifted, (255 - _top(form)) << mantissa), wide)
+    elif form.special == "fn":
+        wide = integers.select(magnitude, "eq", form.magnitude, 0x7FC00000, wide)
+    elif form.special == "fnuz":
+        wide = integers.select(bits, "eq", 1 << (form.bits - 1), 0x7FC00000, wide)
+    sign = integers.up(integers.mask(bits, 1 << (form.bits - 1)), 32 - form.bits)
+    return integers.add(arith.OrIOp(wide, sign))
+
+
+def _top(form: Format) -> int:
+    """The largest exponent field."""
+    return form.infinity >> form.mantissa
+
+
+def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
+    """Return a float rounded to a small one, to nearest even."""
+    form = format_of(result)
+    if value.type in (f16, bf16) or is_small_float(value.type):
+        value = extend(add, value, f32) if is_small_float(value.type) else add(arith.ExtFOp(value, f32))
+    mantissa, bias = _WIDE[value.type]
+    width = 32 if value.type == f32 else 64
+    integers = _Integers(add, IntegerType(width))
+    bits = add(arith.BitcastOp(value, integers.type))
+    magnitude = integers.mask(bits, (1 << (width - 1)) - 1)
+    not_a_number = ((1 << (width - 1 - mantissa)) - 1) << mantissa
+    if form.special == "exponent":
+        code = _rounded_exponent(integers, bits, magnitude, mantissa, bias)
+    else:
+        code = _rounded(integers, value.type, magnitude, form)
+        code = _with_specials(integers, code, bits, magnitude, not_a_number, form)
+    narrow = add(arith.TruncIOp(code, IntegerType(form.bits)))
+    return add(arith.BitcastOp(narrow, result))
+
+
+def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: Format) -> SSAValue:
+    """Return the magnitude in the narrow format, which is too large for it where the number is."""
+    mantissa, bias = _WIDE[type_]
+    dropped = mantissa - form.mantissa
+    odd = integers.mask(integers.down(magnitude, dropped), 1)
+    half = integers.plus(odd, (1 << (dropped - 1)) - 1)
+    normal = integers.down(integers.add(arith.AddiOp(magnitude, half)), dropped)
+    normal = integers.plus(normal, -((bias - form.bias) << form.mantissa))
+    # Beside this number, floats are a subnormal step apart: the addition rounds to it.
+    assert isa(type_, AnyFloat), "a float is rounded"
+    anchor = integers.add(arith.ConstantOp(FloatAttr(2.0**mantissa * form.step, type_)))
+    moved = integers.add(arith.AddfOp(integers.add(arith.BitcastOp(magnitude, type_)), anchor))
+    anchor_bits = integers.add(arith.BitcastOp(anchor, integers.type))
+    subnormal = integers.add(arith.SubiOp(integers.add(arith.BitcastOp(moved, integers.type)), anchor_bits))
+    smallest_normal = (1 - form.bias + bias) << mantissa
+    return integers.select(magnitude, "ult", smallest_normal, subnormal, normal)
+
+
+def _with_specials(
+    integers: _Integers, code: SSAValue, bits: SSAValue, magnitude: SSAValue, infinity: int, form: Format
+) -> SSAValue:
+    """Return the narrow bits: sign, overflow and NaN; `infinity` is the magnitude of the wide one."""
+    overflow = {"ieee": form.infinity, "finite": form.largest}.get(form.special, form.nan)
+    sign = integers.down(integers.mask(bits, 1 << (integers.type.width.data - 1)), integers.type.width.data - form.bits)
+    if form.special == "fnuz":
+        signed = integers.select(code, "eq", 0, code, integers.add(arith.OrIOp(code, sign)))
+        return integers.select(code, "ugt", form.largest, 1 << (form.bits - 1), signed)
+    code = integers.select(code, "ugt", form.largest, overflow, code)
+    if form.special == "finite":
+        # There is no NaN: it becomes a zero of the other sign.
+        sign = integers.select(magnitude, "ugt", infinity, integers.add(_flipped(integers, sign, form)), sign)
+        code = integers.select(magnitude, "ugt", infinity, 0, code)
+    else:
+        code = integers.select(magnitude, "ugt", infinity, form.nan, code)
+    return integers.add(arith.OrIOp(code, sign))
+
+
+def _flipped(integers: _Integers, sign: SSAValue, form: Format) -> Operation:
+    return arith.XOrIOp(sign, integers.number(1 << (form.bits - 1)))
+
+
+def _rounded_exponent(integers: _Integers, bits: SSAValue, magnitude: SSAValue, mantissa: int, bias: int) -> SSAValue:
+    """Return the nearest power of two, the larger of two; NaN for what is not positive or too large."""
+    code = integers.down(integers.plus(magnitude, 1 << (mantissa - 1)), mantissa)
+    code = integers.plus(code, 127 - bias)
+    # 2^-127 is the smallest; what lies between it and the next goes up. In f32 both are at the end of the normal numbers.
+    least = 1 << (mantissa - 1) if bias == 127 else (bias - 127) << mantissa
+    smallest = integers.select(magnitude, "ugt", least, 1, integers.number(0))
+    code = integers.select(magnitude, "ult", (bias - 126) << mantissa, smallest, code)
+    code = integers.select(code, "ugt", 0xFF, 0xFF, code)
+    code = integers.select(magnitude, "eq", 0, 0xFF, code)
+    sign = integers.down(bits, integers.type.width.data - 1)
+    return integers.select(sign, "eq", 1, 0xFF, code)

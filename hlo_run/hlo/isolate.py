@@ -1,0 +1,63 @@
+"""Cut one instruction out as a module of its own: operands become parameters, what it calls comes along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hlo_run.hlo.attributes import AttributeValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+
+# Header attributes that instructions refer to by number.
+_KEPT_ATTRIBUTES = ("stack_frames",)
+
+
+def isolate_instruction(instruction: HloInstruction) -> HloModule:
+    """Return a module named after `instruction` whose entry is that instruction, on parameters named after its operands.
+
+    An operand that stands twice is one parameter, so that memory shared before is shared still. Shapes keep their layouts,
+    instructions their place in the text. The module of `instruction` stays as it is. Mirrors XLA's `HloDecomposer`.
+    """
+    source = instruction.parent.module if instruction.parent is not None else None
+    kept = {name: source.attrs[name] for name in _KEPT_ATTRIBUTES if source is not None and name in source.attrs}
+    module = HloModule(instruction.name, attrs=kept)
+    copies: dict[HloComputation, HloComputation] = {}
+    called = {key: tuple(_copy(computation, copies) for computation in group) for key, group in instruction.called.items()}
+    entry = HloComputation("main", instruction.where)
+    parameters: dict[HloInstruction, HloInstruction] = {}
+    for operand in instruction.operands:
+        if operand not in parameters:
+            attributes: dict[str, AttributeValue] = {"parameter_number": len(parameters)}
+            parameter = HloInstruction(operand.name, "parameter", operand.shape, attrs=attributes, where=operand.where)
+            parameters[operand] = entry.add(parameter)
+    operands = [parameters[operand] for operand in instruction.operands]
+    attrs = dict(instruction.attrs)
+    root = HloInstruction(instruction.name, instruction.opcode, instruction.shape, operands, attrs, called, instruction.where)
+    entry.add(root, is_root=True)
+    for computation in copies.values():
+        module.add_computation(computation)
+    module.add_computation(entry, is_entry=True)
+    return module
+
+
+def _copy(computation: HloComputation, copies: dict[HloComputation, HloComputation]) -> HloComputation:
+    """Return the copy of a computation; callees come before it in `copies`."""
+    if computation not in copies:
+        copy, _ = copy_computation(computation, lambda callee: _copy(callee, copies))
+        copies[computation] = copy
+    return copies[computation]
+
+
+def copy_computation(
+    computation: HloComputation, callee: Callable[[HloComputation], HloComputation]
+) -> tuple[HloComputation, dict[HloInstruction, HloInstruction]]:
+    """Return a copy in no module yet, and the copy of each instruction; `callee` says what a called computation becomes."""
+    copy = HloComputation(computation.name, computation.where)
+    copy.execution_thread = computation.execution_thread
+    instructions: dict[HloInstruction, HloInstruction] = {}
+    for old in computation.post_order():
+        called = {key: tuple(map(callee, group)) for key, group in old.called.items()}
+        operands = [instructions[operand] for operand in old.operands]
+        new = HloInstruction(old.name, old.opcode, old.shape, operands, dict(old.attrs), called, old.where)
+        new.control_predecessors = [instructions[predecessor] for predecessor in old.control_predecessors]
+        instructions[old] = copy.add(new, is_root=old is computation.root)
+    return copy, instructions

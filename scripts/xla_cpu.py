@@ -1,0 +1,240 @@
+"""Run modules on real XLA:CPU in a process of its own, since a failed check inside XLA ends the process.
+
+`XlaCpu("PYTHON RUN_CPU.py")` starts the named Python with this file, which imports that tool and keeps what it compiled.
+A process that died is started anew for the next module. Modules of several devices need a Python that has jax too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = list[NDArray[Any]]
+
+_MOST_DEVICES = 16
+
+
+class XlaError(Exception):
+    """XLA:CPU cannot run a module; the text is its reason."""
+
+
+@dataclass(frozen=True)
+class XlaRun:
+    """The flattened results of a run, and the seconds of each of its repetitions."""
+
+    results: Arrays
+    seconds: tuple[float, ...]
+
+
+class XlaCpu:
+    """A process that runs HLO text; `command` is "PYTHON RUN_CPU.py"."""
+
+    def __init__(self, command: str) -> None:
+        python, self._tool = shlex.split(command)
+        self._python = python
+        self._process: subprocess.Popen[str] | None = None
+        self._folder = tempfile.TemporaryDirectory()
+
+    def run(
+        self,
+        text: str,
+        arguments: Sequence[NDArray[Any]],
+        repeat: int = 0,
+        round_each_op: bool = True,
+        grid: tuple[int, int] = (1, 1),
+    ) -> XlaRun:
+        """Return the results for flattened arguments; raises XlaError.
+
+        `grid` is how many replicas and partitions there are; arguments and results stand device by device. XLA may divide
+        what has a sharding: each partition is given the whole and gives the whole.
+
+        With `repeat` it is run so many times more and timed, on arguments that lie in XLA's memory, after one run that is
+        not timed.
+        """
+        inputs, outputs = (Path(self._folder.name) / name for name in ("in.npz", "out.npz"))
+        _save(inputs, "arg", arguments)
+        process = self._start() if self._process is None else self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = [text, str(inputs), str(outputs), repeat, round_each_op, grid]
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            process.wait()
+            self._process = None
+            raise XlaError(f"the process ended with {process.returncode}")
+        seconds, error = json.loads(answer)
+        if error:
+            raise XlaError(error)
+        return XlaRun(_load(outputs), tuple(seconds))
+
+    def _start(self) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [self._python, __file__, self._tool]
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+        return self._process
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing; the next run starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def __enter__(self) -> XlaCpu:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+
+def _save(path: Path, prefix: str, arrays: Sequence[NDArray[Any]]) -> None:
+    """Write PREFIX0, PREFIX1, ..; types that numpy lacks as raw integers, with their name under KEY.dtype."""
+    entries: dict[str, Any] = {}
+    for number, array in enumerate(arrays):
+        key = f"{prefix}{number}"
+        entries[key] = array
+        if array.dtype.isbuiltin != 1:
+            entries[f"{key}.dtype"] = np.array(array.dtype.name)
+            whole = np.ascontiguousarray(array).reshape(array.shape)
+            entries[key] = whole.view(np.uint8 if array.dtype.itemsize == 1 else np.uint16)
+    np.savez(path, **entries)
+
+
+def _load(path: Path) -> Arrays:
+    with np.load(path) as data:
+        return [data[f"out{number}"] for number in range(sum(name.startswith("out") and "." not in name for name in data.files))]
+
+
+def _answer(tool: Any, request: list[Any]) -> list[float]:
+    """Run one module, write its results and return the seconds of each repetition."""
+    text, inputs, outputs, repeat, round_each_op, (replicas, partitions) = request
+    if replicas * partitions > 1:
+        results = _run_on_devices(tool, text, tool.load_npz(inputs, "arg"), replicas, partitions)
+        tool.save_npz(outputs, "out", results)
+        return []
+    compiled = tool.compile_hlo(text, not round_each_op)
+    arguments = tool.load_npz(inputs, "arg")
+    seconds: list[float] = []
+    if repeat:
+        seconds = _time(tool, compiled, arguments, repeat)
+    results = compiled(arguments)
+    tool.save_npz(outputs, "out", results)
+    return seconds
+
+
+def _time(tool: Any, compiled: Any, arguments: Arrays, repeat: int) -> list[float]:
+    """Return the seconds of each execution alone: arguments are in XLA's memory, results stay there."""
+    jax: Any = tool._jax
+    device = compiled._device
+    sharding = tool._Sharding(device)
+    semantics = jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+
+    def put(x: NDArray[Any]) -> Any:
+        whole = np.ascontiguousarray(x).reshape(x.shape)
+        return jax.batched_device_put(tool._Aval(x), sharding, [whole], [device], True, False, semantics, True)
+
+    buffers = [put(x) for x in arguments]
+    seconds: list[float] = []
+    for _ in range(repeat + 1):
+        begin = time.perf_counter()
+        for shard in compiled._executable.execute_sharded(buffers).disassemble_into_single_device_arrays():
+            shard[0].block_until_ready()
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:]
+
+
+def _run_on_devices(tool: Any, text: str, arguments: Arrays, replicas: int, partitions: int) -> Arrays:
+    """Return all devices' results, device by device."""
+    jax: Any = importlib.import_module("jax")
+    sharding_impls: Any = importlib.import_module("jax._src.sharding_impls")
+    count = replicas * partitions
+    if jax.config.jax_num_cpu_devices < count:
+        jax.config.update("jax_num_cpu_devices", _MOST_DEVICES)
+    devices = jax.devices("cpu")[:count]
+    executable = _compile_for_devices(tool, text, devices, replicas, partitions)
+    each = len(arguments) // count
+
+    def places(shardings: Sequence[Any] | None, number: int, dims: tuple[int, ...]) -> dict[Any, Any]:
+        """Return which part of a whole array each device has; everything where nothing is divided."""
+        if not shardings:
+            return dict.fromkeys(devices, ...)
+        return sharding_impls.GSPMDSharding(tuple(devices), shardings[number]).devices_indices_map(dims)
+
+    mesh = jax.sharding.Mesh(np.array(devices), ("device",))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    inputs: list[Any] = []
+    for number in range(each):
+        wholes = arguments[number::each]
+        parts = places(executable.get_parameter_shardings(), number, wholes[0].shape)
+        shards = [np.ascontiguousarray(w[parts[d]]).reshape(w[parts[d]].shape) for w, d in zip(wholes, devices, strict=True)]
+        placed = [jax.device_put(shard, device) for shard, device in zip(shards, devices, strict=True)]
+        inputs.append(jax.make_array_from_single_device_arrays(shards[0].shape, everywhere, placed))
+    outs = executable.execute_sharded(inputs).disassemble_into_single_device_arrays()
+    shapes = tool.HloModule(tool.parse_to_proto(text)).result_shape.leaves
+    results: list[Arrays] = [[] for _ in devices]
+    for number, (out, shape) in enumerate(zip(outs, shapes, strict=True)):
+        shards = [np.asarray(part) for part in out]
+        parts = places(executable.get_output_shardings(), number, tuple(shape.dims))
+        whole = np.zeros(shape.dims, shards[0].dtype)
+        for mine, shard, device in zip(results, shards, devices, strict=True):
+            if shard.shape == whole.shape:
+                mine.append(shard)
+                continue
+            whole[parts[device]] = shard
+            mine.append(whole)
+    return [array for mine in results for array in mine]
+
+
+def _compile_for_devices(tool: Any, text: str, devices: Sequence[Any], replicas: int, partitions: int) -> Any:
+    options = tool.xc.CompileOptions()
+    build = options.executable_build_options
+    options.num_replicas = build.num_replicas = replicas
+    options.num_partitions = build.num_partitions = partitions
+    build.use_spmd_partitioning = partitions > 1
+    options.device_assignment = tool.xc.DeviceAssignment.create(np.arange(replicas * partitions).reshape(replicas, partitions))
+    options.env_option_overrides = [("xla_allow_excess_precision", False)]
+    computation = tool._hlo.XlaComputation(tool.expand_fusions(tool.parse_to_proto(text)))
+    mlir = tool._jax.mlir.xla_computation_to_mlir_module(computation)
+    return devices[0].client.compile_and_load(mlir, tool.xc.DeviceList(tuple(devices)), options)
+
+
+def main() -> None:
+    """Serve requests, one JSON list a line; answers are [seconds, error]."""
+    path = Path(sys.argv[1]).resolve()
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location("run_cpu", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tool: Any = importlib.util.module_from_spec(spec)
+    sys.modules["run_cpu"] = tool
+    spec.loader.exec_module(tool)
+    for line in sys.stdin:
+        try:
+            answer: list[Any] = [_answer(tool, json.loads(line)), ""]
+        except Exception as error:
+            answer = [[], str(error) or type(error).__name__]
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
