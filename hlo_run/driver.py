@@ -175,7 +175,7 @@ class FileRun:
 
     def _load(self) -> HloModule:
         source = read_module(self._file, self._options.input_format)
-        module = hlo_run.parse(source.text, self._file)
+        module = hlo_run.parse(source.text, self._file, self._options.verify != "off")
         if self._options.stage == HLO_INPUT:
             self._show_module(module)
             raise StopAtStage

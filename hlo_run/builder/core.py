@@ -18,8 +18,8 @@ from hlo_run.hlo.instruction_rules import Draft, settle
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.parser import UNKNOWN_SHAPE
 from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.verify import verify_module
 from hlo_run.ops.infer import infer_shape
+from hlo_run.ops.verify import verify
 
 _PACKAGE = os.path.dirname(__file__)
 
@@ -329,12 +329,12 @@ class BuilderCore:
         self._computation.execution_thread = execution_thread
         return self._computation
 
-    def build(self, root: HloValue | None = None, name: str | None = None, **attributes: Any) -> HloModule:
-        """Return a verified module with this computation as its entry; `root` None means the last instruction.
+    def build(self, root: HloValue | None = None, name: str | None = None, verified: bool = True, **attributes: Any) -> HloModule:
+        """Return a module with this computation as its entry; `root` None means the last instruction.
 
         The module holds copies: the builder may go on, and computations may be called from other modules too. Further
         arguments are the header's attributes: `is_scheduled`, `input_output_alias`, `replica_count`, ... Raises ParseError
-        where the verifier does.
+        where the verifier does, unless `verified` is False.
         """
         entry = self.build_computation(root)
         where = _caller()
@@ -343,7 +343,8 @@ class BuilderCore:
         module = draft.clone()
         if module.attrs.get("is_scheduled"):
             module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
-        verify_module(module)
+        if verified:
+            verify(module)
         return module
 
 

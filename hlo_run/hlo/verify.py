@@ -14,14 +14,13 @@ def verify_module(module: HloModule) -> None:
     """Raise ParseError at the first thing that no valid module has.
 
     Checked: the entry, parameter numbers, operand counts, required attributes, use lists, cycles of instructions and of
-    calls, callers of fusion bodies, and the entry layout.
+    calls, and callers of fusion bodies.
     """
     if module.entry_computation is None or module.entry_computation not in module.computations:
         raise ParseError(f"module '{module.name}' has no entry computation")
     _verify_calls(module)
     for computation in module.computations:
         _verify_computation(computation)
-    _verify_entry_layout(module)
 
 
 def _verify_calls(module: HloModule) -> None:
@@ -82,20 +81,20 @@ def _verify_instruction(
 ) -> None:
     opcode = OPCODES.get(instruction.opcode)
     if opcode is None:
-        raise _error(instruction, f"Unknown opcode: {instruction.opcode}")
+        raise instruction_error(instruction, f"Unknown opcode: {instruction.opcode}")
     if instruction.parent is not computation:
-        raise _error(instruction, f"is listed in '{computation.name}' but belongs elsewhere")
+        raise instruction_error(instruction, f"is listed in '{computation.name}' but belongs elsewhere")
     if opcode.arity is not None and len(instruction.operands) != opcode.arity:
-        raise _error(instruction, f"expects {opcode.arity} operands, but has {len(instruction.operands)} operands")
+        raise instruction_error(instruction, f"expects {opcode.arity} operands, but has {len(instruction.operands)} operands")
     for name in sorted(opcode.required):
         if name not in instruction.attrs and name not in instruction.called:
-            raise _error(instruction, f"attribute {name} is expected but not seen")
+            raise instruction_error(instruction, f"attribute {name} is expected but not seen")
     for other in (*instruction.operands, *instruction.control_predecessors):
         if other not in users:
-            raise _error(instruction, f"uses '{other.name}', which is not in its computation")
+            raise instruction_error(instruction, f"uses '{other.name}', which is not in its computation")
     for operand in instruction.operands:
         if instruction not in users[operand]:
-            raise _error(instruction, f"is not among the users of its operand '{operand.name}'")
+            raise instruction_error(instruction, f"is not among the users of its operand '{operand.name}'")
 
 
 def _verify_acyclic(computation: HloComputation) -> None:
@@ -115,10 +114,11 @@ def _verify_acyclic(computation: HloComputation) -> None:
             if not missing[follower]:
                 ready.append(follower)
     if missing:
-        raise _error(next(iter(missing)), "depends on itself: the instructions form a cycle")
+        raise instruction_error(next(iter(missing)), "depends on itself: the instructions form a cycle")
 
 
-def _verify_entry_layout(module: HloModule) -> None:
+def verify_entry_layout(module: HloModule) -> None:
+    """Refuse an entry_computation_layout that does not have the shapes of the entry's parameters and root."""
     layout = module.attrs.get("entry_computation_layout")
     if not isinstance(layout, EntryLayout):
         return
@@ -150,5 +150,6 @@ _NAME = re.compile(r"%?([A-Za-z_][\w.\-]*)")
 _NUMBER = re.compile(r"\.\d+$")
 
 
-def _error(instruction: HloInstruction, message: str) -> ParseError:
+def instruction_error(instruction: HloInstruction, message: str) -> ParseError:
+    """Return the error of an instruction, named and placed."""
     return ParseError(f"'{written_name(instruction)}' ({instruction.opcode}): {message}", instruction.where)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from hlo_run.hlo.attribute_values import OperandAliasing
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.ops.rule import Rule, brief, check_parameters, operand, refuse, tuple_or_one
-
-_TOKEN = Shape("token")
+from hlo_run.ops.rule import Rule, array_operand, braces, brief, check_parameters, is_open, operand, refuse
 
 
 def _tuple(instruction: HloInstruction) -> Shape:
@@ -34,7 +33,42 @@ def _call(instruction: HloInstruction) -> Shape:
 def _fusion(instruction: HloInstruction) -> Shape:
     computation = instruction.called["calls"][0]
     check_parameters(computation, _operand_shapes(instruction), "fusion computation")
+    if len(computation.callers) > 1:
+        names = " and ".join(f"'{caller.name}'" for caller in computation.callers[:2])
+        raise refuse(f"fusion computation '{computation.name}' has one fusion, but is called by {names}")
+    for fused in computation.instructions:
+        if not fused.users and fused is not computation.root and fused.opcode != "parameter":
+            raise refuse(f"'{fused.name}' of fusion computation '{computation.name}' is neither used nor the root")
+    _check_aliasing(instruction)
     return computation.root.shape
+
+
+def _custom_call(instruction: HloInstruction) -> Shape:
+    _check_aliasing(instruction)
+    return instruction.shape
+
+
+def _check_aliasing(instruction: HloInstruction) -> None:
+    """Refuse aliases of outputs and operands that are not there or differ in shape."""
+    aliasing = instruction.attrs.get("output_to_operand_aliasing", OperandAliasing())
+    for output, number, place in aliasing.pairs:
+        if not 0 <= number < len(instruction.operands):
+            raise refuse(f"output_to_operand_aliasing names operand {number} of {len(instruction.operands)}")
+        found, expected = _part(operand(instruction, number), place), _part(instruction.shape, output)
+        if found is None:
+            raise refuse(f"output_to_operand_aliasing names {braces(place)} of {brief(operand(instruction, number))}")
+        if expected is None:
+            raise refuse(f"output_to_operand_aliasing names {braces(output)} of {brief(instruction.shape)}")
+        if not found.compatible(expected):
+            raise refuse(f"operand {number} at {braces(place)} shares a buffer: expected {brief(expected)}, found {brief(found)}")
+
+
+def _part(shape: Shape, index: tuple[int, ...]) -> Shape | None:
+    for number in index:
+        if number >= len(shape.tuple_shapes):
+            return None
+        shape = shape.tuple_shapes[number]
+    return shape
 
 
 def _while(instruction: HloInstruction) -> Shape:
@@ -71,16 +105,13 @@ def _first_operand(instruction: HloInstruction) -> Shape:
     return operand(instruction, 0)
 
 
-def _token(instruction: HloInstruction) -> Shape:
-    return _TOKEN
-
-
 def _u32(instruction: HloInstruction) -> Shape:
     return Shape.array("u32", ())
 
 
-def _all_operands(instruction: HloInstruction) -> Shape:
-    return tuple_or_one(_operand_shapes(instruction)) if instruction.operands else instruction.shape
+def _opt_barrier(instruction: HloInstruction) -> Shape:
+    # XLA infers the shape of an array only.
+    return array_operand(instruction) if is_open(instruction.shape) else operand(instruction, 0)
 
 
 INFER: dict[str, Rule] = {
@@ -88,16 +119,11 @@ INFER: dict[str, Rule] = {
     "get-tuple-element": _get_tuple_element,
     "call": _call,
     "fusion": _fusion,
+    "custom-call": _custom_call,
     "while": _while,
     "conditional": _conditional,
-    "opt-barrier": _first_operand,
+    "opt-barrier": _opt_barrier,
     "domain": _first_operand,
-    "add-dependency": _first_operand,
-    "after-all": _token,
     "partition-id": _u32,
     "replica-id": _u32,
-    "all-reduce": _all_operands,
-    "all-reduce-start": _all_operands,
-    "all-reduce-done": _first_operand,
-    "collective-broadcast": _all_operands,
 }

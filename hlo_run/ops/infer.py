@@ -7,7 +7,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.shape_text import check_size
 from hlo_run.hlo.verify import written_name
-from hlo_run.ops import control, convolution, dot, elementwise, linalg, reduce, shaping, slicing, windows
+from hlo_run.ops import collectives, control, convolution, dot, effects, elementwise, linalg, reduce, shaping, slicing, windows
 from hlo_run.ops.rule import Rule, brief, compatible_up_to_precision, is_open
 
 INFER: dict[str, Rule] = {
@@ -20,6 +20,8 @@ INFER: dict[str, Rule] = {
     **convolution.INFER,
     **linalg.INFER,
     **control.INFER,
+    **effects.INFER,
+    **collectives.INFER,
 }
 
 # Opcodes that hand buffers on, or whose result is written by hand: no other float width than the rule's.
@@ -29,18 +31,26 @@ EXACT = frozenset(
 )
 
 
-def infer_module(module: HloModule) -> None:
+def infer_module(module: HloModule, mixed_precision: bool = True) -> None:
     """Fill open shapes and check all others; called computations come before their callers in `computations`.
 
     Raises ParseError at the instruction whose operands or written shape do not fit its opcode. Layouts are not
-    compared; a filled shape takes the layout of the operand that gives it its dimensions, else the default one.
+    compared; a filled shape takes the layout of the operand that gives it its dimensions, else the default one. With
+    `mixed_precision` a written shape may have floats of another width.
     """
     for computation in module.computations:
         for instruction in computation.instructions:
-            _settle(instruction)
+            _settle(instruction, mixed_precision)
 
 
-def _settle(instruction: HloInstruction) -> None:
+def fill_shapes(module: HloModule) -> None:
+    """Fill open shapes and believe all others; raises ParseError where a shape cannot be inferred."""
+    for instruction in module.instructions:
+        if is_open(instruction.shape):
+            _settle(instruction, mixed_precision=True)
+
+
+def _settle(instruction: HloInstruction, mixed_precision: bool) -> None:
     expected = infer_shape(instruction)
     written = instruction.shape
     if expected is written:
@@ -48,7 +58,9 @@ def _settle(instruction: HloInstruction) -> None:
     if is_open(written):
         _check_sizes(instruction, expected)
         instruction.shape = expected
-    elif not expected.compatible(written) and (instruction.opcode in EXACT or not compatible_up_to_precision(expected, written)):
+    elif not expected.compatible(written) and (
+        not mixed_precision or instruction.opcode in EXACT or not compatible_up_to_precision(expected, written)
+    ):
         raise _error(
             instruction, f"Expected instruction to have shape equal to {brief(expected)}, actual shape is {brief(written)}"
         )

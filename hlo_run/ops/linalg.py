@@ -25,6 +25,8 @@ def _triangular_solve(instruction: HloInstruction) -> Shape:
     size = right.dims[-2 if instruction.attrs.get("left_side", False) else -1] if right.rank > 1 else -1
     if matrix.rank != right.rank or matrix.dims[-2:] != (size, size) or matrix.dims[:-2] != right.dims[:-2]:
         raise refuse(f"matrices of shape {brief(matrix)} do not go with right-hand sides of shape {brief(right)}")
+    if instruction.attrs.get("transpose_a", "TRANSPOSE_INVALID") == "TRANSPOSE_INVALID":
+        raise refuse("transpose_a must be NO_TRANSPOSE, TRANSPOSE or ADJOINT")
     return right
 
 

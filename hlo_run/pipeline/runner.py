@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.verify import verify_module
-from hlo_run.ops.infer import infer_module
+from hlo_run.ops.layouts import layouts_fit
+from hlo_run.ops.verify import COMPILING, LAID_OUT, Strictness, verify
 from hlo_run.pipeline.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
 from hlo_run.pipeline.passes import HloPass, PassContext
 from hlo_run.pipeline.print_options import dump_options
@@ -26,25 +26,29 @@ if TYPE_CHECKING:
 def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassContext, module: HloModule) -> None:
     """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still."""
     verify_at = ctx.options.verify
+    strictness = COMPILING
     if verify_at != "off":
-        verify_hlo(module)
+        strictness = verify_input(module)
     for group in groups:
         for _ in range(group.repeat):
             version = module.version
-            _run_hlo_group(group, ctx, module)
+            _run_hlo_group(group, ctx, module, strictness)
             if module.version == version:
                 break
     if verify_at != "off":
-        verify_hlo(module)
+        verify(module, strictness)
 
 
-def verify_hlo(module: HloModule) -> None:
-    """Check structure, then shapes; raises ParseError (or Unsupported for what cannot be checked)."""
-    verify_module(module)
-    infer_module(module)
+def verify_input(module: HloModule) -> Strictness:
+    """Verify what a compiler takes; return how strictly the rows are held to it.
+
+    A module whose layouts fit together keeps such layouts, whether a compiler or a person settled them. Raises ParseError.
+    """
+    verify(module, COMPILING)
+    return LAID_OUT if layouts_fit(module) else COMPILING
 
 
-def _run_hlo_group(group: Group[PassContext, HloPass], ctx: PassContext, module: HloModule) -> None:
+def _run_hlo_group(group: Group[PassContext, HloPass], ctx: PassContext, module: HloModule, strictness: Strictness) -> None:
     rows = [row for row in group.rows if row.runs(ctx, group.name)]
     following = [*(row.name for row in rows), PIPELINE_END]
     base = Step(
@@ -58,10 +62,10 @@ def _run_hlo_group(group: Group[PassContext, HloPass], ctx: PassContext, module:
     )
     _tell(ctx.observers, base)
     for row, next_row in zip(rows, following[1:], strict=True):
-        _run_hlo_row(row, replace(base, row=row.name, next_row=next_row), ctx, module)
+        _run_hlo_row(row, replace(base, row=row.name, next_row=next_row), ctx, module, strictness)
 
 
-def _run_hlo_row(row: Row[PassContext, HloPass], step: Step, ctx: PassContext, module: HloModule) -> None:
+def _run_hlo_row(row: Row[PassContext, HloPass], step: Step, ctx: PassContext, module: HloModule, strictness: Strictness) -> None:
     version = module.version
     for observer in ctx.observers:
         observer.before(step)
@@ -69,7 +73,7 @@ def _run_hlo_row(row: Row[PassContext, HloPass], step: Step, ctx: PassContext, m
     def apply() -> None:
         row.make(ctx).apply(ctx, module)
         if ctx.options.verify == "every":
-            verify_hlo(module)
+            verify(module, strictness)
 
     seconds = _guarded(apply, step, ctx.observers)
     _tell(ctx.observers, replace(step, changed=module.version != version, seconds=seconds))

@@ -33,7 +33,8 @@ def built(case: Case) -> HloModule:
     builder = HloBuilder("m")
     parameters = [builder.parameter(number, shape) for number, shape in enumerate(case.shapes)]
     root = case.build(builder, parameters, computations(builder))
-    return builder.build(root if root.name == "p" else root.annotate(name="r"))
+    # Some end in the start of what runs beside others, which no valid module does.
+    return builder.build(root if root.name == "p" else root.annotate(name="r"), verified=False)
 
 
 def opcode_of(case: Case) -> str:
@@ -59,7 +60,7 @@ def test_every_public_method_is_an_opcode_or_documented_machinery() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=opcode_of)
 def test_a_method_makes_what_the_text_says(case: Case) -> None:
-    assert module_to_string(built(case), FULL) == module_to_string(hlo_run.parse(written(case)), FULL)
+    assert module_to_string(built(case), FULL) == module_to_string(hlo_run.parse(written(case), verified=False), FULL)
 
 
 @pytest.mark.parametrize("case", CASES, ids=opcode_of)
@@ -67,7 +68,7 @@ def test_a_shape_that_xla_infers_need_not_be_given(case: Case) -> None:
     """The methods of opcodes that text may write without a shape rely on inference too."""
     opcode = opcode_of(case)
     if OPCODES[opcode].can_infer_shape and opcode not in ("broadcast", "convert"):
-        assert built(case).entry.root.shape == hlo_run.parse(written(case)).entry.root.shape
+        assert built(case).entry.root.shape == hlo_run.parse(written(case), verified=False).entry.root.shape
 
 
 # A failed check inside XLA ends its process, which must not be that of the tests.

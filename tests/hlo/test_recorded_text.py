@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from xla_print_options import OPTIONS, as_xla_prints
 
+import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.print_options import FULL
-from hlo_run.ops.infer import infer_module
+from hlo_run.ops.infer import fill_shapes
 
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"
 # What XLA itself does not read back: a frame of tables that are not there.
@@ -31,16 +32,10 @@ def _entries(name: str) -> list[dict[str, Any]]:
 
 
 def _read(text: str) -> HloModule:
-    module = parse_module(text)
-    infer_module(module)
-    return module
-
-
-def _read_unchecked(text: str) -> HloModule:
     """Read `text` as far as XLA's parser does: whether written shapes fit their instructions is its verifier's question."""
     module = parse_module(text)
     with suppress(HloRunError):
-        infer_module(module)
+        fill_shapes(module)
     return module
 
 
@@ -56,7 +51,7 @@ def test_what_xla_prints_we_print(name: str) -> None:
     for entry in _entries(name):
         if entry["status"] != "ok":
             continue
-        module = _read_unchecked(entry["text"])
+        module = _read(entry["text"])
         for label in _FEWER_OPTIONS.get(name, OPTIONS):
             expected = entry["printed"].get(label, entry["printed"]["default"])
             assert as_xla_prints(module, label) == expected, (label, entry["text"])
@@ -68,14 +63,14 @@ def test_what_xla_refuses_we_refuse(name: str) -> None:
     assert len(refused) > 10
     for text in refused:
         with pytest.raises(HloRunError):
-            _read(text)
+            hlo_run.parse(text)
 
 
 @pytest.mark.parametrize("name", _FILES)
 def test_full_text_reads_back(name: str) -> None:
     for entry in _entries(name):
         if entry["status"] == "ok" and _LOST not in entry["text"]:
-            module = _read_unchecked(entry["text"])
-            again = _read_unchecked(module.to_string(FULL))
+            module = _read(entry["text"])
+            again = _read(module.to_string(FULL))
             assert again.to_string(FULL) == module.to_string(FULL), entry["text"]
             assert again.fingerprint() == module.fingerprint(), entry["text"]

@@ -121,7 +121,7 @@ _INFERRED = {
     "gather(x, n), offset_dims={0,1}, collapsed_slice_dims={}, _INDEX 1, slice_sizes={2,3}": "f32[2,3,3]",
     "gather(x, n), offset_dims={2}, collapsed_slice_dims={0}, _INDEX 2, slice_sizes={1,6}": "f32[3,1,6]",
     "cholesky(q), lower=true": "f32[5,4,4]",
-    "triangular-solve(q, q), left_side=true": "f32[5,4,4]",
+    "triangular-solve(q, q), left_side=true, transpose_a=TRANSPOSE": "f32[5,4,4]",
     "fft(x), fft_type=RFFT, fft_length={6}": "c64[4,4]",
     "fft(c), fft_type=IRFFT, fft_length={10}": "f32[4,10]",
     "fft(c), fft_type=FFT, fft_length={4,6}": "c64[4,6]",
@@ -217,8 +217,7 @@ _REFUSED = {
     "sort(x), dimensions={0}, to_apply=add": "expected pred[], found f32[]",
     "topk(x), k=7": "k=7 is not within",
     "dot(x, v), lhs_contracting_dims={0}, rhs_contracting_dims={0}": "contracting dimensions of",
-    "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, "
-    "lhs_contracting_dims={0}, rhs_contracting_dims={0}": "named twice as batch",
+    "dot(q, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={0}, rhs_contracting_dims={0}": "named twice",
     "convolution(img, ker), window={size=3x2}, dim_labels=b01f_01io->b01f": "window's sizes are not the kernel's",
     "convolution(img, ker), window={size=3x3}, dim_labels=bf01_01io->b01f": "input features",
     "gather(x, n), offset_dims={1}, collapsed_slice_dims={0}, _INDEX 1, slice_sizes={2,6}": "slices of size 0 or 1",

@@ -1,0 +1,84 @@
+"""Replica groups of collectives: whose numbers they hold, and whether they hold the right ones (`ops.md` 11)."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.replica_groups import ReplicaGroups
+from hlo_run.ops.rule import braces, refuse
+
+# Whose numbers the groups hold (XLA's CollectiveOpGroupMode).
+REPLICAS = "cross_replica"
+PARTITIONS = "cross_partition"
+REPLICAS_AND_PARTITIONS = "cross_replica_and_partition"
+FLATTENED = "flattened_id"
+
+# Opcodes that can say `use_global_device_ids`.
+_GLOBAL = frozenset("all-reduce all-reduce-start reduce-scatter all-gather all-gather-start".split())
+
+
+def group_mode(instruction: HloInstruction) -> str:
+    """Return whose numbers the replica groups (or source-target pairs) hold."""
+    has_channel = instruction.attrs.get("channel_id", 0) > 0
+    if instruction.opcode not in _GLOBAL:
+        return PARTITIONS if has_channel else REPLICAS
+    if instruction.attrs.get("use_global_device_ids", False):
+        if not has_channel:
+            raise refuse("use_global_device_ids=true needs a channel_id")
+        return FLATTENED
+    return REPLICAS_AND_PARTITIONS if has_channel else REPLICAS
+
+
+def device_counts(instruction: HloInstruction) -> tuple[int, int]:
+    """Return how many replicas and partitions the module runs on; 1 where it does not say."""
+    module = instruction.parent.module if instruction.parent else None
+    attrs = module.attrs if module else {}
+    return int(attrs.get("replica_count", 1)), int(attrs.get("num_partitions", 1))
+
+
+def _lists(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
+    groups = instruction.attrs.get("replica_groups", ReplicaGroups())
+    return groups.groups()
+
+
+def group_size(instruction: HloInstruction) -> int:
+    """Return how many devices work together; 1 may also mean that it is not known."""
+    mode, groups = group_mode(instruction), _lists(instruction)
+    replicas, partitions = device_counts(instruction)
+    if mode == FLATTENED or (mode == PARTITIONS and groups):
+        return len(groups[0])
+    if mode == PARTITIONS:
+        return partitions
+    size = len(groups[0]) if groups else replicas
+    return size * partitions if mode == REPLICAS_AND_PARTITIONS else size
+
+
+def check_groups(instruction: HloInstruction) -> None:
+    """Refuse groups that do not hold each of the module's devices once, or are of several sizes."""
+    mode, groups = group_mode(instruction), _lists(instruction)
+    if not groups:
+        if mode == FLATTENED:
+            raise refuse("replica groups must be specified in flattened-id mode")
+        return
+    if not all(groups):
+        raise refuse("an empty replica group")
+    members = [member for group in groups for member in group]
+    seen: set[int] = set()
+    for member in members:
+        if not 0 <= member < len(members):
+            raise refuse(f"replica {member} is out of range (should be in [0, {len(members)}) range) in the replica groups")
+        if member in seen:
+            raise refuse(f"replica {member} is repeated in the replica groups")
+        seen.add(member)
+    replicas, partitions = device_counts(instruction)
+    wanted = {
+        REPLICAS: (replicas,),
+        REPLICAS_AND_PARTITIONS: (replicas,),
+        PARTITIONS: (partitions,),
+        FLATTENED: (replicas * partitions,),
+    }[mode]
+    # 1 is what a module has that does not say.
+    if 1 not in wanted and len(members) not in wanted:
+        raise refuse(f"in {mode} mode, replica groups should contain {wanted[0]} devices, but found {len(members)}")
+    sizes = {len(group) for group in groups}
+    if len(sizes) > 1:
+        raise refuse(f"replica groups must be of one size, but have the sizes {braces(sorted(sizes))}")

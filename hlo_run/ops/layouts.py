@@ -1,0 +1,120 @@
+"""Checks of layouts, for modules whose layouts are settled: who keeps its operands' layout, who hands buffers on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hlo_run.errors import ParseError
+from hlo_run.hlo.attributes import EntryLayout
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.verify import instruction_error
+
+# XLA's `LayoutAssignment::InstructionCanChangeLayout` says no to these.
+_KEEPS = frozenset(
+    """abs add add-dependency and atan2 bitcast-convert cbrt ceil cholesky clamp compare complex concatenate convert cosine
+    count-leading-zeros divide dynamic-slice dynamic-update-slice erf exponential exponential-minus-one fft floor imag is-finite
+    log log-plus-one logistic map maximum minimum multiply negate not opt-barrier or pad popcnt power real reduce-precision
+    reduce-window remainder reverse round-nearest-afz round-nearest-even rsqrt scatter select select-and-scatter
+    set-dimension-size shift-left shift-right-arithmetic shift-right-logical sign sine slice sort sqrt stochastic-convert
+    subtract tan tanh triangular-solve xor all-gather all-to-all collective-permute acos acosh asin asinh atanh cosh sinh
+    mulhi""".split()
+)
+
+# What must agree in layout: the shape expected, the one found, and what they are.
+_Pair = tuple[Shape, Shape, str]
+
+
+def check_layouts(module: HloModule) -> None:
+    """Refuse an instruction that changes a layout without moving data, or hands on a buffer in another layout."""
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            for expected, found, what in (*_kept(instruction), *_handed_on(instruction)):
+                if not _same_layouts(expected, found):
+                    raise instruction_error(instruction, f"{what}: expected the layout of {expected}, found {found}")
+            _check_bitcast(instruction)
+            _check_broadcast(instruction)
+    _check_entry(module)
+
+
+def layouts_fit(module: HloModule) -> bool:
+    """True if `check_layouts` has nothing to refuse."""
+    try:
+        check_layouts(module)
+    except ParseError:
+        return False
+    return True
+
+
+def _kept(instruction: HloInstruction) -> Iterator[_Pair]:
+    shape = instruction.shape
+    if instruction.opcode not in _KEEPS or not shape.is_array:
+        return
+    for number, operand in enumerate(instruction.operands):
+        if operand.shape.is_array and operand.shape.rank == shape.rank:
+            yield operand.shape, shape, f"keeps the layout of operand {number}"
+
+
+def _handed_on(instruction: HloInstruction) -> Iterator[_Pair]:
+    shapes = [operand.shape for operand in instruction.operands]
+    called = instruction.called_computations
+    match instruction.opcode:
+        case "tuple":
+            for number, (shape, element) in enumerate(zip(shapes, instruction.shape.tuple_shapes, strict=True)):
+                yield shape, element, f"element {number}"
+        case "get-tuple-element":
+            yield shapes[0].tuple_shapes[instruction.attrs["index"]], instruction.shape, "the element"
+        case "opt-barrier" | "add-dependency" | "domain":
+            yield shapes[0], instruction.shape, "the operand"
+        case "call" | "fusion":
+            yield from _parameters(called[0], shapes)
+            yield called[0].root.shape, instruction.shape, f"the result of '{called[0].name}'"
+        case "while":
+            for computation in called:
+                yield from _parameters(computation, shapes)
+            yield shapes[0], instruction.called["body"][0].root.shape, "the body's result"
+            yield shapes[0], instruction.shape, "the state"
+        case "conditional":
+            for computation, shape in zip(called, shapes[1:], strict=True):
+                yield from _parameters(computation, [shape])
+                yield computation.root.shape, instruction.shape, f"the result of '{computation.name}'"
+        case _:
+            pass
+
+
+def _parameters(computation: HloComputation, shapes: Sequence[Shape]) -> Iterator[_Pair]:
+    for parameter, shape in zip(computation.parameters, shapes, strict=True):
+        yield shape, parameter.shape, f"parameter '{parameter.name}' of '{computation.name}'"
+
+
+def _same_layouts(first: Shape, second: Shape) -> bool:
+    if first is second:
+        return True
+    pairs = zip(first.leaves(), second.leaves(), strict=True)
+    return all(one.minor_to_major == two.minor_to_major for (_, one), (_, two) in pairs if one.is_array and two.is_array)
+
+
+def _check_bitcast(instruction: HloInstruction) -> None:
+    if instruction.opcode != "bitcast":
+        return
+    source, target = instruction.operands[0].shape, instruction.shape
+    if source.size_bytes != target.size_bytes:
+        raise instruction_error(instruction, f"expected {source.size_bytes} bytes like {source}, found {target}")
+
+
+def _check_broadcast(instruction: HloInstruction) -> None:
+    dims: tuple[int, ...] = instruction.attrs.get("dimensions", ()) if instruction.opcode == "broadcast" else ()
+    if list(dims) != sorted(dims):
+        raise instruction_error(instruction, f"expected ascending dimensions, found {{{','.join(map(str, dims))}}}")
+
+
+def _check_entry(module: HloModule) -> None:
+    layout, entry = module.attrs.get("entry_computation_layout"), module.entry
+    if not isinstance(layout, EntryLayout):
+        return
+    pairs = [*zip(layout.parameters, entry.parameters, strict=True), (layout.result, entry.root)]
+    for expected, instruction in pairs:
+        if not _same_layouts(expected, instruction.shape):
+            raise instruction_error(
+                instruction, f"expected {expected} as entry_computation_layout says, found {instruction.shape}"
+            )

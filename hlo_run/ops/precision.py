@@ -1,0 +1,46 @@
+"""Floats of different widths among the operands of one instruction, which compilers do not take from most opcodes."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.verify import instruction_error
+from hlo_run.ops.rule import brief
+
+# What hands buffers on, or says itself which widths go together.
+_MIXED = frozenset(
+    """call conditional constant convolution dot ragged-dot scaled-dot all-reduce all-reduce-start all-reduce-done all-gather
+    all-gather-start all-gather-done all-to-all collective-permute-done copy-done custom-call domain fusion get-tuple-element
+    infeed opt-barrier outfeed parameter recv recv-done reduce-precision send send-done sort tuple while
+    async-start async-update async-done""".split()
+)
+
+# Their shape rules take the element type from the written shape.
+_KEEP_TYPE = frozenset("broadcast reshape dynamic-reshape".split())
+
+
+def check_precision(module: HloModule) -> None:
+    """Refuse an instruction whose operands are floats of different widths, unless its opcode takes them."""
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode in _KEEP_TYPE:
+                _check_type(instruction)
+            elif len(instruction.operands) > 1 and instruction.opcode not in _MIXED:
+                _check(instruction)
+
+
+def _check_type(instruction: HloInstruction) -> None:
+    expected, found = instruction.operands[0].shape, instruction.shape
+    if expected.element_type != found.element_type:
+        raise instruction_error(instruction, f"expected elements of type {expected.element_type}, found {brief(found)}")
+
+
+def _check(instruction: HloInstruction) -> None:
+    first = ""
+    for operand in instruction.operands:
+        for _, leaf in operand.shape.leaves():
+            if not leaf.is_array or not leaf.dtype.is_float:
+                continue
+            first = first or leaf.element_type
+            if leaf.element_type != first:
+                shapes = ", ".join(brief(o.shape) for o in instruction.operands)
+                raise instruction_error(instruction, f"takes floats of one width, but its operands are {shapes}")

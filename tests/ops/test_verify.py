@@ -1,0 +1,155 @@
+"""The verifier gives real XLA's verdicts (recorded by scripts/verify_conformance.py), and says what it expected and found."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+import verify_cases
+
+import hlo_run
+from hlo_run.errors import ParseError
+from hlo_run.hlo.opcodes import OPCODES
+from hlo_run.hlo.parser import parse_module
+from hlo_run.ops.verify import COMPILING, LAID_OUT, READING, Strictness, verify
+
+
+@cache
+def _seeds() -> dict[str, list[str]]:
+    return verify_cases.seeds()
+
+
+def _recorded() -> dict[str, list[tuple[int, bool]]]:
+    found: dict[str, list[tuple[int, bool]]] = {}
+    for name, number, accepted in json.loads((verify_cases.FOLDER / "verdicts.json").read_text(encoding="utf-8")):
+        found.setdefault(name, []).append((number, accepted))
+    return found
+
+
+_RECORDED = _recorded()
+
+
+def _accepts(text: str, strictness: Strictness = COMPILING) -> bool:
+    try:
+        verify(parse_module(text), strictness)
+    except ParseError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", _RECORDED)
+def test_verdicts_are_those_of_xla(name: str) -> None:
+    for number, accepted in _RECORDED[name]:
+        text = verify_cases.case(name, _seeds()[name], number, 0)
+        if "= scaled-dot(" in text:
+            # XLA infers an omitted shape from the first operand and a scale (docs/conformance.md).
+            continue
+        assert _accepts(text) == accepted, verify_cases.changed_part(text)
+
+
+def test_every_opcode_has_a_seed() -> None:
+    halves = {name for name in OPCODES if name.endswith(("-done", "-update"))}
+    assert OPCODES.keys() - halves <= _seeds().keys()
+    assert _seeds().keys() == _RECORDED.keys()
+    assert sum(accepted for rows in _RECORDED.values() for _, accepted in rows) > 200
+
+
+_TEXT = """HloModule m, num_partitions=2
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT r = f32[] add(a, b)
+}
+ENTRY e {
+  x = f32[4,6] parameter(0)
+  h = f16[4,6] parameter(1)
+  t = f32[4,6]{0,1} parameter(2)
+  v = f32[6] parameter(3)
+  tok = token[] parameter(4)
+LINES
+}
+"""
+
+# The message names the instruction, what was expected and what was found.
+_REFUSED: dict[str, tuple[Strictness, str]] = {
+    "ROOT r = f32[4,6] add(x, h)": (COMPILING, "'r' (add): takes floats of one width, but its operands are f32[4,6], f16[4,6]"),
+    "ROOT r = f32[4,6] reshape(h)": (COMPILING, "'r' (reshape): expected elements of type f16, found f32[4,6]"),
+    "ROOT r = f32[8,6] all-gather(x), channel_id=1, replica_groups={{0,1,2}}, dimensions={0}, use_global_device_ids=true": (
+        READING,
+        "'r' (all-gather): in flattened_id mode, replica groups should contain 2 devices, but found 3",
+    ),
+    "ROOT r = f32[12,6] all-gather(x), channel_id=1, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true": (
+        READING,
+        "'r' (all-gather): the shapes are for groups of 3 devices, but the groups have 2",
+    ),
+    "ROOT r = f32[4,6] all-reduce(x), replica_groups={{0,0}}, to_apply=add": (READING, "replica 0 is repeated"),
+    "ROOT r = f32[4,6] collective-permute(x), source_target_pairs={{0,1},{1,1}}": (READING, "target 1 appears more than once"),
+    "s = (f32[4,6], f32[4,6], u32[]) copy-start(x)\nROOT r = f32[4,6] negate(x)": (
+        READING,
+        "'s' (copy-start): requires one consumer, found 0",
+    ),
+    "s = (f32[4,6], u32[], token[]) send(x, tok), channel_id=1\nROOT r = token[] send-done(s), channel_id=1": (
+        COMPILING,
+        "'s' (send): expected the frontend attribute _xla_send_recv_source_target_pairs, found none",
+    ),
+    "ROOT r = (f32[4,6], token[]) infeed(v)": (READING, "'r' (infeed): operand 0: expected token[], found f32[6]"),
+    "ROOT r = token[] outfeed(x, tok), outfeed_shape=f32[6]": (READING, "outfeed_shape: expected f32[4,6], found f32[6]"),
+    'ROOT r = f32[4,6] custom-call(x), custom_call_target="t", output_to_operand_aliasing={{}: (1, {})}': (
+        READING,
+        "'r' (custom-call): output_to_operand_aliasing names operand 1 of 1",
+    ),
+    "ROOT r = f32[4,6]{1,0} negate(t)": (
+        LAID_OUT,
+        "'r' (negate): keeps the layout of operand 0: expected the layout of f32[4,6]{0,1}, found f32[4,6]{1,0}",
+    ),
+    "ROOT r = f32[4,8] bitcast(x)": (LAID_OUT, "'r' (bitcast): expected 96 bytes like f32[4,6]{1,0}, found f32[4,8]{1,0}"),
+    "ROOT r = f32[6,4,2] broadcast(x), dimensions={1,0}": (LAID_OUT, "expected ascending dimensions, found {1,0}"),
+    "ROOT r = (f32[4,6]{1,0}) tuple(t)": (LAID_OUT, "'r' (tuple): element 0: expected the layout of f32[4,6]{0,1}"),
+}
+
+
+@pytest.mark.parametrize("lines", _REFUSED)
+def test_message(lines: str) -> None:
+    strictness, message = _REFUSED[lines]
+    text = _TEXT.replace("LINES", lines)
+    with pytest.raises(ParseError) as caught:
+        verify(parse_module(text, "f.hlo"), strictness)
+    assert message in caught.value.message
+    assert str(caught.value.where).startswith("f.hlo:")
+
+
+@pytest.mark.parametrize(
+    ("lines", "strictness"),
+    [
+        ("ROOT r = f32[4,6] add(x, h)", READING),
+        ("ROOT r = f32[4,6]{1,0} negate(t)", COMPILING),
+        ("ROOT r = f32[6,4,2] broadcast(x), dimensions={1,0}", COMPILING),
+    ],
+)
+def test_less_strict_ways_accept_more(lines: str, strictness: Strictness) -> None:
+    verify(parse_module(_TEXT.replace("LINES", lines)), strictness)
+
+
+def test_what_is_not_verified_is_believed() -> None:
+    text = _TEXT.replace("LINES", "n = negate(x)\nROOT r = f32[7] add(n, v)")
+    with pytest.raises(ParseError):
+        hlo_run.parse(text)
+    root = hlo_run.parse(text, verified=False).entry.root
+    assert [i.shape.to_string(layout=False) for i in (root.operands[0], root)] == ["f32[4,6]", "f32[7]"]
+
+
+def test_a_schedule_holds_everything_in_order() -> None:
+    text = "HloModule m, is_scheduled=true\nENTRY e { x = f32[2] parameter(0)\n n = f32[2] negate(x)\n ROOT r = f32[2] abs(n) }"
+    module = hlo_run.parse(text)
+    assert module.schedule is not None
+    x, n, r = module.schedule[module.entry]
+    module.schedule[module.entry] = [x, r, n]
+    with pytest.raises(ParseError, match="'r' is scheduled before 'n', which it waits for"):
+        verify(module)
+    module.schedule[module.entry] = [x, r]
+    with pytest.raises(ParseError, match="must hold each of its 3 instructions once, but has 2 entries"):
+        verify(module)
+    module.schedule = {}
+    with pytest.raises(ParseError, match="computation 'e' is not scheduled"):
+        verify(module)
