@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -23,7 +25,12 @@ def available_cores() -> int:
 
 
 def can_fork() -> bool:
-    """True if processes can be copies of this one, so that they need not import and parse again."""
+    """True if processes can be copies of this one, so that they need not import and parse again.
+
+    A copy has but the thread that made it: what JAX's threads, or a caller's own, hold locked would stay so in it.
+    """
+    if "jaxlib" in sys.modules or threading.current_thread() is not threading.main_thread():
+        return False
     return "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
 
 

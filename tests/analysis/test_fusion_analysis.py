@@ -34,7 +34,7 @@ def test_widths_of_parameters_and_roots() -> None:
 @pytest.mark.parametrize(
     ("rest", "reason"),
     [
-        ("ROOT r = bf16[36,40] abs(p2)", "no hero is a transpose"),
+        ("s = bf16[36,40] slice(t), slice={[0:36], [0:40]} ROOT r = bf16[36,40] add(s, p2)", "no hero is a transpose"),
         ("s = bf16[3] slice(p1), slice={[0:3]} ROOT r = (bf16[36,40], bf16[3]) tuple(t, s)", "side output s does not lie like"),
         (
             "q = bf16[2,40,18] bitcast(p) u = bf16[2,18,40] transpose(q), dimensions={0,2,1} "

@@ -22,7 +22,14 @@ from hlo_run.pipeline.parallel import can_fork, run_in_processes
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import preset
 
-pytestmark = pytest.mark.skipif(not can_fork(), reason="processes cannot be copied here")
+
+@pytest.fixture(autouse=True)
+def forks() -> None:  # pyright: ignore[reportUnusedFunction] - a fixture
+    """A test before may have loaded JAX, whose threads forbid copies of this process."""
+    if not can_fork():
+        pytest.skip("processes cannot be copied here")
+
+
 CHAIN = """HloModule chain
 ENTRY e {
   p = f32[3,40] parameter(0)
