@@ -24,8 +24,7 @@ from typing import Any
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.printer import DEFAULT, module_to_string
-from hlo_run.hlo.verify import verify_module
-from hlo_run.ops.infer import infer_module
+from hlo_run.ops.verify import verify
 
 _ROUNDS = 3
 _SIZES = (1_000, 4_000, 16_000, 64_000, 256_000)
@@ -66,17 +65,12 @@ def _best(actions: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     return {name: min(seconds) for name, seconds in rounds.items()}
 
 
-def _check(module: HloModule) -> None:
-    infer_module(module)
-    verify_module(module)
-
-
 def _compare(texts: list[str]) -> None:
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     modules = [parse_module(text) for text in texts]
     actions: dict[str, Callable[[], object]] = {
         "parse": lambda: [parse_module(text) for text in texts],
-        "infer and verify": lambda: [_check(module) for module in modules],
+        "infer and verify": lambda: [verify(module) for module in modules],
         "print": lambda: [module_to_string(module, DEFAULT) for module in modules],
     }
     if importlib.util.find_spec("jaxlib"):
@@ -106,7 +100,7 @@ def _read_one(count: int) -> None:
     started = process_time()
     module = parse_module(text)
     parsed = process_time()
-    _check(module)
+    verify(module)
     checked = process_time()
     grown = (_peak_bytes() - before) / size
     printed = len(module_to_string(module, DEFAULT)) / 1e6 / (process_time() - checked)
