@@ -5,9 +5,9 @@ Shapes that the text leaves out stay open (`UNKNOWN_SHAPE`); `ops.infer` fills t
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 
+from hlo_run.collection import paused_collection
 from hlo_run.errors import ParseError
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.computation_parser import UNKNOWN_SHAPE, ComputationParser
@@ -26,17 +26,12 @@ def parse_module(text: str, file: str = "<text>") -> HloModule:
 
     Raises ParseError for text that is not HLO and Unsupported for valid HLO beyond us. Shapes are not checked here.
     """
-    # Nothing of a growing graph is garbage, yet the collector would walk it again and again: a third of the time.
-    collects = gc.isenabled()
-    gc.disable()
     try:
-        return _module(Lexer(text, file))
+        with paused_collection():
+            return _module(Lexer(text, file))
     except RecursionError:
         # Shapes and computations nest on stacks of our own; what else nests is shallow in any text that means something.
         raise ParseError("maximum recursion depth exceeded", hint="something in the text is nested very deep") from None
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _module(lexer: Lexer) -> HloModule:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from hlo_run.analysis.fusion_analysis import analyze
 from hlo_run.artifact import BufferSlice, Kernel
+from hlo_run.collection import paused_collection
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
@@ -30,7 +31,8 @@ _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<cou
 def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
     """Return the kernel of a fusion; raises errors of the HloRunError family that point at least at the fusion."""
     try:
-        return _compile_kernel(ctx, request, buffers)
+        with paused_collection():
+            return _compile_kernel(ctx, request, buffers)
     except HloRunError as error:
         error.where = error.where or request.fusion.where
         raise
