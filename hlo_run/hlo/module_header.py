@@ -25,7 +25,8 @@ def parse_flags(lexer: Lexer) -> tuple[bool, ...]:
     """Read `true` or `{true,false}`."""
     start = lexer.pos
     raw = lexer.raw_value()
-    words = raw.strip("{}").split(",")
+    inner = raw[1:-1] if raw.startswith("{") else raw
+    words = inner.split(",")
     words = [word.strip() for word in words if len(words) > 1 or word.strip()]
     if FOREIGN.search(raw) or any(word not in ("true", "false") for word in words):
         raise lexer.error("expects true or false, or a list of them like {true,false}", start)
