@@ -1,106 +1,34 @@
-"""Kernels compiled by several processes: the same bytes, times of every row, the first error, a process that dies."""
+"""Runs `parallel_cases.py` in a process without JAX; another test may have loaded it into this one."""
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import time
-from typing import Any
+import multiprocessing
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-import hlo_run
-from hlo_run.artifact import Executable
-from hlo_run.cli import run
-from hlo_run.errors import InternalError, Unsupported
-from hlo_run.options import Options
-from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.observers.timing import TimingObserver
-from hlo_run.pipeline.parallel import can_fork, run_in_processes
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.target import preset
+from hlo_run.pipeline.parallel import can_fork
+
+_CASES = Path(__file__).with_name("parallel_cases.py")
 
 
-@pytest.fixture(autouse=True)
-def forks() -> None:  # pyright: ignore[reportUnusedFunction] - a fixture
-    """A test before may have loaded JAX, whose threads forbid copies of this process."""
-    if not can_fork():
-        pytest.skip("processes cannot be copied here")
+def test_compiling_in_processes() -> None:
+    assert "fork" in multiprocessing.get_all_start_methods(), "these tests are of systems that copy processes"
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", str(_CASES)]
+    done = subprocess.run(command, cwd=_CASES.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
 
 
-CHAIN = """HloModule chain
-ENTRY e {
-  p = f32[3,40] parameter(0)
-  a = f32[3,40] negate(p)
-  b = f32[3,40] multiply(a, p)
-  c = f32[40,3] transpose(b), dimensions={1,0}
-  ROOT d = f32[40,3] abs(c)
-}
-"""
-
-
-def _compile(processes: int, *observers: Any, text: str = CHAIN) -> Executable:
-    ctx = PassContext(preset("h100"), Options(compile_processes=processes), observers)
-    return compile_module(ctx, hlo_run.parse(text))
-
-
-def test_the_number_of_processes_changes_nothing() -> None:
-    one, several = TimingObserver(), TimingObserver()
-    alone = _compile(1, one)
-    assert len(alone.kernels) == 4
-    assert _compile(3, several) == alone
-    assert several.runs == one.runs
-    assert list(several.runs) == list(one.runs), "rows are in order"
-    assert several.seconds["kernel", "canonicalize"] > 0
-    p = np.random.default_rng(5).standard_normal((3, 40)).astype(np.float32)
-    np.testing.assert_array_equal(hlo_run.run(hlo_run.parse(CHAIN), p, platform="Host"), np.abs(-p * p).T)
-
-
-def test_the_first_error_counts() -> None:
-    """Pieces 1 and 3 fail; which one is reached first does not matter."""
-
-    def work(number: int) -> int:
-        time.sleep(0.05 if number == 1 else 0)
-        if number in (1, 3):
-            raise Unsupported(f"piece {number}", hint="wait")
-        return number
-
-    for _ in range(3):
-        with pytest.raises(Unsupported, match="piece 1") as caught:
-            run_in_processes(6, work, 3)
-        assert caught.value.hint == "wait"
-
-
-def test_results_are_in_order() -> None:
-    def work(number: int) -> tuple[int, bool]:
-        time.sleep(0.02 * (number % 3 == 0))
-        return number * number, os.getpid() != parent
-
-    parent = os.getpid()
-    assert run_in_processes(7, work, 3) == [(number * number, True) for number in range(7)]
-    assert run_in_processes(1, work, 3) == [(0, True)]
-
-
-def test_a_process_that_dies() -> None:
-    def work(number: int) -> int:
-        if number == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number
-
-    with pytest.raises(InternalError, match="died in kernel 2"):
-        run_in_processes(4, work, 2)
-
-
-def test_whoever_looks_at_texts_sees_them(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "chain.hlo"
-    file.write_text(CHAIN)
-    seen: list[str] = []
-    for processes in (1, 3):
-        assert run([f"--compile_processes={processes}", "--platform=Host", "--v=2", str(file)]) == 0
-        seen.append(re.sub(r"\d+\.\d+s", "", capsys.readouterr().err))
-    assert seen[0] == seen[1]
-    assert "[kernel wrapped_abs] canonicalize" in seen[0]
-    assert run(["--compile_processes=3", "--platform=Host", "--time_passes", str(file)]) == 0
-    assert "lower-to-llvm-gpu" in capsys.readouterr().err
+def test_a_process_with_jax_or_off_the_main_thread_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jaxlib", sys)
+    assert not can_fork()
+    monkeypatch.delitem(sys.modules, "jaxlib")
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(can_fork()))
+    thread.start()
+    thread.join()
+    assert found == [False]
