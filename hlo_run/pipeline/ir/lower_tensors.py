@@ -13,7 +13,8 @@ Shared tiles become globals in address space 3, array constants constant globals
 loads and stores. Tensors vanish from the results of functions, loops and ifs. Needs flat tensors (rank 0 or 1) and plain
 calls. A vector access claims the alignment that follows from the index map and the `llvm.align` of the kernel's argument
 (shared tiles begin at a bank word); LLVM may find a higher one from the arithmetic. Loads from arguments marked
-`xla.invariant` become `invariant`.
+`xla.invariant` become `invariant`. Elements of less than a byte share one (see `packed`); complex numbers are structs of their
+parts in memory.
 """
 
 from __future__ import annotations
