@@ -7,6 +7,7 @@ XLA's `OpExpanderPass`. Fusion bodies are left alone: what is in them was chosen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -51,6 +52,15 @@ def replacement(module: HloModule, old: HloInstruction, build: Build, called: Na
     module.add_computation(body)
     made = HloInstruction("call", "call", old.shape, old.operands, None, {"to_apply": (body,)}, old.where)
     return _place(old, made)
+
+
+def shaped_name(what: str) -> Callable[[HloInstruction], str]:
+    """Return what names the computation of an instruction as XLA does: `xla.qr_f32_6_4_` by its first operand's shape."""
+
+    def name(old: HloInstruction) -> str:
+        return f"xla.{what}_" + re.sub(r"[^A-Za-z0-9]", "_", old.operands[0].shape.to_string(layout=False))
+
+    return name
 
 
 def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue:
@@ -99,7 +109,8 @@ def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
     """Move a body's instructions to where `old` is, with its operands for the parameters; return the root."""
     root = body.root
     for parameter in body.parameters:
-        actual: HloInstruction = old.operands[parameter.attrs["parameter_number"]]
+        number: int = parameter.attrs["parameter_number"]
+        actual = old.operands[number]
         for user in list(parameter.users):
             user.operands = [actual if operand is parameter else operand for operand in user.operands]
         if root is parameter:

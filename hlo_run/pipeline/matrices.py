@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
+from hlo_run.hlo.shape import Shape
 
 Range = tuple[int, int]
 
@@ -62,6 +63,11 @@ def dynamic_block(b: HloBuilder, a: HloValue, row: HloValue, column: HloValue, s
     return b.dynamic_slice(a, [*[zero] * len(batch), row, column], (*batch, *sizes))
 
 
-def is_nan(b: HloBuilder, a: HloValue) -> HloValue:
-    """Return where a float is NaN."""
-    return b.compare(a, a, "NE")
+def minor_iota(b: HloBuilder, dims: Sequence[int], from_end: int) -> HloValue:
+    """Return an s32 array that counts along the last dimension (`from_end` 1) or the one before it (2)."""
+    return b.iota(Shape.array("s32", tuple(dims)), len(dims) - from_end)
+
+
+def spread_batch(b: HloBuilder, value: HloValue, dims: Sequence[int]) -> HloValue:
+    """Broadcast what stands once per matrix, or per row of matrices, along the minor dimensions that it lacks."""
+    return b.broadcast(value, dims, range(value.shape.rank))

@@ -9,16 +9,14 @@ there are several blocks, triangular solves.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
-from hlo_run.pipeline.expansion import expand
-from hlo_run.pipeline.matrices import adjoint, contract, dynamic_block, is_nan, minor_slice, update_minor
+from hlo_run.pipeline.expansion import expand, shaped_name
+from hlo_run.pipeline.matrices import adjoint, contract, dynamic_block, minor_iota, minor_slice, spread_batch, update_minor
 from hlo_run.pipeline.passes import PassContext
 
 _BLOCK_SIZE = 128
@@ -37,8 +35,7 @@ class CholeskyExpander:
 
 
 def _name(old: HloInstruction) -> str:
-    shape = re.sub(r"[^A-Za-z0-9]", "_", old.shape.to_string(layout=False))
-    return f"xla.cholesky_{shape}_{'lower' if old.attrs.get('lower', False) else 'upper'}"
+    return f"{shaped_name('cholesky')(old)}_{'lower' if old.attrs.get('lower', False) else 'upper'}"
 
 
 def _factor(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
@@ -66,7 +63,7 @@ def _lower(b: HloBuilder, a: HloValue) -> HloValue:
             below = minor_slice(b, panel, (end - start, size - start), (0, end - start))
             solved = b.triangular_solve(block, below, left_side=False, lower=True, transpose_a="ADJOINT")
             factor = update_minor(b, factor, solved, end, start)
-    everywhere = b.broadcast(b.reshape(failed, batch), dims, range(len(batch)))
+    everywhere = spread_batch(b, b.reshape(failed, batch), dims)
     return b.select(everywhere, b.constant(float("nan"), a.shape.element_type), factor)
 
 
@@ -93,8 +90,8 @@ def _column(state: HloValue) -> HloValue:
         pivot = b.complex(root, b.broadcast(b.constant(0, root.shape.element_type), root.shape.dims))
     else:
         root = pivot = b.sqrt(pivot)
-    divided = rest / b.broadcast(b.reshape(pivot, batch), dims, range(len(batch)))
-    rows, columns = (b.iota(Shape.array("s32", dims), len(batch) + side) for side in range(2))
+    divided = rest / spread_batch(b, b.reshape(pivot, batch), dims)
+    rows, columns = minor_iota(b, dims, 2), minor_iota(b, dims, 1)
     in_column = b.and_(rows >= columns, b.compare(columns, i, "EQ"))
     column = b.select(in_column, divided, b.constant(0, a.shape.element_type))
-    return b.tuple([i + 1, a, column + factor, b.or_(failed, is_nan(b, root))])
+    return b.tuple([i + 1, a, column + factor, b.or_(failed, b.compare(root, root, "NE"))])
