@@ -1,6 +1,6 @@
 """What every expander stands on: put what a builder makes of an instruction's operands into the instruction's place.
 
-    expand(module, lambda i: i.opcode == "logistic", lambda b, i, x: 1 / (1 + b.exponential(-x)))
+    expand(module, ("logistic",), lambda b, old, x: 1 / (1 + b.exponential(-x)))
 
 XLA's `OpExpanderPass`. Fusion bodies are left alone: what is in them was chosen by whoever fused.
 """
@@ -8,7 +8,7 @@ XLA's `OpExpanderPass`. Fusion bodies are left alone: what is in them was chosen
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hlo_run.builder.builder import HloBuilder
@@ -21,17 +21,27 @@ Build: TypeAlias = Callable[..., HloValue]
 Name: TypeAlias = str | Callable[[HloInstruction], str]
 
 
-def expand(module: HloModule, matches: Callable[[HloInstruction], bool], build: Build, *, called: Name = "") -> None:
-    """Replace every instruction that `matches` by `build(builder, instruction, *operands)`; what was replaced is gone.
+def expand(
+    module: HloModule,
+    opcodes: Sequence[str],
+    build: Build,
+    matches: Callable[[HloInstruction], bool] = lambda instruction: True,
+    *,
+    called: Name = "",
+) -> None:
+    """Replace every instruction of these opcodes that `matches` by `build(builder, instruction, *operands)`.
 
     With `called`, a name or what names an instruction, the result stands in a computation (its name made unique), and a
     call takes the instruction's place: the call inliner puts it where it is used. New instructions carry the place in the
     text and the metadata of the old one. Layouts of results are kept, through copies where need be.
     """
-    for computation in list(module.computations):
-        found = [] if computation.is_fusion else [i for i in computation.instructions if matches(i)]
-        if found:
-            replace_all(computation, {old: replacement(module, old, build, called) for old in found})
+    replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
+    for old in module.instructions_of(*opcodes):
+        if matches(old):
+            assert old.parent is not None, "it stands in a computation"
+            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called)
+    for computation, found in replacements.items():
+        replace_all(computation, found)
 
 
 def replacement(module: HloModule, old: HloInstruction, build: Build, called: Name = "") -> HloInstruction:
@@ -89,12 +99,7 @@ def replace_all(computation: HloComputation, replacements: dict[HloInstruction, 
             instruction.control_predecessors = [replacements.get(p, p) for p in instruction.control_predecessors]
     for old, new in replacements.items():
         new.control_predecessors = list(dict.fromkeys((*new.control_predecessors, *old.control_predecessors)))
-        old.operands, old.called, old.control_predecessors, old.parent = (), {}, [], None
-    # At once: one by one would walk the whole computation each time.
-    computation.instructions = [i for i in computation.instructions if i not in replacements]
-    order = (module.schedule or {}).get(computation)
-    if order is not None and module.schedule is not None:
-        module.schedule[computation] = [i for i in order if i not in replacements]
+    computation.remove_all(replacements)
 
 
 def _mark(body: HloComputation, old: HloInstruction) -> None:

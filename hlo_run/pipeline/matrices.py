@@ -17,9 +17,11 @@ def conjugate(b: HloBuilder, a: HloValue) -> HloValue:
 
 
 def transpose_minor(b: HloBuilder, a: HloValue) -> HloValue:
-    """Return the transposed matrices."""
+    """Return the transposed matrices, with the default layout: inference would keep the elements where they are."""
+    *batch, rows, columns = a.shape.dims
+    shape = Shape.array(a.shape.element_type, (*batch, columns, rows))
     rank = a.shape.rank
-    return b.transpose(a, (*range(rank - 2), rank - 1, rank - 2))
+    return b.instruction("transpose", [a], shape, dimensions=(*range(rank - 2), rank - 1, rank - 2))
 
 
 def adjoint(b: HloBuilder, a: HloValue) -> HloValue:

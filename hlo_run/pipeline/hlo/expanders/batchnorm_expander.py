@@ -29,9 +29,9 @@ class BatchNormExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda i: i.opcode == "batch-norm-training", _training)
-        expand(module, lambda i: i.opcode == "batch-norm-inference", _inference)
-        expand(module, lambda i: i.opcode == "batch-norm-grad", _grad)
+        expand(module, ("batch-norm-training",), _training)
+        expand(module, ("batch-norm-inference",), _inference)
+        expand(module, ("batch-norm-grad",), _grad)
 
 
 class _Features:

@@ -31,7 +31,7 @@ class CholeskyExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda i: i.opcode == "cholesky", _factor, called=_name)
+        expand(module, ("cholesky",), _factor, called=_name)
 
 
 def _name(old: HloInstruction) -> str:

@@ -30,15 +30,11 @@ class ComparisonExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place, comparators of sorts too."""
         del ctx
-        expand(module, _is_total_order, _compare_bits)
+        expand(module, ("compare",), _compare_bits, _is_total_order)
 
 
 def _is_total_order(instruction: HloInstruction) -> bool:
-    return (
-        instruction.opcode == "compare"
-        and instruction.attrs.get("type") == "TOTALORDER"
-        and instruction.operands[0].shape.dtype.is_float
-    )
+    return instruction.attrs.get("type") == "TOTALORDER" and instruction.operands[0].shape.dtype.is_float
 
 
 def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) -> HloValue:

@@ -26,7 +26,7 @@ class LogisticExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda instruction: instruction.opcode == "logistic", _formula)
+        expand(module, ("logistic",), _formula)
 
 
 def _formula(b: HloBuilder, logistic: HloInstruction, x: HloValue) -> HloValue:

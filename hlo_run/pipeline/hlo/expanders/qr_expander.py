@@ -30,7 +30,7 @@ from hlo_run.pipeline.matrices import (
 from hlo_run.pipeline.passes import PassContext
 
 _BLOCK_SIZE = 128
-_BUILDERS = ("Qr", "ProductOfElementaryHouseholderReflectors")
+_PRODUCT = "ProductOfElementaryHouseholderReflectors"
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class QrExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda i: _calls(i, _BUILDERS[0]), _decompose, called=shaped_name("qr"))
-        expand(module, lambda i: _calls(i, _BUILDERS[1]), _product, called=shaped_name("householder_product"))
+        expand(module, ("custom-call",), _decompose, lambda i: _target(i) == "Qr", called=shaped_name("qr"))
+        expand(module, ("custom-call",), _product, lambda i: _target(i) == _PRODUCT, called=shaped_name("householder_product"))
 
 
-def _calls(instruction: HloInstruction, target: str) -> bool:
-    return instruction.opcode == "custom-call" and instruction.attrs["custom_call_target"] == target
+def _target(call: HloInstruction) -> str:
+    return call.attrs["custom_call_target"]
 
 
 def _decompose(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:

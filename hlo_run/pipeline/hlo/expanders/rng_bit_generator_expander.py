@@ -30,12 +30,10 @@ class RngBitGeneratorExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, _has_expansion, _bits, called="rng")
+        expand(module, ("rng-bit-generator",), _bits, called="rng")
 
 
-def _has_expansion(instruction: HloInstruction) -> bool:
-    if instruction.opcode != "rng-bit-generator":
-        return False
+def _check(instruction: HloInstruction) -> None:
     state, parts = instruction.operands[0].shape, instruction.shape.tuple_shapes
     most_words = 2 if instruction.attrs["algorithm"] == "rng_three_fry" else 3
     known_state = state.element_type == "u64" and state.dims in ((2,), (most_words,))
@@ -45,10 +43,10 @@ def _has_expansion(instruction: HloInstruction) -> bool:
             instruction.where,
             hint="the state is u64[2] (Threefry, Philox) or u64[3] (Philox), the result a state and integers or floats",
         )
-    return True
 
 
 def _bits(b: HloBuilder, old: HloInstruction, state: HloValue) -> HloValue:
+    _check(old)
     shape = old.shape.tuple_shapes[1]
     words = [b.reshape(b.slice(state, [(n, n + 1)]), ()) for n in range(state.shape.dims[0])]
     width = 64 if shape.dtype.bits == 64 else 32

@@ -37,30 +37,28 @@ class RngExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        places = {old: place for place, old in enumerate((i for i in module.instructions if i.opcode == "rng"), 1)}
+        places = {old: place for place, old in enumerate(module.instructions_of("rng"), 1)}
         if not places:
             return
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
 
         def build(b: HloBuilder, old: HloInstruction, first: HloValue, second: HloValue) -> HloValue:
+            _check(old)
             key = b.constant(_MODULE_SEED ^ ((places[old] * _GOLDEN & _MASK_64) >> 32), "u64")
             device = _device_number(b, replicas, partitions)
             if device is not None:
                 key = key ^ b.shift_left(b.convert(device, "u64"), 32)
             return _numbers(b, old, key, first, second)
 
-        expand(module, _has_expansion, build)
+        expand(module, ("rng",), build)
 
 
-def _has_expansion(instruction: HloInstruction) -> bool:
-    if instruction.opcode != "rng":
-        return False
+def _check(instruction: HloInstruction) -> None:
     is_normal = instruction.attrs["distribution"] == "rng_normal"
     if len(instruction.operands) != 2 or instruction.shape.dtype.kind not in (
         ("float",) if is_normal else ("float", "signed", "unsigned")
     ):
         raise Unsupported(f"rng of {instruction.shape}", instruction.where, hint="it draws floats, and uniform integers")
-    return True
 
 
 def _device_number(b: HloBuilder, replicas: int, partitions: int) -> HloValue | None:

@@ -31,8 +31,8 @@ class ScanExpander:
         """Edit `module` in place."""
         del ctx
         # A scan may stand in the body of a scan, of which the loop has a copy.
-        while any(instruction.opcode == "scan" for instruction in module.instructions):
-            expand(module, lambda i: i.opcode == "scan", _loop)
+        while module.instructions_of("scan"):
+            expand(module, ("scan",), _loop)
 
 
 def _loop(b: HloBuilder, old: HloInstruction, *operands: HloValue) -> HloValue:

@@ -33,7 +33,7 @@ class SelectAndScatterExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda i: i.opcode == "select-and-scatter", _reduce_and_scatter)
+        expand(module, ("select-and-scatter",), _reduce_and_scatter)
 
 
 def _reduce_and_scatter(b: HloBuilder, old: HloInstruction, x: HloValue, source: HloValue, init: HloValue) -> HloValue:

@@ -32,7 +32,7 @@ class StableSortExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda i: i.opcode == "sort" and i.attrs.get("is_stable") is True, _with_positions)
+        expand(module, ("sort",), _with_positions, lambda sort: sort.attrs.get("is_stable") is True)
 
 
 def _with_positions(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:

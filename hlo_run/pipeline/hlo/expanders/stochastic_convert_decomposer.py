@@ -31,7 +31,7 @@ class StochasticConvertDecomposer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, lambda i: i.opcode == "stochastic-convert", _round_by_chance)
+        expand(module, ("stochastic-convert",), _round_by_chance)
 
 
 def _round_by_chance(b: HloBuilder, old: HloInstruction, x: HloValue, random: HloValue) -> HloValue:

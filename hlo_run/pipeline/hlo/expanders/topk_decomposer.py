@@ -29,13 +29,13 @@ class TopkDecomposer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, _is_topk, _sorted_slices)
+        expand(module, ("topk", "custom-call"), _sorted_slices, _is_topk)
 
 
 def _is_topk(instruction: HloInstruction) -> bool:
     if instruction.opcode == "custom-call":
         return instruction.attrs["custom_call_target"] == "TopK" and len(instruction.operands) == 1
-    return instruction.opcode == "topk"
+    return True
 
 
 def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
