@@ -139,7 +139,7 @@ ENTRY e {
 def test_call_and_async_hand_on() -> None:
     dataflow = analyze_dataflow(
         hlo_run.parse("""
-inner { f11p = f32[4] parameter(0)  ROOT f11n = f32[4] negate(f11p) }
+inner { ip = f32[4] parameter(0)  ROOT n = f32[4] negate(ip) }
 ENTRY e {
   p = f32[4] parameter(0)
   c = f32[4] copy(p)
@@ -154,7 +154,7 @@ ENTRY e {
 
 def test_computation_run_twice_is_refused() -> None:
     module = hlo_run.parse("""
-f { f12p = f32[] parameter(0)  ROOT f12n = f32[] negate(f12p) }
+f { ip = f32[] parameter(0)  ROOT n = f32[] negate(ip) }
 ENTRY e {
   p = f32[] parameter(0)
   a = f32[] call(p), to_apply=f
