@@ -45,7 +45,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     order = optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
-    buffers = assign_buffers(module.entry, order)
+    buffers = assign_buffers(module)
     thunks, requests = plan_thunks(order, buffers)
     kernels = _compile_kernels(ctx, requests, buffers)
     return Executable(

@@ -23,10 +23,22 @@ from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
+from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
+from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
+from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
+from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
+from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
 from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
+from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
+from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
+from hlo_run.pipeline.hlo.expanders.scan_expander import ScanExpander
+from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
+from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
+from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
+from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
@@ -107,16 +119,28 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "optimization",
         (
+            HloRow("topk-decomposer", lambda c: TopkDecomposer()),
             HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
             HloRow("dot_decomposer", lambda c: DotDecomposer()),
             HloRow("result_caster", lambda c: ResultCaster()),
             HloRow("operand_upcaster", lambda c: OperandUpcaster()),
             HloRow("operand_converter", lambda c: OperandConverter()),
             HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
+            HloRow("rng-expander", lambda c: RngExpander()),
+            HloRow("rng-bit-generator-expander", lambda c: RngBitGeneratorExpander()),
+            HloRow("comparison-expander", lambda c: ComparisonExpander()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
+            HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
+            HloRow("cholesky_expander", lambda c: CholeskyExpander()),
+            HloRow("qr_expander", lambda c: QrExpander()),
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
+            HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
+            HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
+            HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("scan_expander", lambda c: ScanExpander()),
+            HloRow("stable-sort-expander", lambda c: StableSortExpander()),
             HloGroup(
                 "simplification",
                 (
