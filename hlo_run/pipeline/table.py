@@ -42,6 +42,11 @@ from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
+from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
+from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.library.triton_fusion_inliner import TritonFusionInliner
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
@@ -154,11 +159,17 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup("collective-optimizations", ()),
-    HloGroup("conv_canonicalization", ()),
+    HloGroup(
+        "conv_canonicalization",
+        (
+            HloRow("conv-rewriter", lambda c: ConvRewriter()),
+            HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+        ),
+    ),
     HloGroup("layout assignment", ()),
     HloGroup("layout normalization", ()),
     HloGroup("nvptx post-layout_assignment part 1", ()),
-    HloGroup("hlo normalization", ()),
+    HloGroup("hlo normalization", (HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),)),
     HloGroup(
         "post-layout_assignment",
         (
@@ -167,7 +178,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 2", ()),
+    HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
     HloGroup("dynamic-slice", ()),
     HloGroup("fusion", (HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),)),
     HloGroup("post-fusion optimization", ()),
@@ -187,6 +198,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow("triton-fusion-inliner", lambda c: TritonFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
