@@ -98,7 +98,7 @@ def _gemm_config(dot: HloInstruction) -> dict[str, Any]:
         "alpha_real": 1,
         "beta": 0,
         "dot_dimension_numbers": {
-            f"{side}_{what}_dimensions": [str(dim) for dim in dot.attrs.get(f"{side}_{what}_dims", ())]
+            f"{side}_{what}_dimensions": [str(dim) for dim in _dims(dot, f"{side}_{what}_dims")]
             for what in ("contracting", "batch")
             for side in ("lhs", "rhs")
         },
@@ -116,6 +116,10 @@ def _gemm_config(dot: HloInstruction) -> dict[str, Any]:
         "autotune_workspace_size": "0",
         "scale_mode": 0,
     }
+
+
+def _dims(dot: HloInstruction, name: str) -> tuple[int, ...]:
+    return dot.attrs.get(name, ())
 
 
 def _matrix_size(dot: HloInstruction, side: str, shape: Shape) -> int:
