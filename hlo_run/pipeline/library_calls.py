@@ -80,7 +80,7 @@ def _is_product_of_library(dot: HloInstruction, left: Shape, right: Shape) -> bo
         return False
     if dot.shape.element_type not in _PRODUCTS.get(left.element_type, ()) or not dot.shape.element_count:
         return False
-    depth = math.prod(left.dims[dim] for dim in dot.attrs.get("lhs_contracting_dims", ()))
+    depth = math.prod(left.dims[dim] for dim in _dims(dot, "lhs_contracting_dims"))
     return (_free(dot, "lhs", left) + _free(dot, "rhs", right)) * depth >= _SMALLEST_PRODUCT
 
 
