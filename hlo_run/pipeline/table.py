@@ -41,6 +41,8 @@ from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import Stochas
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
+from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
+from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
@@ -156,9 +158,21 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup("collective-optimizations", ()),
     HloGroup("conv_canonicalization", ()),
     HloGroup("layout assignment", ()),
-    HloGroup("layout normalization", ()),
+    HloGroup(
+        "layout normalization",
+        (
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+        ),
+    ),
     HloGroup("nvptx post-layout_assignment part 1", ()),
-    HloGroup("hlo normalization", ()),
+    HloGroup(
+        "hlo normalization",
+        (
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+        ),
+    ),
     HloGroup(
         "post-layout_assignment",
         (
