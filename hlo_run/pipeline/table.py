@@ -44,6 +44,12 @@ from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
+from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
+from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
+from hlo_run.pipeline.hlo.reductions.reduction_layout_normalizer import ReductionLayoutNormalizer
+from hlo_run.pipeline.hlo.reductions.reduction_splitter import ReductionSplitter
+from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductionRewriter
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
@@ -170,7 +176,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "hlo normalization",
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+            HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
+            HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
+            HloRow("reduction-dimension-grouper", lambda c: ReductionDimensionGrouper()),
+            HloRow("reduction-splitter", lambda c: ReductionSplitter()),
+            HloRow("tree-reduction-rewriter", lambda c: TreeReductionRewriter()),
         ),
     ),
     HloGroup(
