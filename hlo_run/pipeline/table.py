@@ -23,6 +23,7 @@ from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
+from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
@@ -31,9 +32,11 @@ from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
+from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
 from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
 from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
 from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
+from hlo_run.pipeline.hlo.expanders.scaled_dot_rewriter import ScaledDotRewriter
 from hlo_run.pipeline.hlo.expanders.scan_expander import ScanExpander
 from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
 from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
@@ -127,6 +130,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "optimization",
         (
+            HloRow("ragged_dot_rewriter", lambda c: RaggedDotRewriter()),
+            HloRow("scaled-dot-rewriter", lambda c: ScaledDotRewriter()),
+            HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
             HloRow("topk-decomposer", lambda c: TopkDecomposer()),
             HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
             HloRow("dot_decomposer", lambda c: DotDecomposer()),
