@@ -30,6 +30,7 @@ from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
+from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
@@ -162,6 +163,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
             HloRow("scan_expander", lambda c: ScanExpander()),
+            HloRow("dynamic_padder", lambda c: DynamicPadder()),
             HloRow("stable-sort-expander", lambda c: StableSortExpander()),
             HloGroup(
                 "simplification",
