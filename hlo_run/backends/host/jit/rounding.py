@@ -6,19 +6,26 @@ rounded again to anything narrower. Functions take and return names; f16 and bf1
 
 from __future__ import annotations
 
+import struct
+
 from hlo_run.backends.host.jit.builder import Builder, f64_constant
 
+_NAN_BF16 = f64_constant(struct.unpack("<f", bytes.fromhex("0000ff7f"))[0])
 _MODES = {"rz": 0, "rn": 1, "rp": 2, "rm": 3}
 
 
-def to_bf16(b: Builder, x: str) -> str:
-    """Round f32 to bf16, nearest even; NaN stays some NaN."""
+def to_bf16(b: Builder, x: str, *, of_bf16: bool = False) -> str:
+    """Round f32 to bf16, nearest even; NaN becomes some NaN that is a bf16.
+
+    `of_bf16` says that `x` is the sum, difference or product of bf16 values: its NaNs are theirs or the processor's, whose low
+    half is zero, so that rounding leaves them NaN.
+    """
     bits = b.cast("bitcast", x, "float", "i32")
     odd = b.binary("and", "i32", b.binary("lshr", "i32", bits, "16"), "1")
     rounded = b.binary("add", "i32", b.binary("add", "i32", bits, "32767"), odd)
     kept = b.binary("and", "i32", rounded, "-65536")
     result = b.cast("bitcast", kept, "i32", "float")
-    return b.select(b.compare("uno", "float", x, x), "float", x, result)
+    return result if of_bf16 else b.select(b.compare("uno", "float", x, x), "float", _NAN_BF16, result)
 
 
 def to_f16(b: Builder, x: str) -> str:
@@ -31,17 +38,32 @@ def to_half(b: Builder, x: str, kind: str) -> str:
     return to_f16(b, x) if kind == "f16" else to_bf16(b, x)
 
 
-def multiply_bf16(b: Builder, x: str, y: str) -> str:
+def multiply_bf16(b: Builder, x: str, y: str, constants: tuple[int, ...] = ()) -> str:
     """Multiply bf16 values, one rounding: the f32 product is exact unless it is subnormal, where bf16 has a fixed step.
 
-    Below that, adding a number whose last bit is such a step rounds the exact product, and subtracting it is exact.
+    Below that, adding a number whose last bit is such a step rounds the exact product, and subtracting it is exact. One
+    of them that is among the `constants` (by its bits) and a multiple of 2**-16 makes a product that f32 holds.
     """
     product = b.binary("fmul", "float", x, y)
+    if any(_is_multiple_of_2_16(bits) for bits in constants):
+        return to_bf16(b, product, of_bf16=True)
     shifter = "0x3918000000000000"  # 1.5 * 2**-110: its last bit is 2**-133, the smallest bf16 number
     moved = b.binary("fsub", "float", b.math("fma", "float", x, y, shifter), shifter)
     signed = b.math("copysign", "float", moved, product)
-    is_small = b.compare("olt", "float", b.math("fabs", "float", product), "0x3810000000000000")  # 2**-126
-    return b.select(is_small, "float", signed, to_bf16(b, product))
+    return b.select(is_tiny(b, product), "float", signed, to_bf16(b, product, of_bf16=True))
+
+
+def is_tiny(b: Builder, x: str) -> str:
+    """Say whether an f32 is subnormal or zero."""
+    exponent = b.binary("and", "i32", b.cast("bitcast", x, "float", "i32"), str(0x7F800000))
+    return b.compare("eq", "i32", exponent, "0")
+
+
+def _is_multiple_of_2_16(bits: int) -> bool:
+    """Say of a bf16 whether it is a multiple of 2**-16, or infinite or NaN, which make no subnormal product."""
+    exponent, fraction = bits >> 7 & 0xFF, bits & 0x7F
+    trailing = ((fraction | 0x80) & -(fraction | 0x80)).bit_length() - 1
+    return exponent - 127 - 7 + trailing >= -16 or bits & 0x7FFF == 0
 
 
 # ---- sums and quotients with their errors ---------------------------------------------------------------------------
