@@ -24,7 +24,7 @@ from hlo_run.artifact import (
 from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS, make_observer
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import check_launch, run_kernel
-from hlo_run.backends.host.jit.engine import JitEngine, JitFault, has_loops
+from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, JitFault, has_loops
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import Program, compile_graph, numbered_variables
@@ -41,7 +41,6 @@ ENGINES = ("auto", "emulator", "jit")
 """What `--host_engine` may name."""
 _LONG_LAUNCH = 40_000_000
 """Thread-instructions from which on compiling to native code pays: the emulator does some 800 million a second."""
-_GUESSED_TURNS = 32
 
 
 @dataclass(slots=True)
@@ -52,6 +51,7 @@ class _LoadedKernel:
     kernel: Kernel
     source_lines: list[str]
     variables: dict[int, Region]
+    is_checked: bool = False
 
 
 class HostBackend:
@@ -142,7 +142,7 @@ class HostBackend:
         if self._engine != "auto" or self._checks - ALWAYS_ON:
             return self._engine == "jit"
         instructions = sum(len(block.operations) for block in graph.blocks)
-        turns = _GUESSED_TURNS if has_loops(graph) else 1
+        turns = GUESSED_TURNS if has_loops(graph) else 1
         return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
 
     def _explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
@@ -250,7 +250,9 @@ class _Run:
             parameters,
             make_observer(self._checks, loaded.graph, statistics),
         )
-        check_launch(loaded.graph, launch)
+        if not loaded.is_checked:
+            check_launch(loaded.graph, launch)
+            loaded.is_checked = True
         self._backend.launch(loaded.graph, launch, self._deadline)
         if "statistics" in self._checks:
             self.statistics.append(statistics)
@@ -258,7 +260,7 @@ class _Run:
     def _argument_regions(self, thunk: KernelThunk) -> tuple[dict[int, Region], list[NDArray[np.uint64]]]:
         """Give each argument a number of its own: a pointer that leaves its slice is seen even inside the allocation."""
         regions: dict[int, Region] = {}
-        parameters: list[NDArray[np.uint64]] = []
+        addresses: list[int] = []
         for number, argument in enumerate(thunk.arguments):
             piece = argument.slice
             end = piece.offset_bytes + piece.size_bytes
@@ -274,9 +276,8 @@ class _Run:
             )
             if written is not None:
                 written[end : region.word_high] = True  # the last word of packed data is read whole
-            address = ((number + 1) << NUMBER_SHIFT) + piece.offset_bytes
-            parameters.append(np.full((1, 1), address, np.uint64))
-        return regions, parameters
+            addresses.append(((number + 1) << NUMBER_SHIFT) + piece.offset_bytes)
+        return regions, list(np.array(addresses, np.uint64).reshape(-1, 1, 1))
 
     def _load(self, name: str) -> _LoadedKernel:
         loaded = self._kernels.get(name)
