@@ -78,6 +78,7 @@ class HostBackend:
         self._timeout_seconds = timeout_seconds
         self._graphs: dict[tuple[str, str], KernelGraph] = {}
         self._programs: dict[tuple[str, str], Program] = {}
+        self._lines: dict[str, list[str]] = {}
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
         self.statistics: tuple[KernelStatistics, ...] = ()
@@ -121,6 +122,13 @@ class HostBackend:
         if key not in self._graphs:
             self._graphs[key] = build_graph(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
         return self._graphs[key]
+
+    def source_lines(self, kernel: Kernel) -> list[str]:
+        """Return the kernel's PTX line by line, for messages."""
+        lines = self._lines.get(kernel.ptx)
+        if lines is None:
+            lines = self._lines[kernel.ptx] = kernel.ptx.split("\n")
+        return lines
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
         """Run one launch on the engine that is meant for it."""
@@ -242,19 +250,15 @@ class _Run:
     def _launch(self, thunk: KernelThunk) -> None:
         loaded = self._load(thunk.kernel)
         regions, parameters = self._argument_regions(thunk)
-        statistics = KernelStatistics(loaded.kernel.name)
-        launch = Launch(
-            loaded.kernel,
-            loaded.source_lines,
-            {**regions, **loaded.variables},
-            parameters,
-            make_observer(self._checks, loaded.graph, statistics),
-        )
+        launch = Launch(loaded.kernel, loaded.source_lines, {**regions, **loaded.variables}, parameters)
+        statistics = KernelStatistics(loaded.kernel.name) if self._checks else None
+        if statistics is not None:
+            launch.observer = make_observer(self._checks, loaded.graph, statistics)
         if not loaded.is_checked:
             check_launch(loaded.graph, launch)
             loaded.is_checked = True
         self._backend.launch(loaded.graph, launch, self._deadline)
-        if "statistics" in self._checks:
+        if statistics is not None and "statistics" in self._checks:
             self.statistics.append(statistics)
 
     def _argument_regions(self, thunk: KernelThunk) -> tuple[dict[int, Region], list[NDArray[np.uint64]]]:
@@ -284,8 +288,8 @@ class _Run:
         if loaded is None:
             kernel = self._executable.kernel(name)
             graph = self._backend.graph(kernel)
-            loaded = _LoadedKernel(graph, kernel, kernel.ptx.split("\n"), variable_regions(numbered_variables(graph)))
-            self._kernels[name] = loaded
+            variables = variable_regions(numbered_variables(graph)) if graph.variables else {}
+            loaded = self._kernels[name] = _LoadedKernel(graph, kernel, self._backend.source_lines(kernel), variables)
         return loaded
 
 
