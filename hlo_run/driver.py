@@ -160,6 +160,7 @@ class FileRun:
             runner = Runner(platform, backend.description, lambda values, _: backend.run(executable, values))
             execution.run(runner, reference)
         finally:
+            self._result.launches = backend.launch_records()
             if report := backend.report():
                 self._console.err(report)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,6 +113,10 @@ class HostBackend:
     def report(self) -> str:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
         return "\n".join(map(str, self.statistics))
+
+    def launch_records(self) -> list[dict[str, Any]]:
+        """Return the same for `--report_json`."""
+        return [launch.record() for launch in self.statistics]
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
