@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -79,6 +79,7 @@ class HostBackend:
         self._graphs: dict[tuple[str, str], KernelGraph] = {}
         self._programs: dict[tuple[str, str], Program] = {}
         self._lines: dict[str, list[str]] = {}
+        self._prepared: Executable | None = None
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
         self.statistics: tuple[KernelStatistics, ...] = ()
@@ -104,6 +105,9 @@ class HostBackend:
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         run = _Run(self, executable, self._checks, deadline)
         run.place(arguments)
+        if self._engine != "emulator" and self._prepared is not executable:
+            self._jit.prepare(run.launches(), deadline)
+            self._prepared = executable
         for thunk in executable.thunks:
             run.thunk(thunk)
         run.check_result()
@@ -138,7 +142,7 @@ class HostBackend:
         """Run one launch on the engine that is meant for it."""
         kernel = launch.kernel
         key = (kernel.ptx, kernel.name)
-        if self._takes_jit(graph, launch) and key not in self._refused:
+        if self.takes_jit(graph, launch) and key not in self._refused:
             try:
                 self._jit.run(graph, launch, deadline)
                 return
@@ -150,7 +154,8 @@ class HostBackend:
                 self._explain(graph, launch, fault)
         run_kernel(self._program(graph, kernel), launch, deadline)
 
-    def _takes_jit(self, graph: KernelGraph, launch: Launch) -> bool:
+    def takes_jit(self, graph: KernelGraph, launch: Launch) -> bool:
+        """Say whether a launch is meant for native code."""
         if self._engine != "auto" or self._checks - ALWAYS_ON:
             return self._engine == "jit"
         instructions = sum(len(block.operations) for block in graph.blocks)
@@ -251,16 +256,28 @@ class _Run:
                 )
                 raise DeviceError(message, notes=(f"{missing} of its bytes are missing",))
 
-    def _launch(self, thunk: KernelThunk) -> None:
+    def launches(self) -> Iterator[tuple[KernelGraph, Launch]]:
+        """Yield the launches for native code that are certain, as far as compiling it goes."""
+        for thunk in self._executable.thunks:
+            if isinstance(thunk, KernelThunk):
+                loaded, launch = self._make_launch(thunk)
+                if self._backend.takes_jit(loaded.graph, launch):
+                    yield loaded.graph, launch
+
+    def _make_launch(self, thunk: KernelThunk) -> tuple[_LoadedKernel, Launch]:
         loaded = self._load(thunk.kernel)
         regions, parameters = self._argument_regions(thunk)
         launch = Launch(loaded.kernel, loaded.source_lines, {**regions, **loaded.variables}, parameters)
-        statistics = KernelStatistics(loaded.kernel.name) if self._checks else None
-        if statistics is not None:
-            launch.observer = make_observer(self._checks, loaded.graph, statistics)
         if not loaded.is_checked:
             check_launch(loaded.graph, launch)
             loaded.is_checked = True
+        return loaded, launch
+
+    def _launch(self, thunk: KernelThunk) -> None:
+        loaded, launch = self._make_launch(thunk)
+        statistics = KernelStatistics(loaded.kernel.name) if self._checks else None
+        if statistics is not None:
+            launch.observer = make_observer(self._checks, loaded.graph, statistics)
         self._backend.launch(loaded.graph, launch, self._deadline)
         if statistics is not None and "statistics" in self._checks:
             self.statistics.append(statistics)

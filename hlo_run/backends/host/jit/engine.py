@@ -6,9 +6,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,11 @@ from hlo_run.backends.host.jit.plan import (
 )
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, Region
+from hlo_run.errors import Unsupported
 from hlo_run.target import WARP_THREADS
 
 Bytes = NDArray[np.uint8]
+_Key: TypeAlias = "tuple[object, ...]"
 
 _SLICE_UNIT = 256
 """Offsets of slices in their allocations count modulo this: code is the same for all slices that are equally aligned."""
@@ -63,7 +66,6 @@ class _Compiled:
 
     code: llvm.Loaded
     plan: Plan
-    seconds: float
     idle: dict[int, list[_Team]] = field(default_factory=dict[int, "list[_Team]"])
 
     def team(self, size: int) -> _Team:
@@ -74,6 +76,15 @@ class _Compiled:
     def done(self, team: _Team) -> None:
         """Take a team back, whose memory the next launch uses again."""
         self.idle.setdefault(len(team.workers), []).append(team)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Code that is wanted: its LLVM IR, and where it will be looked for."""
+
+    key: _Key
+    text: str
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +105,56 @@ class JitEngine:
     def __init__(self, in_order: bool = False) -> None:
         self._in_order = in_order
         self._traits: dict[tuple[str, str], _Traits] = {}
-        self._compiled: dict[tuple[object, ...], _Compiled] = {}
+        self._compiled: dict[_Key, _Compiled] = {}
+        self._code: dict[str, llvm.Loaded] = {}
         self.compile_seconds = 0.0
 
     def run(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> None:
         """Run all blocks; raises JitFault, DeviceError when `deadline` (time.monotonic) has passed, Unsupported."""
         workers = self._workers(graph, launch)
-        places = _places(launch.regions)
-        kernel = launch.kernel
-        key = (kernel.ptx, kernel.name, kernel.grid, kernel.block, kernel.shared_bytes, workers > 1, deadline is None)
-        key = (*key, *(value.item() for value in launch.parameters), *_signature(launch.regions, places))
-        compiled = self._compiled.get(key)
+        compiled = self._compiled.get(self._key(launch, workers, deadline))
         if compiled is None:
-            shape = launch_shape(graph, launch, concurrent=workers > 1, interruptible=deadline is not None)
-            compiled = self._compiled[key] = _compile(graph, shape)
-            self.compile_seconds += compiled.seconds
+            self._compile([self._request(graph, launch, workers, deadline)])
+            compiled = self._compiled[self._key(launch, workers, deadline)]
         team = compiled.team(workers)
+        places = _places(launch.regions)
         team.aim([places[number] + _shift(region) for number, region in sorted(launch.regions.items())])
         _Execution(compiled.code, team, launch).run(deadline)
         compiled.done(team)
+
+    def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None = None) -> None:
+        """Compile what these launches will need, all at once; those that `run` will refuse are left to it."""
+        requests: dict[_Key, _Request] = {}
+        for graph, launch in launches:
+            workers = self._workers(graph, launch)
+            key = self._key(launch, workers, deadline)
+            if key in self._compiled or key in requests:
+                continue
+            with suppress(Unsupported):
+                requests[key] = self._request(graph, launch, workers, deadline)
+        self._compile(list(requests.values()))
+
+    def _key(self, launch: Launch, workers: int, deadline: float | None) -> _Key:
+        kernel = launch.kernel
+        key = (kernel.ptx, kernel.name, kernel.grid, kernel.block, kernel.shared_bytes, workers > 1, deadline is None)
+        return (*key, *(value.item() for value in launch.parameters), *_signature(launch.regions))
+
+    def _request(self, graph: KernelGraph, launch: Launch, workers: int, deadline: float | None) -> _Request:
+        begin = time.perf_counter()
+        shape = launch_shape(graph, launch, concurrent=workers > 1, interruptible=deadline is not None)
+        text, plan = write_module(graph, shape)
+        self.compile_seconds += time.perf_counter() - begin
+        return _Request(self._key(launch, workers, deadline), text, plan)
+
+    def _compile(self, requests: list[_Request]) -> None:
+        """Make code for all of them; kernels that differ in their names alone have the same."""
+        begin = time.perf_counter()
+        digests = [llvm.digest_of(request.text) for request in requests]
+        texts = {digest: request.text for digest, request in zip(digests, requests, strict=True) if digest not in self._code}
+        self._code |= {digest: llvm.Loaded(data) for digest, data in llvm.cached_objects(texts).items()}
+        for digest, request in zip(digests, requests, strict=True):
+            self._compiled[request.key] = _Compiled(self._code[digest], request.plan)
+        self.compile_seconds += time.perf_counter() - begin
 
     def _workers(self, graph: KernelGraph, launch: Launch) -> int:
         key = (launch.kernel.ptx, launch.kernel.name)
@@ -138,19 +180,12 @@ def _depends_on_order(op: Operation) -> bool:
     return op.opcode == "atom" or (op.opcode == "red" and op.type in _FLOATS)
 
 
-def _compile(graph: KernelGraph, shape: LaunchShape) -> _Compiled:
-    begin = time.perf_counter()
-    text, plan = write_module(graph, shape)
-    code = llvm.Loaded(llvm.cached_object(text))
-    return _Compiled(code, plan, time.perf_counter() - begin)
-
-
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
 def launch_shape(graph: KernelGraph, launch: Launch, *, concurrent: bool, interruptible: bool) -> LaunchShape:
     """Return what a launch's code depends on."""
-    aliases = _aliases(launch.regions, _places(launch.regions))
+    aliases = _aliases(launch.regions)
     regions = tuple(
         _region_spec(number, FIRST_REGION + index, region, aliases[number])
         for index, (number, region) in enumerate(sorted(launch.regions.items()))
@@ -179,17 +214,18 @@ def _places(regions: dict[int, Region]) -> dict[int, int]:
     return {number: region.data.__array_interface__["data"][0] for number, region in regions.items()}
 
 
-def _signature(regions: dict[int, Region], places: dict[int, int]) -> list[object]:
+def _signature(regions: dict[int, Region]) -> list[object]:
     """Return what `launch_shape` makes of the regions, in a form that is quickly made."""
-    found: list[object] = list(_aliases(regions, places).items())
+    found: list[object] = list(_aliases(regions).items())
     for region in regions.values():
         low = region.low % _SLICE_UNIT
         found += (low, region.high - region.low, region.word_high - region.low, region.writable)
     return found
 
 
-def _aliases(regions: dict[int, Region], places: dict[int, int]) -> dict[int, int]:
+def _aliases(regions: dict[int, Region]) -> dict[int, int]:
     """Number the regions so that those which overlap in memory have one number."""
+    places = _places(regions)
     spans = sorted((places[number] + region.low, places[number] + region.high, number) for number, region in regions.items())
     aliases: dict[int, int] = {}
     end, alias = -1, 0
