@@ -121,16 +121,21 @@ def redirect(b: Builder, bits: str, form: str, back: str, exact: str, real: str,
 
     `back` is that result and `exact` the value it was made from, both as `real`.
     """
-    top = int(form[1:]) - 1
     if mode == "rz":
         too_far = b.compare("ogt", real, b.math("fabs", real, back), b.math("fabs", real, exact))
+    else:
+        too_far = b.compare("ogt" if mode == "rm" else "olt", real, back, exact)
+    return _step_back(b, bits, form, b.compare("oeq", real, back, "0.0"), too_far, mode)
+
+
+def _step_back(b: Builder, bits: str, form: str, is_zero: str, too_far: str, mode: str) -> str:
+    """Return the bits of the next number in the direction `mode` where `too_far` holds; towards zero, zero never is."""
+    if mode == "rz":
         return b.binary("sub", form, bits, b.resize(too_far, "i1", form))
-    down = mode == "rm"
-    too_far = b.compare("ogt" if down else "olt", real, back, exact)
+    down, top = mode == "rm", int(form[1:]) - 1
     # A smaller number has smaller bits if it is positive, and larger ones if it is negative.
     step = b.binary("or", form, b.binary("ashr", form, bits, str(top)), "1")
     moved = b.binary("sub" if down else "add", form, bits, step)
-    is_zero = b.compare("oeq", real, back, "0.0")
     least = str(-(1 << top) + 1) if down else "1"
     return b.select(too_far, form, b.select(is_zero, form, least, moved), bits)
 
@@ -183,15 +188,27 @@ def directed_f32(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
 
 
 def _directed_sum(b: Builder, x: str, y: str, mode: str) -> str:
+    """Add f64 that are f32 values or products of such, and round to f32.
+
+    The f32 next to the f64 sum is the result or one step beyond: the sign of what is left, which f64 holds, tells.
+    """
     total, error = two_sum(b, x, y)
-    result = narrow_f64(b, to_odd(b, total, error), mode)
+    nearest = b.cast("fptrunc", total, "double", "float")
+    back = widen(b, nearest)
+    rest = b.binary("fadd", "double", b.binary("fsub", "double", total, back), error)
+    if mode == "rz":
+        too_far = b.compare("olt", "double", b.binary("fmul", "double", rest, back), "0.0")
+    else:
+        too_far = b.compare("olt" if mode == "rm" else "ogt", "double", rest, "0.0")
+    bits = b.cast("bitcast", nearest, "float", "i32")
+    moved = _step_back(b, bits, "i32", b.compare("oeq", "float", nearest, "0.0"), too_far, mode)
+    result = b.cast("bitcast", moved, "i32", "float")
     if mode != "rm":
         return result
     # An exact zero sum is -0, unless both terms are +0.
     signs = [b.cast("bitcast", value, "double", "i64") for value in (x, y)]
     any_bit = b.compare("ne", "i64", b.binary("or", "i64", *signs), "0")
-    is_zero = b.binary("and", "i1", b.compare("oeq", "double", total, "0.0"), b.compare("oeq", "double", error, "0.0"))
-    return b.select(b.binary("and", "i1", is_zero, any_bit), "float", "-0.0", result)
+    return b.select(b.binary("and", "i1", b.compare("oeq", "double", total, "0.0"), any_bit), "float", "-0.0", result)
 
 
 def directed_f64(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
