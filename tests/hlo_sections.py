@@ -1,8 +1,8 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
 Flags: `--only=ROW,ROW` (exactly these rows of the HLO table; none: only parse and print), `--stage=NAME` and any other
-flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: host` runs the section
-before and after its rows, on Host too, and compares all with the reference.
+flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: reference` evaluates the
+section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.ops.verify import verify
+from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.rows import spelling
 from hlo_run.pipeline.runner import verify_input
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.reference.agreement import disagreements
@@ -79,30 +80,33 @@ def run_hlo(section: Section, folder: Path) -> str:
     output = _run_rows(module, options)
     if "--twice" in section.flags and (again := _run_rows(module, options)) != output:
         raise SectionFailure(f"a second run changes more; first:\n{output}\nsecond:\n{again}")
-    if re.search(r"^\s*// NUMERIC: host", section.text, re.MULTILINE):
-        _compare(original, module, options)
+    numeric = re.search(r"^\s*// NUMERIC: (host|reference)\b", section.text, re.MULTILINE)
+    if numeric:
+        _compare(original, module, options, on_host=numeric[1] == "host")
     return output
 
 
 def _run_rows(module: HloModule, options: Options) -> str:
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
     strictness = verify_input(module)
+    asked = set(map(spelling, options.only_rows))
     for group in PIPELINE:
-        for row in group.rows:
-            if row.name in options.only_rows:
+        for _, row in group.all_rows():
+            if spelling(row.name) in asked:
                 row.make(ctx).apply(ctx, module)
+                strictness = LAID_OUT if row.settles_layouts else strictness
                 verify(module, strictness)
     return module_to_string(module)
 
 
-def _compare(original: HloModule, edited: HloModule, options: Options) -> None:
+def _compare(original: HloModule, edited: HloModule, options: Options, on_host: bool) -> None:
     arguments = make_fake_arguments(original, 1)
     expected = evaluate(original, arguments)
-    ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
-    executable = compile_module(ctx, edited.clone())
-    for name, actual in (
-        ("after the rows", evaluate(edited, arguments)),
-        ("on Host", open_backend("Host", options).run(executable, arguments)),
-    ):
+    results = [("after the rows", evaluate(edited, arguments))]
+    if on_host:
+        ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
+        executable = compile_module(ctx, edited.clone())
+        results.append(("on Host", open_backend("Host", options).run(executable, arguments)))
+    for name, actual in results:
         for index, comparison in disagreements(expected, actual, original.entry.root.shape):
             raise SectionFailure(f"{name}, result {list(index)}: {comparison.report()}")
