@@ -97,16 +97,19 @@ class _Edits:
         assert instruction.parent is not None
         rebuilt = copy_leaves(instruction.parent, instruction.operands[number], leaves, before=instruction)
         operands = list(instruction.operands)
-        operands[number] = rebuilt.value
+        replaced, operands[number] = operands[number], rebuilt.value
         instruction.operands = operands
+        _remove_dead_tuple(replaced)
         self._note(rebuilt.copies, leaves)
 
     def _copy_root(self, root: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
         computation = root.parent
         assert computation is not None
         # The root may have been made anew already, around a copied parameter.
-        rebuilt = copy_leaves(computation, computation.root, leaves)
+        replaced = computation.root
+        rebuilt = copy_leaves(computation, replaced, leaves)
         computation.root = rebuilt.value
+        _remove_dead_tuple(replaced)
         self._note(rebuilt.copies, leaves)
 
     def _copy_parameter(self, parameter: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
@@ -125,6 +128,11 @@ class _Edits:
         if is_root:
             body.root = rebuilt.value
         self._note(rebuilt.copies, leaves)
+
+
+def _remove_dead_tuple(value: HloInstruction) -> None:
+    if value.opcode == "tuple" and value.parent is not None and not value.users and not value.is_root:
+        value.parent.remove(value)
 
 
 def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
