@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -87,14 +88,17 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
 
 
 def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
-    """Run steps in order; looks at the clock where there is a limit."""
-    if machine.deadline is None:
+    """Run steps in order; looks at the clock where there is a limit or a profile is made."""
+    if machine.deadline is None and machine.profile is None:
         for step in steps:
             step.run()
         return
     for step in steps:
         machine.check_time(step.thunk.name)
+        begin = time.perf_counter()
         step.run()
+        if machine.profile is not None:
+            machine.profile.add(step.thunk, begin)
 
 
 def every_step(steps: Iterable[Step]) -> Iterator[Step]:

@@ -19,6 +19,7 @@ from hlo_run.backends.host.program import numbered_variables
 from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.backends.host.variables import variable_regions
 from hlo_run.backends.literals import Bytes, Literal
+from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
 
@@ -54,10 +55,13 @@ class Machine:
     are handed out, so both may move from one run to the next: `place` says which allocations did.
     """
 
-    def __init__(self, launcher: Launcher, executable: Executable, checks: frozenset[str]) -> None:
+    def __init__(
+        self, launcher: Launcher, executable: Executable, checks: frozenset[str], profile: Profile | None = None
+    ) -> None:
         self.launcher = launcher
         self.executable = executable
         self.checks = checks
+        self.profile = profile
         self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
         self.written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
         self.statistics: list[KernelStatistics] = []
@@ -139,6 +143,8 @@ class Machine:
     def start(self, deadline: float | None, seed: int) -> None:
         """Begin a run."""
         self.deadline, self.seed = deadline, seed
+        if self.profile is not None:
+            self.profile.begin_run()
         self.statistics = []
         self.outfeed = []
         self.messages = {}
