@@ -31,7 +31,7 @@ class Backend(Protocol):
         """The device as a compile target; None if any target will do."""
         ...
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what `GetRngSeed` says.
 
         Raises DeviceError.
@@ -41,6 +41,15 @@ class Backend(Protocol):
     @property
     def profile(self) -> Profile | None:
         """How long every thunk of all runs took, if that was asked for."""
+        ...
+
+    def run_devices(
+        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+    ) -> list[Literal]:
+        """Run on replicas x partitions devices with a list of literals each; return their results, replica-major.
+
+        Raises DeviceError, Unsupported on a platform that has one device only.
+        """
         ...
 
     def report(self) -> str:
