@@ -178,7 +178,7 @@ def _named(lexer: Lexer) -> NamedSharding:
     """Read `mesh['x'=2], [{'x'}, {?}], replicated={..}}` up to its closing brace."""
     start = lexer.start
     mesh = device_mesh(lexer)
-    if mesh.maximal_device is not None or mesh.order is not None:
+    if mesh.order is not None:
         lexer.take(",")
     sharding = _over_mesh(lexer, mesh)
     problem = mesh.problem() or sharding.problem()
