@@ -48,7 +48,7 @@ KNOWN = {
     "labels of dimensions that are not there": re.compile(r"expects \[0-\d(bf|io)\?\] in \w+ dimension numbers"),
     "layout properties in a tuple": re.compile(
         r"expecting an unsigned integer type|expects (a list starting with|kAsterisk to be followed by) kLparen"
-        r"|expects integer$|saw k\w+$|the text as a HloModule:\s*$"
+        r"|expects integer$|a DimLevelType abbreviation|saw k\w+$|the text as a HloModule:\s*$"
     ),
     "window reversals of another number than dimensions": re.compile(r"'rhs_reversal=' has the same size"),
     "a literal that leaves out a tuple's elements": re.compile(r"expects .*, but sees '\)'$"),
