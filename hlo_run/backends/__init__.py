@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hlo_run.artifact import Executable
 from hlo_run.backends.literals import Literal
@@ -30,15 +30,28 @@ class Backend(Protocol):
         """The device as a compile target; None if any target will do."""
         ...
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what `GetRngSeed` says.
 
         Raises DeviceError.
         """
         ...
 
+    def run_devices(
+        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+    ) -> list[Literal]:
+        """Run on replicas x partitions devices with a list of literals each; return their results, replica-major.
+
+        Raises DeviceError, Unsupported on a platform that has one device only.
+        """
+        ...
+
     def report(self) -> str:
         """Return what there is to say about the last run besides its result; mostly nothing."""
+        ...
+
+    def launch_records(self) -> list[dict[str, Any]]:
+        """Return what `report` says of each launch as records of plain values (docs/report.md)."""
         ...
 
 

@@ -89,7 +89,10 @@ def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue
 
 
 def replace_all(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction]) -> None:
-    """Let new instructions of a computation stand for old ones everywhere, also in control dependencies; the old ones go."""
+    """Let new instructions of a computation stand for old ones everywhere, also in control dependencies; the old ones go.
+
+    One with the opcode of the old one takes its name, as in XLA's `ReplaceInstruction`.
+    """
     module = computation.module
     assert module is not None, "the computation stands in a module"
     for old, new in replacements.items():
@@ -99,6 +102,8 @@ def replace_all(computation: HloComputation, replacements: dict[HloInstruction, 
             instruction.control_predecessors = [replacements.get(p, p) for p in instruction.control_predecessors]
     for old, new in replacements.items():
         new.control_predecessors = list(dict.fromkeys((*new.control_predecessors, *old.control_predecessors)))
+        if new.opcode == old.opcode:
+            new.name = old.name
     computation.remove_all(replacements)
 
 

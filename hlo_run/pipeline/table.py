@@ -22,7 +22,10 @@ from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
+from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
+from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
@@ -31,9 +34,11 @@ from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
+from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
 from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
 from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
 from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
+from hlo_run.pipeline.hlo.expanders.scaled_dot_rewriter import ScaledDotRewriter
 from hlo_run.pipeline.hlo.expanders.scan_expander import ScanExpander
 from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
 from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
@@ -41,7 +46,20 @@ from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import Stochas
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
+from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
+from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
+from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
+from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.library.triton_fusion_inliner import TritonFusionInliner
+from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
+from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
+from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
+from hlo_run.pipeline.hlo.reductions.reduction_layout_normalizer import ReductionLayoutNormalizer
+from hlo_run.pipeline.hlo.reductions.reduction_splitter import ReductionSplitter
+from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductionRewriter
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
@@ -109,6 +127,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
         ),
     ),
+    HloGroup("spmd-partitioner", (HloRow("spmd-partitioning", lambda c: SpmdPartitioning()),)),
     HloGroup(
         "sharding-removal",
         (
@@ -119,6 +138,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "optimization",
         (
+            HloRow("ragged_dot_rewriter", lambda c: RaggedDotRewriter()),
+            HloRow("scaled-dot-rewriter", lambda c: ScaledDotRewriter()),
+            HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
             HloRow("topk-decomposer", lambda c: TopkDecomposer()),
             HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
             HloRow("dot_decomposer", lambda c: DotDecomposer()),
@@ -154,11 +176,36 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup("collective-optimizations", ()),
-    HloGroup("conv_canonicalization", ()),
+    HloGroup(
+        "conv_canonicalization",
+        (
+            HloRow("conv-rewriter", lambda c: ConvRewriter()),
+            HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+        ),
+    ),
     HloGroup("layout assignment", ()),
-    HloGroup("layout normalization", ()),
+    HloGroup(
+        "layout normalization",
+        (
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+        ),
+    ),
     HloGroup("nvptx post-layout_assignment part 1", ()),
-    HloGroup("hlo normalization", ()),
+    HloGroup(
+        "hlo normalization",
+        (
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
+            HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
+            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+            HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
+            HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
+            HloRow("reduction-dimension-grouper", lambda c: ReductionDimensionGrouper()),
+            HloRow("reduction-splitter", lambda c: ReductionSplitter()),
+            HloRow("tree-reduction-rewriter", lambda c: TreeReductionRewriter()),
+        ),
+    ),
     HloGroup(
         "post-layout_assignment",
         (
@@ -167,7 +214,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 2", ()),
+    HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
     HloGroup("dynamic-slice", ()),
     HloGroup("fusion", (HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),)),
     HloGroup("post-fusion optimization", ()),
@@ -187,6 +234,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow("triton-fusion-inliner", lambda c: TritonFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
@@ -195,6 +243,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-scheduling-passes",
         (
+            HloGroup(
+                "async-to-sync-converter",
+                (HloRow("gpu-convert-async-collectives-to-sync", lambda c: ConvertAsyncToSync(), required=True),),
+            ),
             HloGroup("remat-pipeline", (HloRow("cse_barrier_expander", lambda c: CseBarrierExpander(), required=True),)),
             HloGroup("sanitize-constant-names", (HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),)),
         ),

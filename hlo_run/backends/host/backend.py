@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -12,12 +13,14 @@ from hlo_run.artifact import Executable, Kernel
 from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import run_kernel
-from hlo_run.backends.host.jit.engine import JitEngine, JitFault, has_loops
+from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, JitFault, has_loops
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.program import Program, compile_graph
 from hlo_run.backends.host.ptx_parser import parse_module
 from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.host.team import Team
+from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.errors import Unsupported, UsageError
@@ -27,7 +30,6 @@ ENGINES = ("auto", "emulator", "jit")
 """What `--host_engine` may name."""
 _LONG_LAUNCH = 40_000_000
 """Thread-instructions from which on compiling to native code pays: the emulator does some 800 million a second."""
-_GUESSED_TURNS = 32
 
 
 class HostBackend:
@@ -57,6 +59,7 @@ class HostBackend:
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
         self._prepared: Prepared | None = None
+        self._team: list[Prepared] | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
 
     @property
@@ -72,7 +75,7 @@ class HostBackend:
         """Any target will do: the PTX reader knows them all."""
         return None
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what the module's random numbers begin with.
 
         What is prepared for an executable stays for its next run. Raises DeviceError for faults of a kernel and for a
@@ -87,9 +90,38 @@ class HostBackend:
         self.statistics = tuple(prepared.machine.statistics)
         return result
 
+    def run_devices(
+        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+    ) -> list[Literal]:
+        """Run on `replicas` x `partitions` devices, replica-major, with one list of literals per device; return their results.
+
+        The devices are simulated one after the other, up to where they meet. Raises as `run`, and DeviceError where they
+        wait for each other for ever.
+        """
+        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
+        if self._team is None or self._team[0].machine.executable is not executable or len(self._team) != len(arguments):
+            world = World(replicas, partitions)
+            self._team = [Prepared(self, executable, self._checks, world, device) for device in range(len(arguments))]
+        prepared = self._team
+        world = prepared[0].machine.world
+        world.team, world.meetings = Team(len(prepared)), {}
+
+        def work(device: int) -> Literal:
+            with np.errstate(all="ignore"):  # numpy keeps it per thread
+                return prepared[device].run(arguments[device], deadline, seed)
+
+        with calm_blas():
+            results = world.team.run([partial(work, device) for device in range(len(prepared))])
+        self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
+        return results
+
     def report(self) -> str:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
         return "\n".join(map(str, self.statistics))
+
+    def launch_records(self) -> list[dict[str, Any]]:
+        """Return the same for `--report_json`."""
+        return [launch.record() for launch in self.statistics]
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
@@ -99,6 +131,11 @@ class HostBackend:
         if key not in self._graphs:
             self._graphs[key] = build_graph(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
         return self._graphs[key]
+
+    def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None) -> None:
+        """Compile at once what the launches need that are meant for native code."""
+        if self._engine != "emulator":
+            self._jit.prepare((item for item in launches if self._takes_jit(*item)), deadline)
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
         """Run one launch on the engine that is meant for it."""
@@ -120,7 +157,7 @@ class HostBackend:
         if self._engine != "auto" or self._checks - ALWAYS_ON:
             return self._engine == "jit"
         instructions = sum(len(block.operations) for block in graph.blocks)
-        turns = _GUESSED_TURNS if has_loops(graph) else 1
+        turns = GUESSED_TURNS if has_loops(graph) else 1
         return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
 
     def _explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
