@@ -75,6 +75,9 @@ class CudaBackend:
     def report(self) -> str:
         return ""
 
+    def launch_records(self) -> list[dict[str, Any]]:
+        return []
+
     def _allocate(self, executable: Executable) -> list[Any]:
         memory: list[Any] = []
         planned, free = planned_bytes(executable), int(self._driver.mem_get_info()[0])
