@@ -82,7 +82,7 @@ def breaks(text: str) -> str:
 def judge(text: str, xla: XlaText) -> str:
     """Return how our reading differs from XLA's, in words that are the same for texts alike; empty if it does not."""
     label = sorted(OPTIONS)[zlib.crc32(text.encode()) % len(OPTIONS)]
-    status, expected = xla.ask(text, OPTIONS[label])
+    status, expected = xla.print(text, OPTIONS[label])
     if status == "abort":
         return ""
     try:

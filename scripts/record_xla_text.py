@@ -27,11 +27,11 @@ def record(file: Path, xla: XlaText) -> None:
     """Write the answers to the texts of one file beside it."""
     entries: list[dict[str, object]] = []
     for text in file.read_text(encoding="utf-8").split("\n====\n"):
-        status, shown = xla.ask(text)
+        status, shown = xla.print(text)
         assert "..." not in text or status != "ok", f"{file}: made-up data depends on what XLA read before"
         entry: dict[str, object] = {"text": text, "status": status}
         if status == "ok":
-            answers = {name: xla.ask(text, OPTIONS[name])[1] for name in _FEWER_OPTIONS.get(file.stem, OPTIONS)}
+            answers = {name: xla.print(text, OPTIONS[name])[1] for name in _FEWER_OPTIONS.get(file.stem, OPTIONS)}
             entry["printed"] = {name: answer for name, answer in answers.items() if name == "default" or answer != shown}
         else:
             entry["message"] = shown

@@ -55,7 +55,7 @@ def count_folder(folder: Path, xla: XlaText, verbose: bool) -> Count:
 def _count_file(file: Path, count: Count, xla: XlaText, verbose: bool) -> str:
     """Add one module to the counts; return what is not as it should be."""
     text = file.read_text(encoding="utf-8")
-    status, expected = xla.ask(text)
+    status, expected = xla.print(text)
     try:
         module = parse_module(text, file.name)
         count.numbers["parsed"] += 1

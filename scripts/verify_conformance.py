@@ -48,7 +48,7 @@ def compare(names: list[str], count: int, seed: int, xla: XlaVerifier, verbose: 
     for name, texts in seeds.items():
         for number in range(-len(texts), count):
             text = verify_cases.case(name, texts, number, seed)
-            accepted, said = xla.ask(text)
+            accepted, said = xla.verify(text)
             ours = our_verdict(text)
             rows[name, accepted, not ours] += 1
             if accepted == bool(ours):
@@ -109,7 +109,7 @@ def record(count: int, xla: XlaVerifier) -> None:
     rows: list[tuple[str, int, bool]] = []
     for name, texts in verify_cases.seeds().items():
         for number in range(-len(texts), count):
-            rows.append((name, number, xla.ask(verify_cases.case(name, texts, number, 0))[0]))
+            rows.append((name, number, xla.verify(verify_cases.case(name, texts, number, 0))[0]))
     lines = ",\n".join(json.dumps(row) for row in rows)
     _RECORDED.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     print(f"{len(rows)} cases, {sum(accepted for _, _, accepted in rows)} of them accepted")

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from json_child import JsonChild
 
 # Sets of options that together show what every option does.
 OPTIONS: dict[str, dict[str, bool | int | str]] = {
@@ -29,45 +29,16 @@ OPTIONS: dict[str, dict[str, bool | int | str]] = {
 _PRESETS = {"default": "", "short_parsable": "short_parsable", "canonical": "canonical", "fingerprint": "fingerprint"}
 
 
-class XlaText:
-    """A process that reads HLO text with jaxlib and prints it again; started anew when XLA aborts."""
+class XlaText(JsonChild):
+    """A process that reads HLO text with jaxlib and prints it again."""
 
     def __init__(self, python: str = sys.executable) -> None:
-        self._python = python
-        self._process: subprocess.Popen[str] | None = None
+        super().__init__([python, __file__, "--serve"])
 
-    def ask(self, text: str, options: Mapping[str, bool | int | str] | None = None) -> tuple[str, str]:
+    def print(self, text: str, options: Mapping[str, bool | int | str] | None = None) -> tuple[str, str]:
         """Return (`ok`, XLA's text), (`error`, its message) or (`abort`, the last line that it wrote)."""
-        process = self._start() if self._process is None else self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps([text, dict(options or {})]) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if answer:
-            status, shown = json.loads(answer)
-            return status, shown
-        process.wait()
-        assert process.stderr is not None
-        said = [line for line in process.stderr.read().splitlines() if line.startswith("F")]
-        self._process = None
-        return "abort", said[-1] if said else f"exit code {process.returncode}"
-
-    def _start(self) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        command = [self._python, __file__, "--serve"]
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
-        return self._process
-
-    def __enter__(self) -> XlaText:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._process is not None:
-            self._process.communicate()
+        answer, fatal = self.ask([text, dict(options or {})])
+        return ("abort", fatal) if answer is None else (answer[0], answer[1])
 
 
 def _print(text: str, options: Mapping[str, Any]) -> str:

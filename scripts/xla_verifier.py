@@ -15,12 +15,12 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from json_child import JsonChild
 
 _FLAGS = "--xla_gpu_autotune_level=0 --xla_disable_all_hlo_passes"
 
@@ -43,48 +43,20 @@ device_description_str: "NVIDIA H100"
 """
 
 
-class XlaVerifier:
-    """A process that verifies with real XLA; started anew when XLA aborts."""
+class XlaVerifier(JsonChild):
+    """A process that verifies with real XLA."""
 
     def __init__(self, python: str = sys.executable) -> None:
-        self._python = python
-        self._process: subprocess.Popen[str] | None = None
+        environment = {"XLA_FLAGS": _FLAGS, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": ""}
+        super().__init__([python, __file__, "--serve"], environment)
 
-    def ask(self, text: str) -> tuple[bool, str]:
+    def verify(self, text: str) -> tuple[bool, str]:
         """Return whether XLA accepts the module, and what it says."""
-        process = self._start() if self._process is None else self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(text) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if answer:
-            accepted, said = json.loads(answer)
-            return accepted, said
-        process.wait()
-        assert process.stderr is not None
-        fatal = [line for line in process.stderr.read().splitlines() if line.startswith("F")]
-        self._process = None
-        # XLA has died: of a check, or (without a word) of the module's text.
-        return bool(fatal) and not _JUDGES.search(fatal[-1].partition("Check failed")[0]), fatal[-1] if fatal else "died"
-
-    def _start(self) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        environment = {**os.environ, "XLA_FLAGS": _FLAGS, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": ""}
-        self._process = subprocess.Popen(
-            [self._python, __file__, "--serve"], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
-        )
-        return self._process
-
-    def __enter__(self) -> XlaVerifier:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._process is not None:
-            self._process.communicate()
+        answer, fatal = self.ask(text)
+        if answer is None:
+            # XLA has died: of a check, or (without a word) of the module's text.
+            return bool(fatal) and not _JUDGES.search(fatal.partition("Check failed")[0]), fatal or "died"
+        return answer[0], answer[1]
 
 
 # Places of functions in PJRT_Api, counted from the first pointer after the version; the API only grows at its end.
@@ -192,7 +164,7 @@ def main() -> None:
         return
     with XlaVerifier() as xla:
         for file in sys.argv[1:]:
-            accepted, said = xla.ask(Path(file).read_text(encoding="utf-8"))
+            accepted, said = xla.verify(Path(file).read_text(encoding="utf-8"))
             print(f"{file}: {'accepted' if accepted else 'refused'}{said and ': '}{said.strip()}")
 
 

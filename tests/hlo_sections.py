@@ -22,10 +22,11 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.ops.verify import verify
+from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.rows import spelling
 from hlo_run.pipeline.runner import verify_input
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.reference.agreement import disagreements
@@ -87,10 +88,12 @@ def run_hlo(section: Section, folder: Path) -> str:
 def _run_rows(module: HloModule, options: Options) -> str:
     ctx = PassContext(preset(options.target or DEFAULT_TARGET), options)
     strictness = verify_input(module)
+    asked = set(map(spelling, options.only_rows))
     for group in PIPELINE:
-        for row in group.rows:
-            if row.name in options.only_rows:
+        for _, row in group.all_rows():
+            if spelling(row.name) in asked:
                 row.make(ctx).apply(ctx, module)
+                strictness = LAID_OUT if row.settles_layouts else strictness
                 verify(module, strictness)
     return module_to_string(module)
 

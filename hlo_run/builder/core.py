@@ -13,8 +13,9 @@ from hlo_run.builder.spelling import attribute_value, header_value
 from hlo_run.builder.values import ShapeLike, TypeLike, literal_of, shape_of, type_of
 from hlo_run.errors import HloRunError, ParseError, UsageError, Where
 from hlo_run.hlo.attributes import CALLED_ATTRIBUTES
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule, NameUniquer
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_rules import Draft, settle
+from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.parser import UNKNOWN_SHAPE
 from hlo_run.hlo.shape import Shape

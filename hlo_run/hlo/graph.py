@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Container, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from hlo_run.errors import Where
 from hlo_run.hlo.fingerprint import module_fingerprint
+from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.shape import Shape
@@ -213,6 +215,21 @@ class HloComputation:
             self._schedule.remove(instruction)
         instruction.parent = None
 
+    def remove_all(self, instructions: Container[HloInstruction]) -> None:
+        """Remove instructions that nothing but each other uses, none of them the root; one walk for all of them."""
+        gone = [i for i in self.instructions if i in instructions]
+        for instruction in gone:
+            assert instruction is not self._root, f"{instruction.name} is the root"
+            instruction.touch()
+            instruction.operands = ()
+            instruction.called = {}
+        for instruction in gone:
+            assert not instruction.users, f"{instruction.name} is still used"
+            instruction.parent = None
+        self.instructions = [i for i in self.instructions if i not in instructions]
+        if self._schedule is not None:
+            self._schedule[:] = [i for i in self._schedule if i not in instructions]
+
     @property
     def _schedule(self) -> list[HloInstruction] | None:
         schedule = self.module.schedule if self.module is not None else None
@@ -248,35 +265,6 @@ class HloComputation:
         return f"HloComputation({self.name})"
 
 
-class NameUniquer:
-    """Hands out names that were not handed out before, by the rule of XLA's `NameUniquer`.
-
-    A name is a root and a number, `.N` at its end (0 if there is none). A taken number gives way to the smallest one
-    that is free at or after the last that was found so; 0 prints only where the asked name had a number.
-    """
-
-    def __init__(self) -> None:
-        self._taken: dict[str, set[int]] = {}
-        self._next: dict[str, int] = {}
-
-    def unique(self, name: str) -> str:
-        """Return `name`, or its root with another number, and take it."""
-        root, _, suffix = name.rpartition(".")
-        # More digits do not fit into 64 bits, so XLA reads them as a part of the name.
-        has_number = bool(root) and suffix.isdecimal() and len(suffix) < 19
-        if not has_number:
-            root = name
-        number = int(suffix) if has_number else 0
-        taken = self._taken.setdefault(root, set())
-        if number in taken:
-            number = self._next.get(root, 0)
-            while number in taken:
-                number += 1
-            self._next[root] = number + 1
-        taken.add(number)
-        return f"{root}.{number}" if number or has_number else root
-
-
 @dataclass
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
@@ -294,6 +282,7 @@ class HloModule:
     version: int = 0
     has_header: bool = True
     has_entry: bool = True
+    _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
     _instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
     _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
 
@@ -307,6 +296,23 @@ class HloModule:
         """Every instruction of every computation; a snapshot, so edits while walking are safe."""
         for computation in list(self.computations):
             yield from list(computation.instructions)
+
+    def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
+        """Return every instruction with one of these opcodes outside of fusion bodies, in order of computations.
+
+        The index behind it is made again after an edit of the module: a pass that finds nothing costs next to nothing.
+        """
+        if self._found[0] != self.version:
+            found: dict[str, list[tuple[int, HloInstruction]]] = {}
+            number = 0
+            for computation in self.computations:
+                for instruction in () if computation.is_fusion else computation.instructions:
+                    found.setdefault(instruction.opcode, []).append((number, instruction))
+                    number += 1
+            self._found = self.version, found
+        lists = [self._found[1][opcode] for opcode in opcodes if opcode in self._found[1]]
+        numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
+        return [instruction for _, instruction in numbered]
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
@@ -359,6 +365,17 @@ class HloModule:
     def fingerprint(self) -> str:
         """Return a digest of what the module means: names, metadata and the order of computations do not count."""
         return module_fingerprint(self)
+
+    def remove_computation(self, computation: HloComputation) -> None:
+        """Remove a computation that nothing calls, and give up what it calls itself."""
+        assert not computation.callers, f"{computation.name} is still called"
+        for instruction in computation.instructions:
+            instruction.called = {}
+        self.computations.remove(computation)
+        if self.schedule is not None:
+            self.schedule.pop(computation, None)
+        computation.module = None
+        self.version += 1
 
     def unique_instruction_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""

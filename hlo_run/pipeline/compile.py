@@ -17,15 +17,15 @@ from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.pipeline.runtime.thunks import KernelRequest, plan_thunks
-from hlo_run.pipeline.table import PIPELINE
+from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 
 # Fewer kernels are compiled before processes have begun.
 _WORTH_PROCESSES = 3
 
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
-    """Run the HLO table on `module` in place and return the entry's schedule."""
-    run_hlo_groups(PIPELINE, ctx, module)
+    """Run the HLO table on `module` in place and return the entry's schedule; who has one already is past the first part."""
+    run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,
@@ -45,7 +45,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     order = optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
-    buffers = assign_buffers(module.entry, order)
+    buffers = assign_buffers(module)
     thunks, requests = plan_thunks(order, buffers)
     kernels = _compile_kernels(ctx, requests, buffers)
     return Executable(

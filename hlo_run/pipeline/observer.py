@@ -36,7 +36,8 @@ class Level(Enum):
 class Step:
     """One row that ran, or one crossing (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
 
-    `pipeline` is the group's name, `next_row` the row that follows in it, `kernel` the kernel's (empty for HLO), `launch`
+    `pipeline` is the group's name, `pass_name` the row's name without the number that makes it unique (empty: the same),
+    `next_row` that of the row that follows in it, `kernel` the kernel's (empty for HLO), `launch`
     its grid and block, `unroll_factor` the bound on unrolling its loops. `text` renders the subject as it stands now: call
     it inside the callback or not at all. `changed` is None where nobody asked (see `Observer.watches`). `op_count` counts
     instructions or ops, `seconds` is the row's own.
@@ -49,6 +50,7 @@ class Step:
     kernel: str = ""
     launch: str = ""
     unroll_factor: int = 0
+    pass_name: str = ""
     next_row: str = PIPELINE_END
     changed: bool | None = None
     op_count: Callable[[], int] = lambda: 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from hlo_run.errors import UsageError
@@ -19,29 +20,43 @@ PassT = TypeVar("PassT")
 class Row(Generic[ContextT, PassT]):
     """One line of a table: the name people use, how to make the pass, and when it runs.
 
-    A `required` row cannot be disabled. `when` is the only place for a condition.
+    A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts`
+    the verifier holds layouts too. `number` tells rows of the same pass apart, from 1; `numbered` sets it.
     """
 
     name: str
     make: Callable[[ContextT], PassT]
     required: bool = False
     when: Callable[[ContextT], bool] = lambda c: True
+    settles_layouts: bool = False
+    number: int = 1
 
-    def runs(self, ctx: ContextT, group: str = "") -> bool:
-        """True if this run wants the row; `group` is the name of the pipeline it stands in."""
-        return self.when(ctx) and (self.required or _selected(ctx.options, self.name, group))
+    @property
+    def pass_name(self) -> str:
+        """XLA's name, which rows of the same pass share."""
+        return self.name.removesuffix(f"-{self.number}") if self.number > 1 else self.name
+
+    def runs(self, ctx: ContextT, groups: tuple[str, ...] = ()) -> bool:
+        """True if this run wants the row; `groups` are the names of the pipelines it stands in."""
+        return self.when(ctx) and (self.required or _selected(ctx.options, self.name, groups))
 
 
-def _selected(options: Options, row: str, group: str) -> bool:
+def _selected(options: Options, row: str, groups: tuple[str, ...]) -> bool:
     if options.required_rows_only:
         return False
     if options.only_rows:
-        return _named(row, group, options.only_rows)
-    return not _named(row, group, options.disabled_rows)
+        return _named(row, groups, options.only_rows)
+    return not _named(row, groups, options.disabled_rows)
 
 
-def _named(row: str, group: str, names: tuple[str, ...]) -> bool:
-    return row in names or base_name(row) in names or (group != "" and group in names)
+def _named(row: str, groups: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    asked = {spelling(name) for name in names}
+    return bool(asked) and not asked.isdisjoint(map(spelling, (row, base_name(row), *groups)))
+
+
+def spelling(name: str) -> str:
+    """Return what names of rows are compared by: XLA's passes use dashes and underscores as they come."""
+    return name.replace("_", "-")
 
 
 def base_name(row: str) -> str:
@@ -52,21 +67,50 @@ def base_name(row: str) -> str:
 
 @dataclass(frozen=True)
 class Group(Generic[ContextT, PassT]):
-    """One of XLA's pipelines; `repeat` > 1: until the module stands still, at most so often."""
+    """One of XLA's pipelines, which may stand in another; `repeat` > 1: until the module stands still, at most so often."""
 
     name: str
-    rows: tuple[Row[ContextT, PassT], ...]
+    rows: tuple[Row[ContextT, PassT] | Group[ContextT, PassT], ...]
     repeat: int = 1
+
+    def all_rows(self) -> Iterator[tuple[tuple[str, ...], Row[ContextT, PassT]]]:
+        """Yield every row, those of inner groups too, with the names of its groups, the outermost first."""
+        for item in self.rows:
+            if isinstance(item, Row):
+                yield (self.name,), item
+            else:
+                yield from (((self.name, *inner), row) for inner, row in item.all_rows())
+
+
+def numbered(groups: Iterable[Group[ContextT, PassT]]) -> tuple[Group[ContextT, PassT], ...]:
+    """Return the table with unique row names: the second row of a pass `cse` becomes `cse-2`, and so on."""
+    seen: Counter[str] = Counter()
+    return tuple(_numbered(group, seen) for group in groups)
+
+
+def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[ContextT, PassT]:
+    rows: list[Row[ContextT, PassT] | Group[ContextT, PassT]] = []
+    for item in group.rows:
+        if isinstance(item, Group):
+            rows.append(_numbered(item, seen))
+            continue
+        seen[item.name] += 1
+        count = seen[item.name]
+        rows.append(replace(item, name=f"{item.name}-{count}", number=count) if count > 1 else item)
+    return replace(group, rows=tuple(rows))
 
 
 def check_names(options: Options, rows: Iterable[tuple[str, bool]], groups: Iterable[str]) -> None:
     """Raise UsageError for a flag that names no row, or disables a required one; `rows` are (name, required)."""
-    required = dict(rows)
-    known = {*required, *map(base_name, required), *groups}
+    required: dict[str, bool] = {}
+    for name, is_required in rows:
+        for known in (spelling(name), spelling(base_name(name))):
+            required[known] = required.get(known, False) or is_required
+    known_names = {*required, *map(spelling, groups)}
     for name in (*options.only_rows, *options.disabled_rows):
-        if name not in known:
-            close = difflib.get_close_matches(name, sorted(known), n=1)
+        if spelling(name) not in known_names:
+            close = difflib.get_close_matches(spelling(name), sorted(known_names), n=1)
             raise UsageError(f"no row is called '{name}'", hint=f"did you mean {close[0]}?" if close else "see --list_passes")
     for name in options.disabled_rows:
-        if any(is_required and name in (row, base_name(row)) for row, is_required in required.items()):
+        if required.get(spelling(name), False):
             raise UsageError(f"row '{name}' is required: without it nothing can run", hint="see --list_passes")

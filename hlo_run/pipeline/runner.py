@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
@@ -22,61 +22,96 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
+_Item: TypeAlias = "Row[PassContext, HloPass] | Group[PassContext, HloPass]"
+
 
 def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassContext, module: HloModule) -> None:
     """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still."""
-    verify_at = ctx.options.verify
-    strictness = COMPILING
-    if verify_at != "off":
-        strictness = verify_input(module)
+    run = _HloRun(ctx, module)
+    if ctx.options.verify != "off":
+        settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())
+        run.strictness = verify_input(module, settles)
     for group in groups:
-        for _ in range(group.repeat):
-            version = module.version
-            _run_hlo_group(group, ctx, module, strictness)
-            if module.version == version:
-                break
-    if verify_at != "off":
-        verify(module, strictness)
+        run.group(group, ())
+    if ctx.options.verify != "off":
+        verify(module, run.strictness)
 
 
-def verify_input(module: HloModule) -> Strictness:
+def verify_input(module: HloModule, settles_layouts: bool = False) -> Strictness:
     """Verify what a compiler takes; return how strictly the rows are held to it.
 
-    A module whose layouts fit together keeps such layouts, whether a compiler or a person settled them. Raises ParseError.
+    A module whose layouts fit together keeps such layouts, whether a compiler or a person settled them, unless a row is
+    still to settle them. Raises ParseError.
     """
     verify(module, COMPILING)
-    return LAID_OUT if layouts_fit(module) else COMPILING
+    return LAID_OUT if not settles_layouts and layouts_fit(module) else COMPILING
 
 
-def _run_hlo_group(group: Group[PassContext, HloPass], ctx: PassContext, module: HloModule, strictness: Strictness) -> None:
-    rows = [row for row in group.rows if row.runs(ctx, group.name)]
-    following = [*(row.name for row in rows), PIPELINE_END]
-    base = Step(
-        Level.HLO,
-        group.name,
-        PIPELINE_START,
-        text=lambda: module_to_string(module, dump_options(ctx.options)),
-        next_row=following[0],
-        changed=False,
-        op_count=lambda: sum(len(c.instructions) for c in module.computations),
-    )
-    _tell(ctx.observers, base)
-    for row, next_row in zip(rows, following[1:], strict=True):
-        _run_hlo_row(row, replace(base, row=row.name, next_row=next_row), ctx, module, strictness)
+@dataclass
+class _HloRun:
+    """A run of the HLO table on one module; `strictness` is what the verifier asks for at the moment."""
 
+    ctx: PassContext
+    module: HloModule
+    strictness: Strictness = COMPILING
 
-def _run_hlo_row(row: Row[PassContext, HloPass], step: Step, ctx: PassContext, module: HloModule, strictness: Strictness) -> None:
-    version = module.version
-    for observer in ctx.observers:
-        observer.before(step)
+    def group(self, group: Group[PassContext, HloPass], outer: tuple[str, ...]) -> None:
+        """Run a group as often as it changes something, up to its bound."""
+        names = (*outer, group.name)
+        items = [item for item in group.rows if self._runs(item, names)]
+        if not items:
+            return
+        for _ in range(group.repeat):
+            version = self.module.version
+            self._once(group.name, items, names)
+            if self.module.version == version:
+                break
 
-    def apply() -> None:
-        row.make(ctx).apply(ctx, module)
-        if ctx.options.verify == "every":
-            verify(module, strictness)
+    def _runs(self, item: _Item, names: tuple[str, ...]) -> bool:
+        if isinstance(item, Row):
+            return item.runs(self.ctx, names)
+        return any(row.runs(self.ctx, (*names, *inner)) for inner, row in item.all_rows())
 
-    seconds = _guarded(apply, step, ctx.observers)
-    _tell(ctx.observers, replace(step, changed=module.version != version, seconds=seconds))
+    def _once(self, name: str, items: list[_Item], names: tuple[str, ...]) -> None:
+        pass_names = [item.pass_name if isinstance(item, Row) else item.name for item in items]
+        following = [*pass_names, PIPELINE_END]
+        base = Step(
+            Level.HLO,
+            name,
+            PIPELINE_START,
+            text=lambda: module_to_string(self.module, dump_options(self.ctx.options)),
+            next_row=following[0],
+            changed=False,
+            op_count=lambda: sum(len(c.instructions) for c in self.module.computations),
+        )
+        _tell(self.ctx.observers, base)
+        for number, item in enumerate(items):
+            step = replace(base, row=item.name, pass_name=pass_names[number], next_row=following[number + 1])
+            if isinstance(item, Row):
+                self._row(item, step)
+            else:
+                self._inner(item, step, names)
+
+    def _inner(self, group: Group[PassContext, HloPass], step: Step, names: tuple[str, ...]) -> None:
+        """Run a group that stands in another, whose step it is; its rows have had their seconds counted."""
+        version = self.module.version
+        self.group(group, names)
+        _tell(self.ctx.observers, replace(step, changed=self.module.version != version))
+
+    def _row(self, row: Row[PassContext, HloPass], step: Step) -> None:
+        version = self.module.version
+        for observer in self.ctx.observers:
+            observer.before(step)
+
+        def apply() -> None:
+            row.make(self.ctx).apply(self.ctx, self.module)
+            if row.settles_layouts:
+                self.strictness = LAID_OUT
+            if self.ctx.options.verify == "every":
+                verify(self.module, self.strictness)
+
+        seconds = _guarded(apply, step, self.ctx.observers)
+        _tell(self.ctx.observers, replace(step, changed=self.module.version != version, seconds=seconds))
 
 
 class Emitted(Protocol):

@@ -1,7 +1,8 @@
 """The pass tables: read them top to bottom. Nothing else decides what runs.
 
-Row names are XLA's; a pass that stands in several rows is numbered from the second on (`cse-2`), and naming the pass
-alone in a flag means all its rows. `ORDER` holds the constraints that a test checks, each with its reason.
+Row names are XLA's; a pass that stands in several rows is numbered from the second on (`cse-2`; `numbered` does it for
+the HLO table), and naming the pass alone in a flag means all its rows. `ORDER` holds the constraints that a test
+checks, each with its reason.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.schedule import Schedule
+from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
+from hlo_run.pipeline.hlo.simplifiers.dce import Dce
+from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
 from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
@@ -52,7 +56,7 @@ from hlo_run.pipeline.ir.unswitch_loops import UnswitchLoops
 from hlo_run.pipeline.ir.vectorize_loads_stores import VectorizeLoadsStores
 from hlo_run.pipeline.observer import STAGES
 from hlo_run.pipeline.passes import HloPass, PassContext
-from hlo_run.pipeline.rows import Group, Row, check_names
+from hlo_run.pipeline.rows import Group, Row, check_names, numbered
 from hlo_run.target import DEFAULT_TARGET, preset
 
 HloRow = Row[PassContext, HloPass]
@@ -68,10 +72,53 @@ class KernelContext(PassContext):
 
 KernelRow = Row[KernelContext, ModulePass]
 
-PIPELINE: tuple[HloGroup, ...] = (
+# Where a row stands is XLA's order, recorded in tests/data/xla_pipelines.txt; a row of ours without one says so.
+_HLO_PASSES: tuple[HloGroup, ...] = (
+    HloGroup(
+        "pre-spmd-partitioner",
+        (
+            HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
+            HloRow("call-inliner", lambda c: CallInliner()),
+        ),
+    ),
+    HloGroup("sharding-removal", (HloRow("dce", lambda c: Dce()),)),
+    HloGroup(
+        "optimization",
+        (
+            HloRow("call-inliner", lambda c: CallInliner()),
+            HloGroup("simplification", (), repeat=25),
+            HloGroup("simplification-2", (), repeat=25),
+        ),
+    ),
+    HloGroup("collective-optimizations", ()),
+    HloGroup("conv_canonicalization", ()),
+    HloGroup("layout assignment", ()),
+    HloGroup("layout normalization", ()),
+    HloGroup("nvptx post-layout_assignment part 1", ()),
+    HloGroup("hlo normalization", ()),
+    HloGroup(
+        "post-layout_assignment",
+        (
+            HloGroup("float_normalization", ()),
+            HloGroup("float_normalization", ()),
+            HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
+        ),
+    ),
+    HloGroup("nvptx post-layout_assignment part 2", ()),
+    HloGroup("dynamic-slice", ()),
+    HloGroup("fusion", ()),
+    HloGroup("post-fusion optimization", ()),
+    HloGroup("autotuner", ()),
+)
+
+# What a module that comes with its schedule goes through as well.
+_BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-copy-insertion",
-        (HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),),
+        (
+            HloRow("dce", lambda c: Dce()),
+            HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),
+        ),
     ),
     HloGroup(
         "pre-scheduling-passes",
@@ -81,7 +128,11 @@ PIPELINE: tuple[HloGroup, ...] = (
             HloRow("schedule", lambda c: Schedule(), required=True),
         ),
     ),
+    HloGroup("post-scheduling-passes", ()),
 )
+
+PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
+BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
 
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", lambda c: SimplifyArith()),
@@ -160,10 +211,11 @@ ORDER: tuple[tuple[str, str, str], ...] = (
 def describe_rows() -> str:
     """Return a table of every row: group, name, whether it is required, first line of its pass's docstring."""
     ctx = KernelContext(preset(DEFAULT_TARGET), Options())
-    rows = [(group.name, row.name, row.required, row.make(ctx)) for group in PIPELINE for row in group.rows]
+    hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
+    rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
     rows += [("kernel", row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
     lines = [
-        f"{group:<32}{name:<32}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
+        f"{group:<36}{name:<36}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
     ]
     return "\n".join(lines)
 
@@ -175,9 +227,10 @@ def _first_line(made: object) -> str:
 
 def check_row_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage, or disables a required row."""
-    rows = [(row.name, row.required) for group in PIPELINE for row in group.rows]
+    hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
+    rows = [(row.name, row.required) for _, row in hlo]
     rows += [(row.name, row.required) for row in KERNEL_PIPELINE]
-    check_names(options, rows, [group.name for group in PIPELINE])
+    check_names(options, rows, {name for names, _ in hlo for name in names})
     stages = [*STAGES, *(name for name, _ in rows)]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)

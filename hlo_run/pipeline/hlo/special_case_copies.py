@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from hlo_run.analysis.defining_value import ShapeIndex, defining_value
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.tuple_edits import copy_leaves
 from hlo_run.pipeline.passes import PassContext
 
 
@@ -28,7 +29,7 @@ class SpecialCaseCopies:
         root = module.entry.root
         shared = _leaves_to_copy(root)
         if shared:
-            module.entry.root = _rebuild(module, root, (), shared)
+            module.entry.root = copy_leaves(module.entry, root, shared)
 
 
 def _leaves_to_copy(root: HloInstruction) -> set[ShapeIndex]:
@@ -40,22 +41,3 @@ def _leaves_to_copy(root: HloInstruction) -> set[ShapeIndex]:
             found.add(index)
         seen.add(source)
     return found
-
-
-def _rebuild(module: HloModule, value: HloInstruction, index: ShapeIndex, shared: set[ShapeIndex]) -> HloInstruction:
-    """Return `value`, which stands at `index` of the result, with copies at the leaves in `shared`."""
-    if not any(leaf[: len(index)] == index for leaf in shared):
-        return value
-    add = module.entry.add
-    if not value.shape.is_tuple:
-        return add(HloInstruction("copy", "copy", value.shape, [value], where=value.where))
-    parts = (
-        value.operands
-        if value.opcode == "tuple"
-        else [
-            add(HloInstruction("get-tuple-element", "get-tuple-element", shape, [value], {"index": n}, where=value.where))
-            for n, shape in enumerate(value.shape.tuple_shapes)
-        ]
-    )
-    rebuilt = [_rebuild(module, part, (*index, n), shared) for n, part in enumerate(parts)]
-    return add(HloInstruction("tuple", "tuple", value.shape, rebuilt, where=value.where))

@@ -82,13 +82,13 @@ class DumpObserver(Observer):
         if step.row == OPTIMIZED_HLO:
             self._write(f"{self._target.xla_name}_gpu_after_optimizations.txt", step.text())
             return
-        before = step.row
         if self._pass_re is None:
             return
-        matches = self._pass_re.search(before) or self._pass_re.search(step.next_row)
+        before, following = step.pass_name or step.row, step.next_row
+        matches = self._pass_re.search(before) or self._pass_re.search(following)
         only_changes = self._pass_pattern == ".*"
         if matches and (step.changed or before == PIPELINE_START or not only_changes):
-            name = f"{self._hlo_dumps:04d}.{file_name(step.pipeline)}.after_{before}.before_{step.next_row}.txt"
+            name = f"{self._hlo_dumps:04d}.{file_name(step.pipeline)}.after_{before}.before_{following}.txt"
             self._hlo_dumps += 1
             self._write(name, step.text())
 

@@ -1,38 +1,38 @@
-"""Give every array of the entry computation a place in device memory.
+"""Give every array of the executed computations a place in device memory.
 
-Each defined value has an allocation of its own: parameters, constants, results and temporaries; but what a fusion changes
-in place stays where it was. Tuples have no table; bitcasts, get-tuple-element and the like name their operand's slice.
+Each buffer of the alias analysis has an allocation of its own: parameters, constants, results and temporaries; what is
+changed in place stays where it was, and the state of a loop is one buffer. Tuples have no table.
 Sharing memory between values whose lives do not overlap is XLA's heap packing, which is not here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from hlo_run.analysis.defining_value import FORWARDING, ShapeIndex, defining_value
-from hlo_run.analysis.in_place import in_place_operands
+from hlo_run.analysis.alias_analysis import HloBuffer, analyze_aliases
+from hlo_run.analysis.dataflow import analyze_dataflow
+from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 
 # Entry parameters come from the caller, who only promises this much; everything else is allocated by us.
 PARAMETER_ALIGNMENT_BYTES = 16
 ALLOCATION_ALIGNMENT_BYTES = 256
-_NO_VALUE = frozenset(("tuple", "get-tuple-element", *FORWARDING))
 
 
 @dataclass(frozen=True)
 class BufferAssignment:
-    """Where every value lives: allocations in order, and the slice of each (defining instruction, shape index)."""
+    """Where every value lives: allocations in order, and the slice of each (instruction, shape index) that is no tuple."""
 
     allocations: tuple[BufferAllocation, ...]
     slices: dict[tuple[HloInstruction, ShapeIndex], BufferSlice]
 
     def slice(self, instruction: HloInstruction, index: ShapeIndex = ()) -> BufferSlice:
-        """Return the slice of an array-shaped leaf, looking through what only forwards it."""
-        return self.slices[defining_value(instruction, index)]
+        """Return the slice of an leaf of an instruction of any executed computation."""
+        return self.slices[instruction, index]
 
     def alignment_bytes(self, place: BufferSlice) -> int:
         """Return what a kernel may assume of the address of a slice at offset 0."""
@@ -50,35 +50,38 @@ class BufferAssignment:
         return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place)
 
 
-def assign_buffers(entry: HloComputation, order: list[HloInstruction]) -> BufferAssignment:
-    """Return the assignment of the values that `order`, the entry's schedule, defines."""
-    outputs = {defining_value(entry.root, index) for index, _ in entry.root.shape.leaves()}
+def assign_buffers(module: HloModule) -> BufferAssignment:
+    """Return the assignment of the values of all computations that run as code of their own."""
+    analysis = analyze_aliases(analyze_dataflow(module), with_module_aliases=False)
+    dataflow = analysis.dataflow
+    outputs = analysis.live_out()
     allocations: list[BufferAllocation] = []
-    slices: dict[tuple[HloInstruction, ShapeIndex], BufferSlice] = {}
-    for instruction in order:
-        if instruction.opcode in _NO_VALUE:
+    places: dict[HloBuffer, BufferSlice] = {}
+    for value in dataflow.values:
+        buffer = analysis.buffer_of[value]
+        if value.shape.is_tuple or buffer in places:
             continue
-        changed = in_place_operands(instruction) if instruction.opcode == "fusion" else {}
-        for number, (index, shape) in enumerate(instruction.shape.leaves()):
-            value = (instruction, index)
-            if number in changed:
-                slices[value] = slices[defining_value(instruction.operands[changed[number]])]
-                continue
-            place = BufferSlice(len(allocations), 0, shape.size_bytes)
-            slices[value] = place
-            allocations.append(_allocation(place, instruction, index, shape))
-    results = {slices[value].allocation for value in outputs}
-    marked = (replace(allocation, is_output=allocation.index in results) for allocation in allocations)
-    return BufferAssignment(tuple(marked), slices)
+        place = places[buffer] = BufferSlice(len(allocations), 0, value.shape.size_bytes)
+        allocations.append(_allocation(place, buffer, module.entry, buffer in outputs))
+    slices = {
+        (instruction, index): places[analysis.buffer_of[value]]
+        for instruction, tree in dataflow.trees.items()
+        for index, value in tree.walk()
+        if not value.shape.is_tuple
+    }
+    return BufferAssignment(tuple(allocations), slices)
 
 
-def _allocation(place: BufferSlice, instruction: HloInstruction, index: ShapeIndex, shape: Shape) -> BufferAllocation:
+def _allocation(place: BufferSlice, buffer: HloBuffer, entry: HloComputation, is_output: bool) -> BufferAllocation:
+    first = buffer.values[0]
+    instruction = first.instruction
+    is_parameter = instruction.opcode == "parameter" and instruction.parent is entry
     return BufferAllocation(
         index=place.allocation,
         size_bytes=place.size_bytes,
-        parameter_number=instruction.attrs["parameter_number"] if instruction.opcode == "parameter" else None,
-        constant=_constant(instruction, index, shape) if instruction.opcode == "constant" else None,
-        is_output=False,
+        parameter_number=instruction.attrs["parameter_number"] if is_parameter else None,
+        constant=_constant(instruction, first.index, first.shape) if instruction.opcode == "constant" else None,
+        is_output=is_output,
     )
 
 

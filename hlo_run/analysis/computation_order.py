@@ -1,0 +1,68 @@
+"""In which order does XLA walk the computations of a module, and in which order would their instructions run?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+
+
+def computation_post_order(module: HloModule) -> list[HloComputation]:
+    """Return all computations, callees before callers: the module's own order if it is such a one, as XLA's is after reading."""
+    places = {computation: number for number, computation in enumerate(module.computations)}
+    if all(places[callee] < places[c] for c in module.computations for i in c.instructions for callee in i.called_computations):
+        return list(module.computations)
+    called = {callee for instruction in module.instructions for callee in instruction.called_computations}
+    done: dict[HloComputation, None] = {}
+    for start in module.computations:
+        if start not in called:
+            _add_callees_first(start, done)
+    return list(done)
+
+
+def _add_callees_first(start: HloComputation, done: dict[HloComputation, None]) -> None:
+    visited = {start, *done}
+    waiting: list[tuple[HloComputation, Iterator[HloInstruction]]] = [(start, iter(start.instructions))]
+    while waiting:
+        computation, rest = waiting[-1]
+        instruction = next(rest, None)
+        if instruction is None:
+            waiting.pop()
+            done[computation] = None
+            continue
+        for callee in reversed(instruction.called_computations):
+            if callee not in visited:
+                visited.add(callee)
+                waiting.append((callee, iter(callee.instructions)))
+
+
+def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ...]:
+    """Return the computations that run as code of their own when the instruction runs, in the order of a flat schedule."""
+    if instruction.opcode == "while":
+        return (*instruction.called["condition"], *instruction.called["body"])
+    if instruction.opcode in ("call", "conditional", "async-start"):
+        return instruction.called_computations
+    return ()
+
+
+def flat_post_order(module: HloModule) -> list[HloInstruction]:
+    """Return the instructions of all executed computations: each in post-order, and what a call runs before the call."""
+    order: list[HloInstruction] = []
+    waiting: list[Iterator[HloInstruction]] = [iter(module.entry.post_order())]
+    entered: dict[HloComputation, None] = {module.entry: None}
+    callers: list[HloInstruction] = []
+    while waiting:
+        instruction = next(waiting[-1], None)
+        if instruction is None:
+            waiting.pop()
+            if callers:
+                order.append(callers.pop())
+            continue
+        inner = [c for c in nested_computations(instruction) if c not in entered]
+        if not inner:
+            order.append(instruction)
+            continue
+        entered.update(dict.fromkeys(inner))
+        callers.append(instruction)
+        waiting.append(iter([i for c in inner for i in c.post_order()]))
+    return order

@@ -1,0 +1,237 @@
+"""Edits that passes share: new instructions in the place of an old one, replacing it, removing what nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.graph import AttributeValue, HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shape import Layout, Shape
+
+# What stays although nothing uses its result (XLA's `HasSideEffect`); fusions never have any.
+SIDE_EFFECTS = frozenset(
+    """all-reduce-start all-reduce-done all-gather-start all-gather-done collective-permute-start collective-permute-done
+    copy-start copy-done infeed outfeed recv recv-done send send-done rng rng-get-and-update-state""".split()
+)
+_COLLECTIVES = frozenset(("all-gather", "all-reduce", "all-to-all", "reduce-scatter"))
+_CALLERS = frozenset(("async-start", "call", "conditional", "while"))
+
+
+@dataclass(frozen=True)
+class Editor:
+    """Makes instructions in the computation of `origin`, for which they stand: they take its place in the text and metadata.
+
+    A method is an opcode; shapes are worked out from the operands, layouts are the default ones unless elements keep
+    their place, as in elementwise instructions.
+    """
+
+    origin: HloInstruction
+
+    @property
+    def computation(self) -> HloComputation:
+        assert self.origin.parent is not None, f"{self.origin.name} was removed"
+        return self.origin.parent
+
+    def add(
+        self,
+        opcode: str,
+        shape: Shape,
+        operands: Sequence[HloInstruction] = (),
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        name: str = "",
+        **attributes: AttributeValue,
+    ) -> HloInstruction:
+        """Add an instruction at the end of the computation; its name is the opcode unless another is given."""
+        if "metadata" in self.origin.attrs:
+            attributes["metadata"] = self.origin.attrs["metadata"]
+        groups = {key: tuple(group) for key, group in (called or {}).items()}
+        made = HloInstruction(name or opcode, opcode, shape, operands, attributes, groups, self.origin.where)
+        return self.computation.add(made)
+
+    def constant(self, value: Any, element_type: str) -> HloInstruction:
+        """Add a constant; `value` is a number or an array."""
+        literal = np.asarray(value).astype(DTYPES[element_type].numpy)
+        return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
+
+    def unary(self, opcode: str, value: HloInstruction) -> HloInstruction:
+        """Add an elementwise instruction of one operand with a result of the same type."""
+        return self.add(opcode, value.shape, [value])
+
+    def binary(self, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Add an elementwise instruction of two operands of one shape, which is the result's."""
+        return self.add(opcode, one.shape, [one, two])
+
+    def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
+        return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
+
+    def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        return self.add("select", one.shape, [chosen, one, two])
+
+    def convert(self, value: HloInstruction, element_type: str) -> HloInstruction:
+        """Convert to `element_type`; a value that has it already is returned as it is."""
+        if value.shape.element_type == element_type:
+            return value
+        return self.add("convert", value.shape.with_element_type(element_type), [value])
+
+    def reshape(self, value: HloInstruction, dims: Sequence[int]) -> HloInstruction:
+        """Reshape to `dims`; a value that has them already is returned as it is."""
+        if value.shape.dims == tuple(dims):
+            return value
+        return self.add("reshape", Shape.array(value.shape.element_type, tuple(dims)), [value])
+
+    def bitcast(self, value: HloInstruction, shape: Shape) -> HloInstruction:
+        """View the bytes as another shape; a value that has it already is returned as it is."""
+        return value if value.shape == shape else self.add("bitcast", shape, [value])
+
+    def transpose(self, value: HloInstruction, dimensions: Sequence[int]) -> HloInstruction:
+        """Let dimension i of the result be `dimensions[i]` of the operand; the identity returns the value as it is."""
+        if list(dimensions) == list(range(len(dimensions))):
+            return value
+        shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[d] for d in dimensions))
+        return self.add("transpose", shape, [value], dimensions=tuple(dimensions))
+
+    def broadcast(self, value: HloInstruction, dims: Sequence[int], dimensions: Sequence[int] = ()) -> HloInstruction:
+        """Broadcast to `dims`, among which the operand's dimensions are `dimensions`."""
+        shape = Shape.array(value.shape.element_type, tuple(dims))
+        return self.add("broadcast", shape, [value], dimensions=tuple(dimensions))
+
+    def iota(self, element_type: str, dims: Sequence[int], dimension: int = 0) -> HloInstruction:
+        return self.add("iota", Shape.array(element_type, tuple(dims)), iota_dimension=dimension)
+
+    def slice(self, value: HloInstruction, starts: Sequence[int], limits: Sequence[int]) -> HloInstruction:
+        """Take the elements from `starts` to before `limits`."""
+        dims = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
+        ranges = tuple((start, limit, 1) for start, limit in zip(starts, limits, strict=True))
+        return self.add("slice", replace(value.shape, dims=dims), [value], slice=ranges)
+
+    def pad(self, value: HloInstruction, fill: HloInstruction, edges: Sequence[tuple[int, int, int]]) -> HloInstruction:
+        """Pad; `edges` has (low, high, interior) per dimension."""
+        dims = tuple(
+            low + high + size + interior * max(size - 1, 0)
+            for size, (low, high, interior) in zip(value.shape.dims, edges, strict=True)
+        )
+        return self.add("pad", replace(value.shape, dims=dims), [value, fill], padding=tuple(edges))
+
+    def concatenate(self, values: Sequence[HloInstruction], dimension: int) -> HloInstruction:
+        """Join values along `dimension`; a single one is returned as it is."""
+        if len(values) == 1:
+            return values[0]
+        dims = list(values[0].shape.dims)
+        dims[dimension] = sum(value.shape.dims[dimension] for value in values)
+        return self.add("concatenate", replace(values[0].shape, dims=tuple(dims)), values, dimensions=(dimension,))
+
+    def reduce(
+        self, value: HloInstruction, init: HloInstruction, dimensions: Sequence[int], to_apply: HloComputation
+    ) -> HloInstruction:
+        dims = tuple(size for d, size in enumerate(value.shape.dims) if d not in dimensions)
+        shape = Shape.array(value.shape.element_type, dims)
+        return self.add("reduce", shape, [value, init], {"to_apply": (to_apply,)}, dimensions=tuple(dimensions))
+
+    def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
+        return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
+
+    def element(self, value: HloInstruction, index: int) -> HloInstruction:
+        """Return an element of a tuple: the operand of the instruction that made the tuple, or a get-tuple-element."""
+        if value.opcode == "tuple":
+            return value.operands[index]
+        return self.add("get-tuple-element", value.shape.tuple_shapes[index], [value], index=index)
+
+
+def copy_instruction(
+    old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape | None = None, name: str = ""
+) -> HloInstruction:
+    """Return a copy with other operands (and shape), in no computation yet; attributes and called computations are the same."""
+    return HloInstruction(
+        name or old.name, old.opcode, shape or old.shape, operands, dict(old.attrs), dict(old.called), old.where
+    )
+
+
+def has_side_effect(instruction: HloInstruction) -> bool:
+    """True if the instruction does more than return a value (XLA's `HasSideEffect`)."""
+    if instruction.opcode in SIDE_EFFECTS:
+        return True
+    if instruction.opcode == "custom-call":
+        return bool(instruction.attrs.get("custom_call_has_side_effect", False))
+    if instruction.opcode in _CALLERS:
+        return any(has_side_effect(inner) for c in instruction.called_computations for inner in c.instructions)
+    # A collective on a channel talks to other devices.
+    return (
+        instruction.opcode in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all") and "channel_id" in instruction.attrs
+    )
+
+
+def is_removable(instruction: HloInstruction) -> bool:
+    """True if an instruction without users may go: no parameter of a computation, no root, no effect, no order to keep."""
+    if instruction.is_root or instruction.opcode == "parameter" or instruction.control_predecessors:
+        return False
+    return not has_side_effect(instruction)
+
+
+def remove_unused(candidates: Iterable[HloInstruction]) -> None:
+    """Remove those of the candidates that nobody uses, and then what only they used."""
+    waiting = [candidate for candidate in candidates if candidate.parent is not None]
+    ordered = {p for c in {i.parent for i in waiting if i.parent} for i in c.instructions for p in i.control_predecessors}
+    left: dict[HloInstruction, int] = {}
+    gone: dict[HloComputation, dict[HloInstruction, None]] = {}
+    while waiting:
+        instruction = waiting.pop()
+        parent = instruction.parent
+        users = left.get(instruction, len(instruction.users))
+        if parent is None or users or instruction in gone.get(parent, {}):
+            continue
+        if instruction in ordered or not is_removable(instruction):
+            continue
+        gone.setdefault(parent, {})[instruction] = None
+        for operand in dict.fromkeys(instruction.operands):
+            left[operand] = left.get(operand, len(operand.users)) - 1
+            waiting.append(operand)
+    for computation, instructions in gone.items():
+        computation.remove_all(instructions)
+
+
+def remove_uncalled(module: HloModule) -> None:
+    """Remove computations that neither are the entry nor called by one that stays."""
+    reached: dict[HloComputation, None] = {module.entry: None}
+    waiting = [module.entry]
+    while waiting:
+        for instruction in waiting.pop().instructions:
+            new = [c for c in instruction.called_computations if c not in reached]
+            reached.update(dict.fromkeys(new))
+            waiting += new
+    dead = [computation for computation in module.computations if computation not in reached]
+    for computation in dead:
+        for instruction in computation.instructions:
+            instruction.called = {}
+    for computation in dead:
+        module.remove_computation(computation)
+
+
+def descending(shape: Shape) -> Shape:
+    """Return the shape with the default layout, which keeps what a layout says besides the order."""
+    order = tuple(reversed(range(shape.rank)))
+    if shape.layout is not None and shape.layout.minor_to_major == order:
+        return shape
+    return replace(shape, layout=Layout(order, shape.layout.extra if shape.layout else ""))
+
+
+def clone_computation(module: HloModule, computation: HloComputation) -> HloComputation:
+    """Add a copy named `NAME.clone` (of a clone: `NAME.clone.1`) that calls the same computations, and return it."""
+    head, dot, tail = computation.name.rpartition(".")
+    if computation.name.endswith(".clone"):
+        name = f"{computation.name}.1"
+    elif dot and tail.isdecimal() and head.endswith(".clone"):
+        name = f"{head}.{int(tail) + 1}"
+    else:
+        name = f"{computation.name}.clone"
+    clone = HloComputation(name, computation.where)
+    clone.execution_thread = computation.execution_thread
+    made: dict[HloInstruction, HloInstruction] = {}
+    for old in computation.post_order():
+        new = copy_instruction(old, [made[operand] for operand in old.operands])
+        new.control_predecessors = [made[predecessor] for predecessor in old.control_predecessors]
+        made[old] = clone.add(new, is_root=old.is_root)
+    return module.add_computation(clone)

@@ -1,0 +1,78 @@
+"""The pass tables: XLA's order, unique names, and the constraints written beside the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from hlo_run import parse
+from hlo_run.hlo.graph import HloModule
+from hlo_run.options import Options
+from hlo_run.pipeline.observer import Observer, Step
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.rows import numbered
+from hlo_run.pipeline.runner import run_hlo_groups
+from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow
+from hlo_run.target import DEFAULT_TARGET, preset
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"
+# Rows whose work XLA does within another pass or where no pass runs.
+OURS = {"special-case-copies", "schedule"}
+
+
+def test_rows_keep_the_order_of_xla() -> None:
+    recorded = [tuple(line.split("\t")) for line in DATA.read_text(encoding="utf-8").splitlines()]
+    before_scheduling = PIPELINE[: len(PIPELINE) - len(BACKEND_PIPELINE)]
+    rows = [(names[-1], row.pass_name) for group in before_scheduling for names, row in group.all_rows()]
+    place = 0
+    for row in (row for row in rows if row[1] not in OURS):
+        assert row in recorded[place:], f"{row} is not in XLA's pipelines after {recorded[max(place - 1, 0)]}"
+        place = recorded.index(row, place) + 1
+
+
+def test_names_are_unique_and_order_holds() -> None:
+    names = [row.name for group in PIPELINE for _, row in group.all_rows()] + [row.name for row in KERNEL_PIPELINE]
+    assert len(set(names)) == len(names), "row names are unique"
+    assert not [(first, later, why) for first, later, why in ORDER if names.index(first) >= names.index(later)]
+
+
+class _Names(Observer):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def after(self, step: Step) -> None:
+        self.seen.append(f"{step.pipeline}: {step.row} before {step.next_row}{' *' if step.changed else ''}")
+
+
+@dataclass(frozen=True)
+class _Shorten:
+    """Takes one off a list; an edit as long as there is one."""
+
+    name: ClassVar[str] = "shorten"
+
+    left: list[int]
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        del ctx
+        if self.left:
+            self.left.pop()
+            module.version += 1
+
+
+def test_groups_within_groups_repeat_until_nothing_changes() -> None:
+    left = [1, 1]
+    row = HloRow("shorten", lambda c: _Shorten(left))
+    groups = numbered((HloGroup("outer", (row, HloGroup("inner-2", (row,), repeat=5), HloGroup("empty", ()))),))
+    names = _Names()
+    module = parse("HloModule m ENTRY e { ROOT p = f32[2] parameter(0) }")
+    run_hlo_groups(groups, PassContext(preset(DEFAULT_TARGET), Options(), (names,)), module)
+    assert names.seen == [
+        "outer: pipeline-start before shorten",
+        "outer: shorten before inner-2 *",
+        "inner-2: pipeline-start before shorten",
+        "inner-2: shorten-2 before pipeline-end *",
+        "inner-2: pipeline-start before shorten",
+        "inner-2: shorten-2 before pipeline-end",
+        "outer: inner-2 before pipeline-end *",
+    ]
