@@ -1,8 +1,8 @@
 """Runs a section of a `.hlo` test: the rows of `--only`, or `--stage=NAME` through the driver.
 
 Flags: `--only=ROW,ROW` (exactly these rows of the HLO table; none: only parse and print), `--stage=NAME` and any other
-flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: host` runs the section
-before and after its rows, on Host too, and compares all with the reference.
+flag of the command line, `--twice` (running the rows again must change nothing). `// NUMERIC: reference` evaluates the
+section before and after its rows and compares; `// NUMERIC: host` runs it on Host as well.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ def run_hlo(section: Section, folder: Path) -> str:
     output = _run_rows(module, options)
     if "--twice" in section.flags and (again := _run_rows(module, options)) != output:
         raise SectionFailure(f"a second run changes more; first:\n{output}\nsecond:\n{again}")
-    if re.search(r"^\s*// NUMERIC: host", section.text, re.MULTILINE):
-        _compare(original, module, options)
+    numeric = re.search(r"^\s*// NUMERIC: (host|reference)\b", section.text, re.MULTILINE)
+    if numeric:
+        _compare(original, module, options, on_host=numeric[1] == "host")
     return output
 
 
@@ -98,14 +99,14 @@ def _run_rows(module: HloModule, options: Options) -> str:
     return module_to_string(module)
 
 
-def _compare(original: HloModule, edited: HloModule, options: Options) -> None:
+def _compare(original: HloModule, edited: HloModule, options: Options, on_host: bool) -> None:
     arguments = make_fake_arguments(original, 1)
     expected = evaluate(original, arguments)
-    ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
-    executable = compile_module(ctx, edited.clone())
-    for name, actual in (
-        ("after the rows", evaluate(edited, arguments)),
-        ("on Host", open_backend("Host", options).run(executable, arguments)),
-    ):
+    results = [("after the rows", evaluate(edited, arguments))]
+    if on_host:
+        ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
+        executable = compile_module(ctx, edited.clone())
+        results.append(("on Host", open_backend("Host", options).run(executable, arguments)))
+    for name, actual in results:
         for index, comparison in disagreements(expected, actual, original.entry.root.shape):
             raise SectionFailure(f"{name}, result {list(index)}: {comparison.report()}")

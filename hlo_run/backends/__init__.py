@@ -30,8 +30,11 @@ class Backend(Protocol):
         """The device as a compile target; None if any target will do."""
         ...
 
-    def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
-        """Run with one literal per entry parameter and return the result; raises DeviceError."""
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+        """Run with one literal per entry parameter and return the result; `seed` is what `GetRngSeed` says.
+
+        Raises DeviceError.
+        """
         ...
 
     def report(self) -> str:

@@ -257,6 +257,13 @@ class BuilderCore:
         if attributes:
             _obey_rules(instruction)
 
+    def copy_of(self, old: HloInstruction, operands: Sequence[HloValue]) -> HloValue:
+        """Add a copy of an instruction of any computation, with other operands; called computations are shared."""
+        sources = [self.operand(operand).instruction for operand in operands]
+        name = self.free_name(old.name)
+        made = HloInstruction(name, old.opcode, old.shape, sources, dict(old.attrs), dict(old.called), old.where)
+        return HloValue(self, self._computation.add(made))
+
     def leaf(self, opcode: str, shape: Shape, attributes: dict[str, Any]) -> HloValue:
         """Add a parameter or constant, whose attributes are no text."""
         made = HloInstruction(self.free_name(opcode), opcode, shape, attrs=attributes, where=_caller())
@@ -339,7 +346,7 @@ class BuilderCore:
         """
         entry = self.build_computation(root)
         where = _caller()
-        draft = HloModule(name or self.name, _callees_first(entry), entry)
+        draft = HloModule(name or self.name, callees_first(entry), entry)
         draft.attrs = {key: header_value(key, value, where) for key, value in attributes.items()}
         module = draft.clone()
         if module.attrs.get("is_scheduled"):
@@ -373,7 +380,7 @@ def _settle(made: HloInstruction, element_type: str | None) -> None:
         raise ParseError(f"'{made.name}' ({made.opcode}): shape mismatch: expected {wanted}, found {found}", made.where)
 
 
-def _callees_first(entry: HloComputation) -> list[HloComputation]:
+def callees_first(entry: HloComputation) -> list[HloComputation]:
     """Return `entry` and all it calls, each after those it calls itself."""
     order: dict[HloComputation, None] = {}
     stack: list[tuple[HloComputation, bool]] = [(entry, False)]

@@ -45,7 +45,7 @@ class Opcode:
 _INFERABLE = frozenset(
     """after-all add-dependency batch-norm-training batch-norm-inference batch-norm-grad broadcast call cholesky clamp compare
     complex concatenate conditional convolution copy divide domain dot erf fft gather get-dimension-size set-dimension-size
-    get-tuple-element map opt-barrier pad partition-id replica-id ragged-dot scaled-dot reduce reduce-window reverse scan
+    get-tuple-element map pad partition-id replica-id ragged-dot scaled-dot reduce reduce-window reverse scan
     scatter select select-and-scatter sort topk transpose triangular-solve tuple while
     abs ceil floor not negate sign real imag is-finite popcnt count-leading-zeros round-nearest-afz round-nearest-even
     acos acosh asin asinh atanh cbrt cosine cosh exponential exponential-minus-one log log-plus-one logistic rsqrt sine sinh

@@ -15,8 +15,9 @@ from hlo_run.pipeline.parallel import available_cores, can_fork, run_in_processe
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
-from hlo_run.pipeline.runtime.thunks import KernelRequest, plan_thunks
+from hlo_run.pipeline.runtime.buffers import assign_buffers
+from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
+from hlo_run.pipeline.runtime.thunks import plan_thunks
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 
 # Fewer kernels are compiled before processes have begun.
@@ -42,34 +43,34 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
 
 def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
-    order = optimize(ctx, module)
+    optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
     buffers = assign_buffers(module)
-    thunks, requests = plan_thunks(order, buffers)
-    kernels = _compile_kernels(ctx, requests, buffers)
+    thunks, requests = plan_thunks(module, buffers)
+    kernels = _compile_kernels(ctx, requests)
     return Executable(
         name=module.name,
         target=ctx.target.name,
         kernels=kernels,
-        thunks=tuple(thunks),
+        thunks=thunks,
         allocations=buffers.allocations,
         parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
         result=buffers.array_tree(module.entry.root),
     )
 
 
-def _compile_kernels(ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment) -> tuple[Kernel, ...]:
+def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
     """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
     ctx.replacements.check([request.kernel for request in requests])
     workers = min(ctx.options.compile_processes or available_cores(), len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
-        return _compile_in_processes(ctx, requests, buffers, workers)
+        return _compile_in_processes(ctx, requests, workers)
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
     for request in requests:
         try:
-            kernels.append(compile_kernel(ctx, request, buffers))
+            kernels.append(compile_kernel(ctx, request))
         except StopAtStage as stop:
             stopped = stop
     if stopped is not None:
@@ -87,14 +88,12 @@ class _Recorder(Observer):
         self.steps.append(replace(step, text=str, op_count=int))
 
 
-def _compile_in_processes(
-    ctx: PassContext, requests: list[KernelRequest], buffers: BufferAssignment, workers: int
-) -> tuple[Kernel, ...]:
+def _compile_in_processes(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
     """Compile with so many processes; the observers see the steps in the order of the kernels."""
 
     def work(number: int) -> tuple[Kernel, list[Step]]:
         recorder = _Recorder()
-        kernel = compile_kernel(replace(ctx, observers=(recorder,)), requests[number], buffers)
+        kernel = compile_kernel(replace(ctx, observers=(recorder,)), requests[number])
         return kernel, recorder.steps
 
     compiled = run_in_processes(len(requests), work, workers)

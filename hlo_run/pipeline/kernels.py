@@ -21,31 +21,30 @@ from hlo_run.pipeline.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATI
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.replacements import KernelIr
 from hlo_run.pipeline.runner import KernelRun, run_crossing
-from hlo_run.pipeline.runtime.buffers import BufferAssignment
-from hlo_run.pipeline.runtime.thunks import KernelRequest
+from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
 from hlo_run.pipeline.table import KERNEL_PIPELINE, KernelContext
 
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 
 
-def compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
+def compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
     """Return the kernel of a fusion; raises errors of the HloRunError family that point at least at the fusion."""
     try:
         with paused_collection():
-            return _compile_kernel(ctx, request, buffers)
+            return _compile_kernel(ctx, request)
     except HloRunError as error:
         error.where = error.where or request.fusion.where
         raise
 
 
-def _compile_kernel(ctx: PassContext, request: KernelRequest, buffers: BufferAssignment) -> Kernel:
+def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
     for observer in ctx.observers:
         observer.note(request.kernel, "Fusion Analysis", lambda: str(analyze(request.fusion, ctx.target)))
     given = ctx.replacements.ir.get(request.kernel)
     if given is not None:
         return compile_kernel_ir(ctx, given)
     run = _kernel_run(ctx, request.kernel)
-    arguments = _entry_arguments(request, buffers)
+    arguments = _entry_arguments(request)
     emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments))
     return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS)
 
@@ -121,17 +120,17 @@ def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel
         observer.kernel_done(kernel)
 
 
-def _entry_arguments(request: KernelRequest, buffers: BufferAssignment) -> list[EntryArgument]:
+def _entry_arguments(request: KernelRequest) -> list[EntryArgument]:
     """Number the slices in order of first appearance: equal numbers mean the same memory."""
     numbers: dict[BufferSlice, int] = {}
     return [
         EntryArgument(
             slice_index=numbers.setdefault(argument.slice, len(numbers)),
-            align=buffers.alignment_bytes(argument.slice),
+            align=alignment,
             dereferenceable_bytes=argument.slice.size_bytes,
             invariant=not argument.written,
         )
-        for argument in request.arguments
+        for argument, alignment in zip(request.arguments, request.alignments_bytes, strict=True)
     ]
 
 

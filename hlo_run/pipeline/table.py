@@ -23,11 +23,40 @@ from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
+from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
+from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
+from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
+from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
+from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
+from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
+from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
+from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
+from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
+from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
+from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
+from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
+from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
+from hlo_run.pipeline.hlo.expanders.scaled_dot_rewriter import ScaledDotRewriter
+from hlo_run.pipeline.hlo.expanders.scan_expander import ScanExpander
+from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
+from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
+from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
+from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
+from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
+from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
+from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
+from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
+from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
+from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
+from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
+from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
+from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
+from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
 from hlo_run.pipeline.ir.convert_complex_to_standard import ConvertComplexToStandard
@@ -79,14 +108,54 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
             HloRow("call-inliner", lambda c: CallInliner()),
+            HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
+            HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
         ),
     ),
-    HloGroup("sharding-removal", (HloRow("dce", lambda c: Dce()),)),
+    HloGroup(
+        "sharding-removal",
+        (
+            HloRow("sharding-remover", lambda c: ShardingRemover()),
+            HloRow("dce", lambda c: Dce()),
+        ),
+    ),
     HloGroup(
         "optimization",
         (
+            HloRow("ragged_dot_rewriter", lambda c: RaggedDotRewriter()),
+            HloRow("scaled-dot-rewriter", lambda c: ScaledDotRewriter()),
+            HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
+            HloRow("topk-decomposer", lambda c: TopkDecomposer()),
+            HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
+            HloRow("dot_decomposer", lambda c: DotDecomposer()),
+            HloRow("result_caster", lambda c: ResultCaster()),
+            HloRow("operand_upcaster", lambda c: OperandUpcaster()),
+            HloRow("operand_converter", lambda c: OperandConverter()),
+            HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
+            HloRow("rng-expander", lambda c: RngExpander()),
+            HloRow("rng-bit-generator-expander", lambda c: RngBitGeneratorExpander()),
+            HloRow("comparison-expander", lambda c: ComparisonExpander()),
+            HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
+            HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
+            HloRow("cholesky_expander", lambda c: CholeskyExpander()),
+            HloRow("qr_expander", lambda c: QrExpander()),
+            HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
-            HloGroup("simplification", (), repeat=25),
+            HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
+            HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
+            HloRow("logistic-expander", lambda c: LogisticExpander()),
+            HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("scan_expander", lambda c: ScanExpander()),
+            HloRow("stable-sort-expander", lambda c: StableSortExpander()),
+            HloGroup(
+                "simplification",
+                (
+                    HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
+                    HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+                    HloRow("dce", lambda c: Dce()),
+                ),
+                repeat=25,
+            ),
             HloGroup("simplification-2", (), repeat=25),
         ),
     ),
@@ -106,7 +175,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup("nvptx post-layout_assignment part 2", ()),
     HloGroup("dynamic-slice", ()),
-    HloGroup("fusion", ()),
+    HloGroup("fusion", (HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),)),
     HloGroup("post-fusion optimization", ()),
     HloGroup("autotuner", ()),
 )
@@ -118,6 +187,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("dce", lambda c: Dce()),
             HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),
+            HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),
         ),
     ),
     HloGroup(
@@ -128,7 +198,13 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("schedule", lambda c: Schedule(), required=True),
         ),
     ),
-    HloGroup("post-scheduling-passes", ()),
+    HloGroup(
+        "post-scheduling-passes",
+        (
+            HloGroup("remat-pipeline", (HloRow("cse_barrier_expander", lambda c: CseBarrierExpander(), required=True),)),
+            HloGroup("sanitize-constant-names", (HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),)),
+        ),
+    ),
 )
 
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))

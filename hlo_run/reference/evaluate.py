@@ -34,7 +34,6 @@ from hlo_run.reference import (
 )
 from hlo_run.reference.blas import one_blas_thread
 from hlo_run.reference.device import Device, Wait, World, shape_mismatch
-from hlo_run.reference.devices import DeviceGrid
 from hlo_run.reference.plan import Plan, ProgramEvaluator, find_effects, make_plan
 from hlo_run.reference.precision import widen_module, widen_value
 from hlo_run.reference.values import Evaluator, Value, merge, quiet
@@ -80,14 +79,6 @@ _LIFTED_PROGRAM: dict[str, ProgramEvaluator] = {
 def evaluate(module: HloModule, arguments: Sequence[Value], precision: str = "native", seed: int = 42) -> Value:
     """Return the value of the entry's root for one argument per entry parameter, on one device; see `Reference`."""
     return Reference(module, precision).run([arguments], seed=seed)[0]
-
-
-def evaluate_devices(
-    module: HloModule, arguments: Sequence[Sequence[Value]], replicas: int = 0, partitions: int = 0, seed: int = 42
-) -> list[Value]:
-    """Return each device's value of the entry's root, for one list of arguments per device; 0: as many as the header says."""
-    grid = DeviceGrid.of(module, replicas, partitions)
-    return Reference(module).run(arguments, grid.replicas, grid.partitions, seed)
 
 
 class Reference:

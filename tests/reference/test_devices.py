@@ -11,7 +11,7 @@ import hlo_run
 from hlo_run.cli import run
 from hlo_run.errors import UsageError
 from hlo_run.reference.devices import DeviceGrid, is_unpartitioned
-from hlo_run.reference.evaluate import evaluate_devices
+from hlo_run.reference.evaluate import Reference
 from hlo_run.reference.values import Value
 
 GATHER = """HloModule gather, replica_count=2
@@ -84,13 +84,14 @@ def test_partitions_of_whole_arrays_share_their_arguments() -> None:
 
 def test_devices_in_python() -> None:
     arguments: list[list[Value]] = [[np.arange(3, dtype=np.int32) + 10 * k, np.array([k], np.int32)] for k in range(2)]
-    first, second = evaluate_devices(hlo_run.parse(GATHER), arguments)
+    reference = Reference(hlo_run.parse(GATHER))
+    first, second = reference.run(arguments, replicas=2)
     assert isinstance(first, tuple)
     assert isinstance(second, tuple)
     assert np.array_equal(np.asarray(first[0]), [0, 1, 2, 10, 11, 12])
     assert np.array_equal(np.asarray(second[1]), [1])
     with pytest.raises(UsageError, match="3 devices need as many lists of arguments, but 2 are given"):
-        evaluate_devices(hlo_run.parse(GATHER), arguments, replicas=3)
+        reference.run(arguments, replicas=3)
 
 
 def test_a_run_of_two_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

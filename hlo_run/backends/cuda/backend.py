@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.artifact import BufferSlice, CopyThunk, Executable, Kernel, KernelThunk
+from hlo_run.artifact import BufferSlice, Executable, Kernel
 from hlo_run.backends.cuda.device import Device
+from hlo_run.backends.cuda.run import CudaRun
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError
@@ -43,7 +44,7 @@ class CudaBackend:
     def target(self) -> TargetSpec:
         return self._device.target
 
-    def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
         memory: list[Any] = []
         try:
@@ -51,13 +52,7 @@ class CudaBackend:
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 if data.size:
                     self._driver.memcpy_htod(self._address(memory, place), np.ascontiguousarray(data))
-            for thunk in executable.thunks:
-                match thunk:
-                    case KernelThunk():
-                        self._launch(executable.kernel(thunk.kernel), thunk, memory)
-                    case CopyThunk():
-                        source, destination = self._address(memory, thunk.source), self._address(memory, thunk.destination)
-                        self._driver.memcpy_dtod(destination, source, thunk.source.size_bytes)
+            CudaRun(self._driver, executable, memory, self._function, seed).run()
             self._wait(executable.name)
             return result_literal(executable, self._reader(memory))
         except self._driver.Error as error:
@@ -81,10 +76,6 @@ class CudaBackend:
     @staticmethod
     def _address(memory: list[Any], place: BufferSlice) -> int:
         return int(memory[place.allocation]) + place.offset_bytes
-
-    def _launch(self, kernel: Kernel, thunk: KernelThunk, memory: list[Any]) -> None:
-        pointers = [np.uint64(self._address(memory, argument.slice)) for argument in thunk.arguments]
-        self._function(kernel)(*pointers, grid=kernel.grid, block=kernel.block)
 
     def _function(self, kernel: Kernel) -> Any:
         """Return the loaded kernel; equal PTX is loaded once."""

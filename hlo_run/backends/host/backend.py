@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hlo_run.artifact import (
-    ArraySpec,
-    ArrayTree,
-    BufferAllocation,
-    BufferSlice,
-    CopyThunk,
-    Executable,
-    Kernel,
-    KernelThunk,
-    Thunk,
-)
-from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS, make_observer
+from hlo_run.artifact import Executable, Kernel
+from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
-from hlo_run.backends.host.emulator import check_launch, run_kernel
+from hlo_run.backends.host.emulator import run_kernel
 from hlo_run.backends.host.jit.engine import JitEngine, JitFault, has_loops
 from hlo_run.backends.host.lanes import Launch
-from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
-from hlo_run.backends.host.program import Program, compile_graph, numbered_variables
-from hlo_run.backends.host.ptx import Relocation, Variable
+from hlo_run.backends.host.prepared import Prepared
+from hlo_run.backends.host.program import Program, compile_graph
 from hlo_run.backends.host.ptx_parser import parse_module
 from hlo_run.backends.host.statistics import KernelStatistics
-from hlo_run.backends.literals import Bytes, Literal
-from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
-from hlo_run.errors import DeviceError, Unsupported, UsageError
+from hlo_run.backends.library.blas import calm_blas
+from hlo_run.backends.literals import Literal
+from hlo_run.errors import Unsupported, UsageError
 from hlo_run.target import TargetSpec
 
-_ALIGNMENT_BYTES = 256
 ENGINES = ("auto", "emulator", "jit")
 """What `--host_engine` may name."""
 _LONG_LAUNCH = 40_000_000
 """Thread-instructions from which on compiling to native code pays: the emulator does some 800 million a second."""
 _GUESSED_TURNS = 32
-
-
-@dataclass(slots=True)
-class _LoadedKernel:
-    """A kernel and the memory of its module's variables, which lives as long as the run."""
-
-    graph: KernelGraph
-    kernel: Kernel
-    source_lines: list[str]
-    variables: dict[int, Region]
 
 
 class HostBackend:
@@ -80,6 +56,7 @@ class HostBackend:
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
+        self._prepared: Prepared | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
 
     @property
@@ -95,19 +72,20 @@ class HostBackend:
         """Any target will do: the PTX reader knows them all."""
         return None
 
-    def run(self, executable: Executable, arguments: Sequence[Literal]) -> Literal:
-        """Run with one literal per entry parameter and return the result.
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+        """Run with one literal per entry parameter and return the result; `seed` is what the module's random numbers begin with.
 
-        Raises DeviceError for faults of a kernel and for a timeout, Unsupported for PTX that is not known.
+        What is prepared for an executable stays for its next run. Raises DeviceError for faults of a kernel and for a
+        timeout, Unsupported for PTX that is not known.
         """
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
-        run = _Run(self, executable, self._checks, deadline)
-        run.place(arguments)
-        for thunk in executable.thunks:
-            run.thunk(thunk)
-        run.check_result()
-        self.statistics = tuple(run.statistics)
-        return result_literal(executable, run.read)
+        prepared = self._prepared
+        if prepared is None or prepared.machine.executable is not executable:
+            prepared = self._prepared = Prepared(self, executable, self._checks)
+        with calm_blas(), np.errstate(all="ignore"):
+            result = prepared.run(arguments, deadline, seed)
+        self.statistics = tuple(prepared.machine.statistics)
+        return result
 
     def report(self) -> str:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
@@ -155,174 +133,3 @@ class HostBackend:
         if key not in self._programs:
             self._programs[key] = compile_graph(graph)
         return self._programs[key]
-
-
-class _Run:
-    """One run: the memory of the allocations and the kernels that were loaded."""
-
-    def __init__(self, backend: HostBackend, executable: Executable, checks: frozenset[str], deadline: float | None) -> None:
-        self._backend = backend
-        self._executable = executable
-        self._checks = checks
-        self._deadline = deadline
-        self._memory: dict[int, Bytes] = {}
-        self._written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
-        self._kernels: dict[str, _LoadedKernel] = {}
-        # The caller's arrays stay as they are, and no result shares memory with them.
-        self._own = frozenset(
-            (*_written_allocations(executable.thunks), *(piece.allocation for piece in _slices(executable.result)))
-        )
-        self.statistics: list[KernelStatistics] = []
-
-    # ---- memory -------------------------------------------------------------------------------------------------
-
-    def place(self, arguments: Sequence[Literal]) -> None:
-        """Make the allocations: arguments and constants with their bytes, all others uninitialised."""
-        executable = self._executable
-        given: dict[int, list[tuple[BufferSlice, Bytes]]] = {}
-        for piece, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
-            given.setdefault(piece.allocation, []).append((piece, data))
-        for allocation in executable.allocations:
-            self._memory[allocation.index] = self._allocate(allocation, given.get(allocation.index, []))
-
-    def _allocate(self, allocation: BufferAllocation, given: list[tuple[BufferSlice, Bytes]]) -> Bytes:
-        if len(given) == 1 and allocation.index not in self._own:
-            piece, data = given[0]
-            fills = piece.offset_bytes == 0 and data.size == allocation.size_bytes
-            if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
-                return data  # nothing writes here: no copy is needed
-        try:
-            memory = poisoned(-(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
-        except MemoryError as error:
-            raise DeviceError(f"no memory for allocation {allocation.index} of {allocation.size_bytes} bytes") from error
-        for piece, data in given:
-            memory[piece.offset_bytes : piece.offset_bytes + data.size] = data
-        if "init" in self._checks:
-            written = self._written[allocation.index] = np.zeros(memory.size, np.bool_)
-            for piece, data in given:
-                written[piece.offset_bytes : piece.offset_bytes + data.size] = True
-        return memory
-
-    def read(self, piece: BufferSlice) -> Bytes:
-        """Return the bytes of a slice, not a copy."""
-        return self._memory[piece.allocation][piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
-
-    # ---- thunks -------------------------------------------------------------------------------------------------
-
-    def thunk(self, thunk: Thunk) -> None:
-        """Do what one thunk asks for."""
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            raise DeviceError(f"the run ran out of time before thunk '{thunk.name}'")
-        match thunk:
-            case KernelThunk():
-                self._launch(thunk)
-            case CopyThunk():
-                self.read(thunk.destination)[:] = self.read(thunk.source)
-                self._copy_written(thunk.source, thunk.destination)
-
-    def _copy_written(self, source: BufferSlice, destination: BufferSlice) -> None:
-        known = self._written.get(source.allocation)
-        start, end = source.offset_bytes, source.offset_bytes + source.size_bytes
-        if (target := self._written.get(destination.allocation)) is not None:
-            first = destination.offset_bytes
-            target[first : first + destination.size_bytes] = True if known is None else known[start:end]
-
-    def check_result(self) -> None:
-        """Raise a DeviceError if `init` is checked and some of the result was never written."""
-        for piece in _slices(self._executable.result):
-            written = self._written.get(piece.allocation)
-            part = np.ones(1, np.bool_) if written is None else written[piece.offset_bytes :][: piece.size_bytes]
-            if not part.all():
-                missing = int(np.count_nonzero(~part))
-                message = (
-                    f"uninitialised result: nothing has written byte {int(np.argmin(part))} of an array of {piece.size_bytes}"
-                )
-                raise DeviceError(message, notes=(f"{missing} of its bytes are missing",))
-
-    def _launch(self, thunk: KernelThunk) -> None:
-        loaded = self._load(thunk.kernel)
-        regions, parameters = self._argument_regions(thunk)
-        statistics = KernelStatistics(loaded.kernel.name)
-        launch = Launch(
-            loaded.kernel,
-            loaded.source_lines,
-            {**regions, **loaded.variables},
-            parameters,
-            make_observer(self._checks, loaded.graph, statistics),
-        )
-        check_launch(loaded.graph, launch)
-        self._backend.launch(loaded.graph, launch, self._deadline)
-        if "statistics" in self._checks:
-            self.statistics.append(statistics)
-
-    def _argument_regions(self, thunk: KernelThunk) -> tuple[dict[int, Region], list[NDArray[np.uint64]]]:
-        """Give each argument a number of its own: a pointer that leaves its slice is seen even inside the allocation."""
-        regions: dict[int, Region] = {}
-        parameters: list[NDArray[np.uint64]] = []
-        for number, argument in enumerate(thunk.arguments):
-            piece = argument.slice
-            end = piece.offset_bytes + piece.size_bytes
-            written = self._written.get(piece.allocation)
-            region = regions[number + 1] = Region(
-                f"argument {number} (allocation {piece.allocation})",
-                "global",
-                self._memory[piece.allocation],
-                piece.offset_bytes,
-                end,
-                writable=argument.written,
-                written=written,
-            )
-            if written is not None:
-                written[end : region.word_high] = True  # the last word of packed data is read whole
-            address = ((number + 1) << NUMBER_SHIFT) + piece.offset_bytes
-            parameters.append(np.full((1, 1), address, np.uint64))
-        return regions, parameters
-
-    def _load(self, name: str) -> _LoadedKernel:
-        loaded = self._kernels.get(name)
-        if loaded is None:
-            kernel = self._executable.kernel(name)
-            graph = self._backend.graph(kernel)
-            loaded = _LoadedKernel(graph, kernel, kernel.ptx.split("\n"), variable_regions(numbered_variables(graph)))
-            self._kernels[name] = loaded
-        return loaded
-
-
-def variable_regions(variables: Mapping[int, Variable]) -> dict[int, Region]:
-    """Return fresh memory for a module's global and constant variables; without initialiser they are zero, as PTX says."""
-    numbers = {variable.name: number for number, variable in variables.items()}
-    regions: dict[int, Region] = {}
-    for number, variable in variables.items():
-        data = np.zeros(-(-variable.size_bytes // 16) * 16, np.uint8)
-        if variable.initializer is not None:
-            data[: len(variable.initializer)] = np.frombuffer(variable.initializer, np.uint8)
-        for relocation in variable.relocations:
-            _relocate(data, relocation, numbers)
-        writable = variable.space == "global"
-        regions[number] = Region(f"variable {variable.name}", variable.space, data, 0, variable.size_bytes, writable=writable)
-    return regions
-
-
-def _relocate(data: Bytes, relocation: Relocation, numbers: Mapping[str, int]) -> None:
-    number = numbers.get(relocation.symbol)
-    if number is None:
-        raise DeviceError(f"the PTX takes the address of '{relocation.symbol}', which it does not define")
-    address = (number << NUMBER_SHIFT) + relocation.addend
-    data[relocation.offset : relocation.offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
-
-
-def _written_allocations(thunks: Sequence[Thunk]) -> Iterable[int]:
-    for thunk in thunks:
-        match thunk:
-            case KernelThunk():
-                yield from (argument.slice.allocation for argument in thunk.arguments if argument.written)
-            case CopyThunk():
-                yield thunk.destination.allocation
-
-
-def _slices(tree: ArrayTree) -> Iterable[BufferSlice]:
-    if isinstance(tree, ArraySpec):
-        yield tree.slice
-        return
-    for part in tree:
-        yield from _slices(part)

@@ -46,6 +46,8 @@ class BufferAssignment:
     def _tree(self, instruction: HloInstruction, shape: Shape, index: ShapeIndex) -> ArrayTree:
         if shape.is_tuple:
             return tuple(self._tree(instruction, part, (*index, n)) for n, part in enumerate(shape.tuple_shapes))
+        if not shape.is_array:
+            return ()  # a token
         place = self.slice(instruction, index)
         return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place)
 

@@ -1,0 +1,24 @@
+"""Is a dot a product of matrices that a BLAS library takes? (XLA's `IsMatrixMultiplication`)"""
+
+from __future__ import annotations
+
+from hlo_run.hlo.graph import HloInstruction
+
+_RESULTS = frozenset("f8e3m4 f8e4m3 f8e4m3fn f8e5m2 f8e4m3fnuz f8e5m2fnuz f16 bf16 f32 f64 c64 c128".split())
+
+
+def is_matrix_product(dot: HloInstruction) -> bool:
+    """True for a dot of matrices, batched or not, with a result of floats, or of s32 if both operands are s8.
+
+    Each side and the result must have exactly two dimensions besides those of the batch.
+    """
+    if dot.opcode != "dot":
+        return False
+    lhs, rhs = (operand.shape for operand in dot.operands)
+    rank = len(dot.attrs.get("lhs_batch_dims", ())) + 2
+    if not lhs.rank == rhs.rank == dot.shape.rank == rank:
+        return False
+    if 0 in (*lhs.dims, *rhs.dims):
+        return False
+    is_integer_product = dot.shape.element_type == "s32" and lhs.element_type == rhs.element_type == "s8"
+    return dot.shape.element_type in _RESULTS or is_integer_product

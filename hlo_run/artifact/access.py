@@ -1,0 +1,115 @@
+"""Which slices a thunk reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
+from hlo_run.artifact.library_thunks import (
+    CholeskyThunk,
+    ConvolutionThunk,
+    FftThunk,
+    GemmThunk,
+    SelectKThunk,
+    TriangularSolveThunk,
+)
+from hlo_run.artifact.thunks import (
+    ConditionalThunk,
+    CopyThunk,
+    CustomCallThunk,
+    InfeedThunk,
+    KernelThunk,
+    MemsetThunk,
+    OutfeedThunk,
+    RecvThunk,
+    RngSeedThunk,
+    RngStateThunk,
+    SendThunk,
+    SortThunk,
+    Thunk,
+    WhileThunk,
+    nested_sequences,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """Slices that are read and slices that are written; one that is changed in place stands in both."""
+
+    reads: tuple[BufferSlice, ...] = ()
+    writes: tuple[BufferSlice, ...] = ()
+
+
+def accesses(thunk: Thunk) -> Accesses:
+    """Return what a thunk touches, with the thunks inside it."""
+    own = _own(thunk)
+    inner = [accesses(other) for sequence in nested_sequences(thunk) for other in sequence]
+    if not inner:
+        return own
+    reads, writes = list(own.reads), list(own.writes)
+    for found in inner:
+        reads += found.reads
+        writes += found.writes
+    return Accesses(tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)))
+
+
+def _own(thunk: Thunk) -> Accesses:
+    match thunk:
+        case KernelThunk():
+            # An operand that is changed in place counts as written; whether it is read too nobody says.
+            return Accesses(
+                tuple(a.slice for a in thunk.arguments if not a.written), tuple(a.slice for a in thunk.arguments if a.written)
+            )
+        case CopyThunk():
+            return Accesses((thunk.source,), (thunk.destination,))
+        case MemsetThunk():
+            return Accesses((), (thunk.destination,))
+        case RngStateThunk():
+            return Accesses((), (thunk.result,))
+        case WhileThunk():
+            return Accesses((thunk.predicate,), ())
+        case ConditionalThunk():
+            return Accesses((thunk.selector,), ())
+        case _:
+            sources, results = _arrays(thunk)
+            return Accesses(_slices(sources), _slices(results))
+
+
+def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTree | None]]:
+    match thunk:
+        case GemmThunk():
+            return (thunk.lhs, thunk.rhs, thunk.addend, thunk.bias, *thunk.scales), (thunk.result, thunk.auxiliary)
+        case ConvolutionThunk():
+            arrays = {"backward-input": thunk.source, "backward-filter": thunk.weights, "forward": thunk.result}
+            target = arrays.pop(thunk.direction)
+            return (*arrays.values(), thunk.bias, thunk.side), (target,)
+        case FftThunk() | CholeskyThunk():
+            return (thunk.source,), (thunk.result,)
+        case TriangularSolveThunk():
+            return (thunk.matrix, thunk.right), (thunk.result,)
+        case SelectKThunk():
+            return (thunk.source,), (thunk.values, thunk.indices)
+        case SortThunk():
+            return thunk.operands, thunk.results
+        case CustomCallThunk():
+            return thunk.operands, (thunk.result,)
+        case InfeedThunk() | RecvThunk() | RngSeedThunk():
+            return (), (thunk.result,)
+        case OutfeedThunk() | SendThunk():
+            return (thunk.source,), ()
+        case _:
+            return (), ()
+
+
+def _slices(trees: Iterable[ArrayTree | None]) -> tuple[BufferSlice, ...]:
+    return tuple(piece for tree in trees if tree is not None for piece in tree_slices(tree))
+
+
+def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
+    """Yield the slices of a value, depth first."""
+    if isinstance(tree, ArraySpec):
+        yield tree.slice
+        return
+    for part in tree:
+        yield from tree_slices(part)

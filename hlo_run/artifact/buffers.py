@@ -1,0 +1,56 @@
+"""Device memory: allocations, slices of them, and arrays that lie in slices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantData:
+    """The value of a constant allocation: one numpy item per element in logical (row-major) order.
+
+    The backend packs it into physical order, as it does with arguments.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    items: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAllocation:
+    """One block of device memory.
+
+    `parameter_number` is set on entry parameters, `constant` on read-only constants; `is_output` says that the module's
+    result, or a leaf of it, lives here.
+    """
+
+    index: int
+    size_bytes: int
+    parameter_number: int | None = None
+    constant: ConstantData | None = None
+    is_output: bool = False
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BufferSlice:
+    """`size_bytes` bytes of an allocation, from `offset_bytes`."""
+
+    allocation: int
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array as a buffer holds it: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    slice: BufferSlice
+
+
+ArrayTree: TypeAlias = "ArraySpec | tuple[ArrayTree, ...]"

@@ -1,0 +1,45 @@
+"""A compiled module: kernels, thunks and buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hlo_run.artifact.buffers import ArrayTree, BufferAllocation
+from hlo_run.artifact.thunks import Thunk
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One `.entry` of its own PTX module.
+
+    `grid` and `block` are (x, y, z) counts; `shared_bytes` is the static shared memory that the PTX declares.
+    The parameters are 64-bit pointers in the order operands, then results.
+    """
+
+    name: str
+    ptx: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A compiled module: everything a backend needs to run it.
+
+    `parameters` has one tree per entry parameter, `result` one tree; tuples are nested Python tuples.
+    Thunks run in order. `target` is the name of the `TargetSpec` it was compiled for.
+    """
+
+    name: str
+    target: str
+    kernels: tuple[Kernel, ...]
+    thunks: tuple[Thunk, ...]
+    allocations: tuple[BufferAllocation, ...]
+    parameters: tuple[ArrayTree, ...]
+    result: ArrayTree
+    module_text: str = field(default="", repr=False)
+
+    def kernel(self, name: str) -> Kernel:
+        """Return the kernel called `name`; the name must be one of ours."""
+        return next(kernel for kernel in self.kernels if kernel.name == name)

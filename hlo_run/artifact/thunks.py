@@ -1,0 +1,226 @@
+"""What a device does, step by step; `kind` is XLA's word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
+from hlo_run.artifact.library_thunks import LibraryThunk
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArgument:
+    """One pointer parameter of a kernel: the slice it points to and whether the kernel writes it."""
+
+    slice: BufferSlice
+    written: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelThunk:
+    """Launch `kernel` with a pointer per argument."""
+
+    name: str
+    kernel: str
+    arguments: tuple[KernelArgument, ...]
+    kind: Literal["kCustomKernel"] = "kCustomKernel"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyThunk:
+    """Copy device to device; source and destination have the same size."""
+
+    name: str
+    source: BufferSlice
+    destination: BufferSlice
+    kind: Literal["kCopy"] = "kCopy"
+
+
+@dataclass(frozen=True, slots=True)
+class MemsetThunk:
+    """Fill with a 32-bit value; the size is a multiple of 4 bytes. `kind` says what the value is."""
+
+    name: str
+    destination: BufferSlice
+    value: int
+    kind: Literal["kMemzero", "kMemset32BitValue", "kReplicaId", "kPartitionId"] = "kMemset32BitValue"
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """Order by keys of type `dtype`: the elements of operand `operands[0]`, or what a kernel makes of several operands.
+
+    The kernel's parameters are these operands as they lie, then the keys, which lie as the first of them. Floats are in
+    XLA's TOTALORDER if `total_order`, else -0 is like 0, and NaNs come last.
+    """
+
+    operands: tuple[int, ...]
+    dtype: str
+    descending: bool
+    total_order: bool
+    kernel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SortComparator:
+    """A comparator as a kernel: arrays (a0, b0, a1, b1, ..) of `pairs` elements each to as many pred."""
+
+    kernel: str
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class SortThunk:
+    """Sort the operands together along a dimension; always stable. `order` lists keys, the first decides first."""
+
+    name: str
+    operands: tuple[ArraySpec, ...]
+    results: tuple[ArraySpec, ...]
+    dim: int
+    order: tuple[SortKey, ...] | SortComparator
+    kind: Literal["kCustomKernel", "kCustomCall"] = "kCustomKernel"
+
+
+@dataclass(frozen=True, slots=True)
+class RngStateThunk:
+    """Hand out a 128-bit counter as two u64, low half first, and advance it by `delta`; each instruction has its own."""
+
+    name: str
+    result: BufferSlice
+    delta: int
+    kind: Literal["kCustomKernel"] = "kCustomKernel"
+
+
+@dataclass(frozen=True, slots=True)
+class RngSeedThunk:
+    """Write the run's seed."""
+
+    name: str
+    result: ArraySpec
+    kind: Literal["kRngSeed"] = "kRngSeed"
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCallThunk:
+    """Call the function that is registered for `target`; `config` is the text of the call's backend_config."""
+
+    name: str
+    target: str
+    operands: tuple[ArrayTree, ...]
+    result: ArrayTree
+    config: str = ""
+    kind: Literal["kCustomCall"] = "kCustomCall"
+
+
+@dataclass(frozen=True, slots=True)
+class InfeedThunk:
+    """Take the next entry of the queue that the host fills."""
+
+    name: str
+    result: ArrayTree
+    kind: Literal["kInfeed"] = "kInfeed"
+
+
+@dataclass(frozen=True, slots=True)
+class OutfeedThunk:
+    """Hand data to the host."""
+
+    name: str
+    source: ArrayTree
+    kind: Literal["kOutfeed"] = "kOutfeed"
+
+
+@dataclass(frozen=True, slots=True)
+class SendThunk:
+    """Post a message on a channel, to the host or to the device itself."""
+
+    name: str
+    channel: int
+    is_host_transfer: bool
+    source: ArrayTree
+    kind: Literal["kSend", "kHostSend"] = "kSend"
+
+
+@dataclass(frozen=True, slots=True)
+class RecvThunk:
+    """Take the message that waits on a channel."""
+
+    name: str
+    channel: int
+    result: ArrayTree
+    kind: Literal["kRecv"] = "kRecv"
+
+
+@dataclass(frozen=True, slots=True)
+class SequentialThunk:
+    """The body of a call."""
+
+    name: str
+    thunks: tuple[Thunk, ...]
+    kind: Literal["kSequential"] = "kSequential"
+
+
+@dataclass(frozen=True, slots=True)
+class WhileThunk:
+    """Run `body` while `condition` leaves a byte other than 0 in `predicate`; with a trip count, so many times unasked."""
+
+    name: str
+    predicate: BufferSlice
+    condition: tuple[Thunk, ...]
+    body: tuple[Thunk, ...]
+    trip_count: int | None = None
+    kind: Literal["kWhile"] = "kWhile"
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionalThunk:
+    """Run one branch. A pred selector chooses branch 0 for true; of a number out of range becomes the last branch's."""
+
+    name: str
+    selector: BufferSlice
+    is_predicate: bool
+    branches: tuple[tuple[Thunk, ...], ...]
+    kind: Literal["kConditional"] = "kConditional"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBufferThunk:
+    """Thunks that are recorded once and replayed."""
+
+    name: str
+    thunks: tuple[Thunk, ...]
+    kind: Literal["kCommandBuffer"] = "kCommandBuffer"
+
+
+Thunk: TypeAlias = (
+    KernelThunk
+    | CopyThunk
+    | MemsetThunk
+    | LibraryThunk
+    | SortThunk
+    | RngStateThunk
+    | RngSeedThunk
+    | CustomCallThunk
+    | InfeedThunk
+    | OutfeedThunk
+    | SendThunk
+    | RecvThunk
+    | SequentialThunk
+    | WhileThunk
+    | ConditionalThunk
+    | CommandBufferThunk
+)
+
+
+def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
+    """Return the sequences inside a thunk, in the order in which XLA prints them."""
+    match thunk:
+        case WhileThunk():
+            return thunk.condition, thunk.body
+        case ConditionalThunk():
+            return thunk.branches
+        case SequentialThunk() | CommandBufferThunk():
+            return (thunk.thunks,)
+        case _:
+            return ()

@@ -1,0 +1,182 @@
+"""The thunks of one run on a device: kernels and copies there, library work by numpy on copies of the arrays."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hlo_run import custom_calls
+from hlo_run.artifact import (
+    ArraySpec,
+    ArrayTree,
+    BufferSlice,
+    CommandBufferThunk,
+    ConditionalThunk,
+    CopyThunk,
+    CustomCallThunk,
+    Executable,
+    InfeedThunk,
+    Kernel,
+    KernelThunk,
+    MemsetThunk,
+    OutfeedThunk,
+    RecvThunk,
+    RngSeedThunk,
+    RngStateThunk,
+    SendThunk,
+    SequentialThunk,
+    Thunk,
+    WhileThunk,
+    tree_slices,
+)
+from hlo_run.backends.library.arrays import LibraryCall, empty, store, view
+from hlo_run.backends.library.calls import library_call
+from hlo_run.backends.library.results import checked_leaves
+from hlo_run.backends.literals import Bytes
+from hlo_run.errors import DeviceError
+from hlo_run.hlo.dtype import DTYPES
+
+_INITIAL_COUNTER = 0x7012395
+
+
+class CudaRun:
+    """Runs thunks in order on the default stream; `function` loads a kernel."""
+
+    def __init__(
+        self, driver: Any, executable: Executable, memory: Sequence[Any], function: Callable[[Kernel], Any], seed: int
+    ) -> None:
+        self._driver, self._executable, self._memory, self._function, self._seed = driver, executable, memory, function, seed
+        self._counters: dict[str, int] = {}
+        self._messages: dict[int, deque[list[Bytes]]] = {}
+
+    def run(self) -> None:
+        """Run the executable's thunks; what the device does may end later."""
+        self._sequence(self._executable.thunks)
+
+    def _sequence(self, thunks: Sequence[Thunk]) -> None:
+        for thunk in thunks:
+            self._thunk(thunk)
+
+    def _thunk(self, thunk: Thunk) -> None:
+        match thunk:
+            case KernelThunk():
+                pointers = [np.uint64(self._address(argument.slice)) for argument in thunk.arguments]
+                self._launch(thunk.kernel, pointers)
+            case CopyThunk():
+                if thunk.source.size_bytes:
+                    target, source = self._address(thunk.destination), self._address(thunk.source)
+                    self._driver.memcpy_dtod(target, source, thunk.source.size_bytes)
+            case MemsetThunk():
+                self._driver.memset_d32(self._address(thunk.destination), thunk.value, thunk.destination.size_bytes // 4)
+            case SequentialThunk() | CommandBufferThunk():
+                self._sequence(thunk.thunks)
+            case WhileThunk():
+                self._while(thunk)
+            case ConditionalThunk():
+                self._conditional(thunk)
+            case RngStateThunk():
+                state = self._counters.get(thunk.name, _INITIAL_COUNTER)
+                self._counters[thunk.name] = (state + thunk.delta) % (1 << 128)
+                self._write(thunk.result, np.frombuffer(state.to_bytes(16, "little"), np.uint8))
+            case RngSeedThunk():
+                seed = np.array([self._seed]).astype(DTYPES[thunk.result.dtype].numpy).view(np.uint8)
+                self._write(thunk.result.slice, np.resize(seed, thunk.result.slice.size_bytes))
+            case CustomCallThunk():
+                self._custom_call(thunk)
+            case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
+                self._transfer(thunk)
+            case _:
+                call = library_call(thunk, self._call_kernel)
+                assert call is not None, f"{thunk.kind} is run here"
+                self._library(call)
+
+    def _while(self, thunk: WhileThunk) -> None:
+        if thunk.trip_count is not None:
+            for _ in range(thunk.trip_count):
+                self._sequence(thunk.body)
+            return
+        self._sequence(thunk.condition)
+        while self._read(thunk.predicate)[0]:
+            self._sequence(thunk.body)
+            self._sequence(thunk.condition)
+
+    def _conditional(self, thunk: ConditionalThunk) -> None:
+        selector = self._read(thunk.selector)
+        if thunk.is_predicate:
+            branch = 0 if selector[0] else 1
+        else:
+            number = int(selector[:4].view(np.int32)[0])
+            branch = number if 0 <= number < len(thunk.branches) else len(thunk.branches) - 1
+        self._sequence(thunk.branches[branch])
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def _address(self, place: BufferSlice) -> int:
+        return int(self._memory[place.allocation]) + place.offset_bytes
+
+    def _read(self, place: BufferSlice) -> Bytes:
+        data = np.empty(place.size_bytes, np.uint8)
+        if place.size_bytes:
+            self._driver.memcpy_dtoh(data, self._address(place))
+        return data
+
+    def _write(self, place: BufferSlice, data: Bytes) -> None:
+        if data.size:
+            self._driver.memcpy_htod(self._address(place), np.ascontiguousarray(data))
+
+    # ---- kernels and libraries ----------------------------------------------------------------------------------
+
+    def _launch(self, name: str, pointers: Sequence[Any]) -> None:
+        kernel = self._executable.kernel(name)
+        self._function(kernel)(*pointers, grid=kernel.grid, block=kernel.block)
+
+    def _call_kernel(self, name: str, buffers: Sequence[Bytes]) -> None:
+        """Launch a kernel on copies of buffers of this process; the last one is written."""
+        blocks = [self._driver.mem_alloc(max(data.size, 4)) for data in buffers]
+        try:
+            for block, data in zip(blocks[:-1], buffers[:-1], strict=True):
+                self._driver.memcpy_htod(int(block), np.ascontiguousarray(data))
+            self._launch(name, [np.uint64(int(block)) for block in blocks])
+            self._driver.memcpy_dtoh(buffers[-1], int(blocks[-1]))
+        finally:
+            for block in blocks:
+                block.free()
+
+    def _library(self, call: LibraryCall) -> None:
+        inputs = [view(spec, self._read(spec.slice)) for spec in call.inputs]
+        outputs = [empty(spec) for spec in call.outputs]
+        call.compute(inputs, outputs)
+        for spec, array in zip(call.outputs, outputs, strict=True):
+            data = np.empty(spec.slice.size_bytes, np.uint8)
+            store(spec, data, array)
+            self._write(spec.slice, data)
+
+    def _custom_call(self, thunk: CustomCallThunk) -> None:
+        operands = [self._array(operand) for operand in thunk.operands]
+        result = custom_calls.call(thunk.target, "CUDA", operands, thunk.config, thunk.name)
+        for spec, array in checked_leaves(thunk, result):
+            data = np.empty(spec.slice.size_bytes, np.uint8)
+            store(spec, data, array)
+            self._write(spec.slice, data)
+
+    def _array(self, tree: ArrayTree) -> Any:
+        if isinstance(tree, ArraySpec):
+            return view(tree, self._read(tree.slice))
+        return tuple(self._array(part) for part in tree)
+
+    def _transfer(self, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
+        """Messages of the device to itself; there is no queue from and to the host."""
+        if isinstance(thunk, SendThunk) and not thunk.is_host_transfer:
+            sent = [self._read(piece) for piece in tree_slices(thunk.source)]
+            self._messages.setdefault(thunk.channel, deque()).append(sent)
+        elif isinstance(thunk, RecvThunk):
+            waiting = self._messages.get(thunk.channel)
+            if not waiting:
+                raise DeviceError(f"%{thunk.name} waits for ever: nothing was sent on channel {thunk.channel}")
+            for piece, data in zip(tree_slices(thunk.result), waiting.popleft(), strict=True):
+                self._write(piece, data)
+        elif isinstance(thunk, InfeedThunk):
+            raise DeviceError(f"'infeed': nobody feeds it data (%{thunk.name})", hint="make the data an entry parameter")

@@ -1,0 +1,256 @@
+"""Steps that run other steps, call registered functions, or talk to the host; and the table from thunks to steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from hlo_run import custom_calls
+from hlo_run.artifact import (
+    ArraySpec,
+    ArrayTree,
+    BufferSlice,
+    CommandBufferThunk,
+    ConditionalThunk,
+    CopyThunk,
+    CustomCallThunk,
+    InfeedThunk,
+    KernelThunk,
+    MemsetThunk,
+    OutfeedThunk,
+    RecvThunk,
+    RngSeedThunk,
+    RngStateThunk,
+    SendThunk,
+    SequentialThunk,
+    Thunk,
+    WhileThunk,
+    nested_sequences,
+    tree_slices,
+)
+from hlo_run.backends.host.machine import Machine
+from hlo_run.backends.host.steps import (
+    CopyStep,
+    FillStep,
+    KernelStep,
+    Leaf,
+    LibraryStep,
+    Step,
+    call_kernel,
+    rng_state,
+)
+from hlo_run.backends.library.arrays import store, view
+from hlo_run.backends.library.calls import library_call
+from hlo_run.backends.library.results import checked_leaves
+from hlo_run.backends.literals import Bytes, to_bytes
+from hlo_run.errors import DeviceError
+from hlo_run.hlo.dtype import DTYPES
+
+
+def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:
+    """Return a step for each thunk."""
+    return [make_step(machine, thunk) for thunk in thunks]
+
+
+def make_step(machine: Machine, thunk: Thunk) -> Step:
+    """Return the step of a thunk with those of the thunks inside it."""
+    match thunk:
+        case KernelThunk():
+            return KernelStep(machine, thunk)
+        case CopyThunk():
+            return CopyStep(machine, thunk)
+        case MemsetThunk():
+            data = np.array([thunk.value], np.uint32).view(np.uint8)
+            return FillStep(machine, thunk, thunk.destination, lambda: data)
+        case RngStateThunk():
+            return FillStep(machine, thunk, thunk.result, lambda: rng_state(machine, thunk))
+        case RngSeedThunk():
+            kind = DTYPES[thunk.result.dtype].numpy
+            return FillStep(machine, thunk, thunk.result.slice, lambda: np.array([machine.seed]).astype(kind).view(np.uint8))
+        case WhileThunk():
+            return WhileStep(machine, thunk)
+        case ConditionalThunk():
+            return ConditionalStep(machine, thunk)
+        case SequentialThunk() | CommandBufferThunk():
+            return SequenceStep(machine, thunk)
+        case CustomCallThunk():
+            return CustomCallStep(machine, thunk)
+        case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
+            return TransferStep(machine, thunk)
+        case _:
+            call = library_call(thunk, lambda name, buffers: call_kernel(machine, name, buffers))
+            assert call is not None, f"{thunk.kind} has a step"
+            return LibraryStep(machine, thunk, call)
+
+
+def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
+    """Run steps in order; looks at the clock where there is a limit."""
+    if machine.deadline is None:
+        for step in steps:
+            step.run()
+        return
+    for step in steps:
+        machine.check_time(step.thunk.name)
+        step.run()
+
+
+def every_step(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield all steps, those inside others too."""
+    for step in steps:
+        yield step
+        yield from every_step(step.inner())
+
+
+class _Nested:
+    """Steps inside a step."""
+
+    def __init__(self, machine: Machine, thunk: Thunk, places: tuple[BufferSlice, ...]) -> None:
+        self.thunk = thunk
+        self.slices = places
+        self._machine = machine
+        self._sequences = [make_steps(machine, thunks) for thunks in nested_sequences(thunk)]
+
+    def inner(self) -> Iterator[Step]:
+        """Yield the steps inside this one."""
+        for steps in self._sequences:
+            yield from steps
+
+    def bind(self) -> None:
+        """Take the place of what decides."""
+
+
+class SequenceStep(_Nested):
+    """Run steps one after the other: the body of a call, or commands that are replayed."""
+
+    def __init__(self, machine: Machine, thunk: SequentialThunk | CommandBufferThunk) -> None:
+        super().__init__(machine, thunk, ())
+
+    def run(self) -> None:
+        run_steps(self._machine, self._sequences[0])
+
+
+class WhileStep(_Nested):
+    """Run the body so many times as is known, or while the condition says so."""
+
+    def __init__(self, machine: Machine, thunk: WhileThunk) -> None:
+        super().__init__(machine, thunk, (thunk.predicate,))
+        self._trip_count = thunk.trip_count
+
+    def bind(self) -> None:
+        self._predicate = self._machine.read(self.slices[0])
+
+    def run(self) -> None:
+        machine, (condition, body) = self._machine, self._sequences
+        if self._trip_count is not None:
+            for _ in range(self._trip_count):
+                run_steps(machine, body)
+            return
+        run_steps(machine, condition)
+        while self._predicate[0]:
+            run_steps(machine, body)
+            run_steps(machine, condition)
+            machine.check_time(self.thunk.name)
+
+
+class ConditionalStep(_Nested):
+    """Run the branch that the selector names."""
+
+    def __init__(self, machine: Machine, thunk: ConditionalThunk) -> None:
+        super().__init__(machine, thunk, (thunk.selector,))
+        self._is_predicate = thunk.is_predicate
+
+    def bind(self) -> None:
+        self._selector = self._machine.read(self.slices[0])
+
+    def run(self) -> None:
+        if self._is_predicate:
+            branch = 0 if self._selector[0] else 1
+        else:
+            number = int(self._selector[:4].view(np.int32)[0])
+            branch = number if 0 <= number < len(self._sequences) else len(self._sequences) - 1
+        run_steps(self._machine, self._sequences[branch])
+
+
+class CustomCallStep(Leaf):
+    """Call the function that somebody registered."""
+
+    def __init__(self, machine: Machine, thunk: CustomCallThunk) -> None:
+        self.thunk = thunk
+        self.slices = (*tree_slices(thunk.operands), *tree_slices(thunk.result))
+        self._machine = machine
+        self._call = thunk
+
+    def bind(self) -> None:
+        """Nothing stays from one run to the next: the function may keep what it gets."""
+
+    def run(self) -> None:
+        thunk = self._call
+        operands = [self._array(operand) for operand in thunk.operands]
+        result = custom_calls.call(thunk.target, "Host", operands, thunk.config, thunk.name)
+        for spec, array in checked_leaves(thunk, result):
+            store(spec, self._machine.read(spec.slice), array)
+            self._machine.mark_written(spec.slice)
+
+    def _array(self, tree: ArrayTree) -> Any:
+        if isinstance(tree, ArraySpec):
+            array = view(tree, self._machine.read(tree.slice)).copy()
+            return array
+        return tuple(self._array(part) for part in tree)
+
+
+class TransferStep(Leaf):
+    """Infeed, outfeed, and messages that the device sends to itself or to the host."""
+
+    def __init__(self, machine: Machine, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
+        self.thunk = thunk
+        self._tree = thunk.result if isinstance(thunk, InfeedThunk | RecvThunk) else thunk.source
+        self.slices = tuple(tree_slices(self._tree))
+        self._machine = machine
+
+    def bind(self) -> None:
+        """The places are looked up when the step runs."""
+
+    def run(self) -> None:
+        machine = self._machine
+        match self.thunk:
+            case InfeedThunk():
+                self._write(self._next_of_infeed())
+            case OutfeedThunk():
+                machine.outfeed.append(self._literal(self._tree))
+            case SendThunk(is_host_transfer=False, channel=channel):
+                sent = [machine.read(piece).copy() for piece in self.slices]
+                machine.messages.setdefault(channel, deque()).append(sent)
+            case SendThunk():
+                pass  # nobody asks for what the host gets
+            case RecvThunk(channel=channel):
+                waiting = machine.messages.get(channel)
+                if not waiting:
+                    raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
+                self._write(waiting.popleft())
+
+    def _next_of_infeed(self) -> list[Bytes]:
+        if not self._machine.infeed:
+            raise DeviceError(f"'infeed': nobody feeds it data (%{self.thunk.name})", hint="make the data an entry parameter")
+        return list(_bytes_of(self._tree, self._machine.infeed.popleft()))
+
+    def _write(self, data: Sequence[Bytes]) -> None:
+        for piece, part in zip(self.slices, data, strict=True):
+            self._machine.read(piece)[: part.size] = part
+            self._machine.mark_written(piece)
+
+    def _literal(self, tree: ArrayTree) -> Any:
+        if isinstance(tree, ArraySpec):
+            return view(tree, self._machine.read(tree.slice)).copy()
+        return tuple(self._literal(part) for part in tree)
+
+
+def _bytes_of(tree: ArrayTree, value: Any) -> Iterator[Bytes]:
+    if isinstance(tree, ArraySpec):
+        yield to_bytes(np.ascontiguousarray(value, DTYPES[tree.dtype].numpy), tree.dtype, tree.minor_to_major)
+        return
+    assert isinstance(value, tuple), "infeed data has the shape of the instruction"
+    for part, element in zip(tree, cast("tuple[Any, ...]", value), strict=True):
+        yield from _bytes_of(part, element)

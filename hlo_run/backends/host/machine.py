@@ -1,0 +1,221 @@
+"""What the steps of one executable work on: the memory of its allocations, loaded kernels, queues, counters."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices
+from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
+from hlo_run.backends.host.program import numbered_variables
+from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.host.variables import variable_regions
+from hlo_run.backends.literals import Bytes, Literal
+from hlo_run.backends.transfer import constant_bytes, parameter_bytes
+from hlo_run.errors import DeviceError
+
+_ALIGNMENT_BYTES = 256
+
+
+class Launcher(Protocol):
+    """Runs kernels."""
+
+    def graph(self, kernel: Kernel) -> KernelGraph:
+        """Return a kernel's graph."""
+        ...
+
+    def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
+        """Run one launch."""
+        ...
+
+
+@dataclass(slots=True)
+class LoadedKernel:
+    """A kernel and the memory of its module's variables, which lives as long as a run."""
+
+    graph: KernelGraph
+    kernel: Kernel
+    source_lines: list[str]
+    variables: dict[int, Region]
+
+
+class Machine:
+    """The memory of an executable's allocations from run to run, and what a run leaves besides.
+
+    Temporaries and constants stay where they are. A parameter that nothing writes is the caller's array itself, and results
+    are handed out, so both may move from one run to the next: `place` says which allocations did.
+    """
+
+    def __init__(self, launcher: Launcher, executable: Executable, checks: frozenset[str]) -> None:
+        self.launcher = launcher
+        self.executable = executable
+        self.checks = checks
+        self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
+        self.written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
+        self.statistics: list[KernelStatistics] = []
+        self.deadline: float | None = None
+        self.seed = 0
+        self.infeed: deque[Literal] = deque()
+        self.outfeed: list[Literal] = []
+        self.messages: dict[int, deque[list[Bytes]]] = {}
+        self.counters: dict[str, int] = {}
+        self._results = frozenset(piece.allocation for piece in tree_slices(executable.result))
+        # The caller's arrays stay as they are, and no result shares memory with them.
+        self._own = self._results | {piece.allocation for thunk in executable.thunks for piece in accesses(thunk).writes}
+        self._kernels: dict[str, LoadedKernel] = {}
+        self._kernel_by_name = {kernel.name: kernel for kernel in executable.kernels}
+        self._ours: set[int] = set()
+        self._is_first = True
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def place(self, arguments: Sequence[Literal]) -> set[int]:
+        """Bring the arguments to their allocations and return those that lie elsewhere than before."""
+        given: dict[int, list[tuple[BufferSlice, Bytes]]] = {}
+        for piece, data in parameter_bytes(self.executable, arguments):
+            given.setdefault(piece.allocation, []).append((piece, data))
+        whole = self._is_first or "init" in self.checks
+        if whole:
+            for piece, data in constant_bytes(self.executable):
+                given.setdefault(piece.allocation, []).append((piece, data))
+        moved: set[int] = set()
+        for allocation in self.executable.allocations:
+            values = given.get(allocation.index, [])
+            if whole or values or self.memory[allocation.index].size < allocation.size_bytes:
+                before = self.memory[allocation.index]
+                self.memory[allocation.index] = self._fill(allocation, values)
+                if self.memory[allocation.index] is not before:
+                    moved.add(allocation.index)
+        self._is_first = False
+        return moved
+
+    def _fill(self, allocation: BufferAllocation, given: list[tuple[BufferSlice, Bytes]]) -> Bytes:
+        if len(given) == 1 and allocation.index not in self._own:
+            piece, data = given[0]
+            fills = piece.offset_bytes == 0 and data.size == allocation.size_bytes
+            if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
+                self._ours.discard(allocation.index)
+                return data  # nothing writes here: no copy is needed
+        memory = self.memory[allocation.index]
+        if "init" in self.checks or memory.size < allocation.size_bytes or allocation.index not in self._ours:
+            memory = self._allocate(allocation)
+            self._ours.add(allocation.index)
+        for piece, data in given:
+            memory[piece.offset_bytes : piece.offset_bytes + data.size] = data
+        if "init" in self.checks:
+            written = self.written[allocation.index] = np.zeros(memory.size, np.bool_)
+            for piece, data in given:
+                written[piece.offset_bytes : piece.offset_bytes + data.size] = True
+        return memory
+
+    def _allocate(self, allocation: BufferAllocation) -> Bytes:
+        """Return memory, which a first run finds poisoned, so that a forgotten element does not pass by luck."""
+        size = -(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        try:
+            return poisoned(size) if self._is_first or "init" in self.checks else np.empty(size, np.uint8)
+        except MemoryError as error:
+            raise DeviceError(f"no memory for allocation {allocation.index} of {allocation.size_bytes} bytes") from error
+
+    def read(self, piece: BufferSlice) -> Bytes:
+        """Return the bytes of a slice, not a copy."""
+        return self.memory[piece.allocation][piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
+
+    def release_results(self) -> None:
+        """Let go of what the result lies in; the next run makes new memory for it."""
+        for number in self._results:
+            self.memory[number] = np.empty(0, np.uint8)
+
+    def start(self, deadline: float | None, seed: int) -> None:
+        """Begin a run."""
+        self.deadline, self.seed = deadline, seed
+        self.statistics = []
+        self.outfeed = []
+        self.messages = {}
+        self.counters = {}
+
+    def check_time(self, name: str) -> None:
+        """Raise a DeviceError if the run's time is over before the thunk `name`."""
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise DeviceError(f"the run ran out of time before thunk '{name}'")
+
+    # ---- what was written, if that is checked -----------------------------------------------------------------
+
+    def mark_written(self, piece: BufferSlice) -> None:
+        """Note that something wrote a whole slice."""
+        known = self.written.get(piece.allocation)
+        if known is not None:
+            known[piece.offset_bytes : piece.offset_bytes + piece.size_bytes] = True
+
+    def copy_written(self, source: BufferSlice, destination: BufferSlice) -> None:
+        """Note that a slice was copied, with what was never written in it."""
+        target = self.written.get(destination.allocation)
+        if target is not None:
+            known = self.written.get(source.allocation)
+            first, start = destination.offset_bytes, source.offset_bytes
+            new = True if known is None else known[start : start + source.size_bytes]
+            target[first : first + destination.size_bytes] = new
+
+    def check_result(self) -> None:
+        """Raise a DeviceError if `init` is checked and some of the result was never written."""
+        for piece in tree_slices(self.executable.result):
+            written = self.written.get(piece.allocation)
+            part = np.ones(1, np.bool_) if written is None else written[piece.offset_bytes :][: piece.size_bytes]
+            if not part.all():
+                missing = int(np.count_nonzero(~part))
+                first = int(np.argmin(part))
+                message = f"uninitialised result: nothing has written byte {first} of an array of {piece.size_bytes}"
+                raise DeviceError(message, notes=(f"{missing} of its bytes are missing",))
+
+    # ---- kernels ------------------------------------------------------------------------------------------------
+
+    def load(self, name: str) -> LoadedKernel:
+        """Return a kernel, loaded when it is first asked for."""
+        loaded = self._kernels.get(name)
+        if loaded is None:
+            kernel = self._kernel_by_name[name]
+            graph = self.launcher.graph(kernel)
+            variables = variable_regions(numbered_variables(graph))
+            loaded = self._kernels[name] = LoadedKernel(graph, kernel, kernel.ptx.split("\n"), variables)
+        return loaded
+
+    def forget_variables(self) -> set[str]:
+        """Give writable variables of kernels their first values again; return the names of these kernels."""
+        changed: set[str] = set()
+        for name, loaded in self._kernels.items():
+            if any(region.writable for region in loaded.variables.values()):
+                loaded.variables = variable_regions(numbered_variables(loaded.graph))
+                changed.add(name)
+        return changed
+
+
+def argument_region(number: int, piece: BufferSlice, data: Bytes, writable: bool, written: NDArray[np.bool_] | None) -> Region:
+    """Return the region of a kernel's argument.
+
+    Each argument has a number of its own: a pointer that leaves its slice is seen even inside the allocation.
+    """
+    end = piece.offset_bytes + piece.size_bytes
+    region = Region(
+        f"argument {number} (allocation {piece.allocation})",
+        "global",
+        data,
+        piece.offset_bytes,
+        end,
+        writable=writable,
+        written=written,
+    )
+    if written is not None:
+        written[end : region.word_high] = True  # the last word of packed data is read whole
+    return region
+
+
+def pointer(number: int, offset_bytes: int) -> NDArray[np.uint64]:
+    """Return the address of an argument, as a launch takes it."""
+    return np.full((1, 1), ((number + 1) << NUMBER_SHIFT) + offset_bytes, np.uint64)

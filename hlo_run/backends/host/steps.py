@@ -1,0 +1,189 @@
+"""One step per thunk: bound to memory once, then run as often as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import (
+    ArraySpec,
+    BufferSlice,
+    CopyThunk,
+    KernelThunk,
+    MemsetThunk,
+    RngSeedThunk,
+    RngStateThunk,
+    Thunk,
+)
+from hlo_run.backends.host.checks import make_observer
+from hlo_run.backends.host.emulator import check_launch
+from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.machine import Machine, argument_region, pointer
+from hlo_run.backends.host.memory import Region
+from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.library.arrays import Array, LibraryCall, empty, is_viewable, store, view
+from hlo_run.backends.literals import Bytes
+
+_INITIAL_COUNTER = 0x7012395
+
+
+class Step(Protocol):
+    """What one thunk does. `bind` is called before the first run, and when one of `slices` has moved."""
+
+    @property
+    def thunk(self) -> Thunk: ...
+
+    @property
+    def slices(self) -> tuple[BufferSlice, ...]: ...
+
+    def inner(self) -> Iterator[Step]:
+        """Yield the steps inside this one."""
+        ...
+
+    def bind(self) -> None: ...
+
+    def run(self) -> None: ...
+
+
+class Leaf:
+    """A step with no other inside."""
+
+    def inner(self) -> Iterator[Step]:
+        """Yield nothing."""
+        return iter(())
+
+
+class KernelStep(Leaf):
+    """Launch a kernel."""
+
+    def __init__(self, machine: Machine, thunk: KernelThunk) -> None:
+        self.thunk = thunk
+        self.slices = tuple(argument.slice for argument in thunk.arguments)
+        self._machine = machine
+        self._launch: Launch | None = None
+
+    def bind(self) -> None:
+        machine = self._machine
+        loaded = machine.load(self.thunk.kernel)
+        regions: dict[int, Region] = {}
+        parameters: list[NDArray[np.uint64]] = []
+        for number, argument in enumerate(self.thunk.arguments):
+            piece = argument.slice
+            data, written = machine.memory[piece.allocation], machine.written.get(piece.allocation)
+            regions[number + 1] = argument_region(number, piece, data, argument.written, written)
+            parameters.append(pointer(number, piece.offset_bytes))
+        self._launch = Launch(loaded.kernel, loaded.source_lines, {**regions, **loaded.variables}, parameters)
+        check_launch(loaded.graph, self._launch)
+        self._graph = loaded.graph
+
+    def run(self) -> None:
+        machine, launch = self._machine, self._launch
+        assert launch is not None, "it is bound"
+        if machine.checks:
+            statistics = KernelStatistics(launch.kernel.name)
+            launch.observer = make_observer(machine.checks, self._graph, statistics)
+            if "statistics" in machine.checks:
+                machine.statistics.append(statistics)
+        machine.launcher.launch(self._graph, launch, machine.deadline)
+
+
+class CopyStep(Leaf):
+    """Copy bytes."""
+
+    def __init__(self, machine: Machine, thunk: CopyThunk) -> None:
+        self.thunk = thunk
+        self.slices = (thunk.source, thunk.destination)
+        self._machine = machine
+
+    def bind(self) -> None:
+        self._source, self._destination = (self._machine.read(piece) for piece in self.slices)
+
+    def run(self) -> None:
+        self._destination[:] = self._source
+        self._machine.copy_written(self.thunk.source, self.thunk.destination)
+
+
+class FillStep(Leaf):
+    """Write some bytes that are known when the step runs."""
+
+    def __init__(
+        self, machine: Machine, thunk: MemsetThunk | RngStateThunk | RngSeedThunk, place: BufferSlice, data: Callable[[], Bytes]
+    ) -> None:
+        self.thunk = thunk
+        self.slices = (place,)
+        self._machine = machine
+        self._data = data
+
+    def bind(self) -> None:
+        self._target = self._machine.read(self.slices[0])
+
+    def run(self) -> None:
+        data = self._data()
+        self._target[:] = np.resize(data, self._target.size)
+        self._machine.mark_written(self.slices[0])
+
+
+class LibraryStep(Leaf):
+    """Call numpy on views of the buffers."""
+
+    def __init__(self, machine: Machine, thunk: Thunk, call: LibraryCall) -> None:
+        self.thunk = thunk
+        self.slices = tuple(spec.slice for spec in (*call.inputs, *call.outputs))
+        self._machine = machine
+        self._call = call
+        self._inputs: list[Array | None] = []
+        self._outputs: list[Array | None] = []
+
+    def bind(self) -> None:
+        self._inputs = [self._view(spec) for spec in self._call.inputs]
+        self._outputs = [self._view(spec) for spec in self._call.outputs]
+
+    def _view(self, spec: ArraySpec) -> Array | None:
+        return view(spec, self._machine.read(spec.slice)) if is_viewable(spec) else None
+
+    def run(self) -> None:
+        machine, call = self._machine, self._call
+        inputs = [
+            view(spec, machine.read(spec.slice)) if seen is None else seen
+            for spec, seen in zip(call.inputs, self._inputs, strict=True)
+        ]
+        outputs = [empty(spec) if seen is None else seen for spec, seen in zip(call.outputs, self._outputs, strict=True)]
+        call.compute(inputs, outputs)
+        for spec, array, seen in zip(call.outputs, outputs, self._outputs, strict=True):
+            if seen is None:
+                store(spec, machine.read(spec.slice), array)
+            machine.mark_written(spec.slice)
+
+
+def call_kernel(machine: Machine, name: str, buffers: Sequence[Bytes]) -> None:
+    """Launch a kernel on buffers that are no allocations; the last one is written."""
+    loaded = machine.load(name)
+    regions: dict[int, Region] = {}
+    for number, data in enumerate(buffers):
+        piece = BufferSlice(number, 0, data.size)
+        padded = data if data.size % 4 == 0 and data.ctypes.data % 16 == 0 else _padded(data)
+        regions[number + 1] = argument_region(number, piece, padded, number == len(buffers) - 1, None)
+    parameters = [pointer(number, 0) for number in range(len(buffers))]
+    launch = Launch(loaded.kernel, loaded.source_lines, {**regions, **loaded.variables}, parameters)
+    check_launch(loaded.graph, launch)
+    machine.launcher.launch(loaded.graph, launch, machine.deadline)
+    written = regions[len(buffers)].data
+    if written is not buffers[-1]:
+        buffers[-1][:] = written[: buffers[-1].size]
+
+
+def _padded(data: Bytes) -> Bytes:
+    """Return a copy that ends with a whole word."""
+    copy = np.zeros(-(-data.size // 16) * 16, np.uint8)
+    copy[: data.size] = data
+    return copy
+
+
+def rng_state(machine: Machine, thunk: RngStateThunk) -> Bytes:
+    """Return the counter of an instruction and advance it."""
+    state = machine.counters.get(thunk.name, _INITIAL_COUNTER)
+    machine.counters[thunk.name] = (state + thunk.delta) % (1 << 128)
+    return np.frombuffer(state.to_bytes(16, "little"), np.uint8)

@@ -1,0 +1,56 @@
+"""Arrays of an executable as numpy sees them: views of a buffer where the bytes allow it, else copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import ArraySpec, ArrayTree
+from hlo_run.backends.literals import Bytes, from_bytes, to_bytes
+from hlo_run.hlo.dtype import DTYPES
+
+Array: TypeAlias = "NDArray[Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """What to read, what to write, and the function from the first arrays to the second, which it fills."""
+
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+    compute: Callable[[Sequence[Array], Sequence[Array]], None]
+
+
+def is_viewable(spec: ArraySpec) -> bool:
+    """True if numpy can see the array in its buffer: a pred may hold any byte, and small types are packed."""
+    record = DTYPES[spec.dtype]
+    return record.bits >= 8 and record.kind != "pred"
+
+
+def view(spec: ArraySpec, data: Bytes) -> Array:
+    """Return the array in logical order; it shares memory with `data`, its buffer, if it is viewable."""
+    return from_bytes(data, spec.dtype, spec.dims, spec.minor_to_major)
+
+
+def store(spec: ArraySpec, data: Bytes, array: Array) -> None:
+    """Write an array that is not viewable into its buffer."""
+    packed = to_bytes(np.ascontiguousarray(array), spec.dtype, spec.minor_to_major)
+    data[: packed.size] = packed
+
+
+def empty(spec: ArraySpec) -> Array:
+    """Return an array for a result that cannot be written in place."""
+    return np.empty(spec.dims, DTYPES[spec.dtype].numpy)
+
+
+def tree_leaves(tree: ArrayTree) -> Iterator[ArraySpec]:
+    """Yield the arrays of a tree, depth first."""
+    if isinstance(tree, ArraySpec):
+        yield tree
+        return
+    for part in tree:
+        yield from tree_leaves(part)

@@ -1,0 +1,114 @@
+"""Products of matrices by numpy's BLAS, spread over the processor's cores by threads of ours.
+
+OpenBLAS' own threads spin while they wait, which costs more than it gains where other work wants the cores: `calm_blas`
+leaves it one thread, and large products are cut into parts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+import os
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hlo_run.backends.library.arrays import Array
+
+_WORTH_A_THREAD = 8_000_000
+"""Multiplications from which a second core begins early enough to help."""
+_guard = threading.Lock()
+_depth = 0
+_before = 1
+
+
+def multiply(left: Array, right: Array, out: Array) -> None:
+    """Write left[.., m, k] . right[.., k, n] to `out`; all have as many dimensions, and may be views."""
+    work = math.prod(out.shape) * left.shape[-1]
+    cores = os.cpu_count() or 1
+    if work < 2 * _WORTH_A_THREAD or cores == 1:
+        np.matmul(left, right, out=out)
+        return
+    parts = min(cores, work // _WORTH_A_THREAD)
+    axis = max(range(-out.ndim, 0), key=lambda a: (out.shape[a] >= parts, a == -out.ndim, out.shape[a]))
+    in_parts(lambda piece: _multiply_piece(left, right, out, axis, piece), out.shape[axis], parts)
+
+
+def _multiply_piece(left: Array, right: Array, out: Array, axis: int, piece: slice) -> None:
+    where: tuple[Any, ...] = (..., piece, *(slice(None),) * (-axis - 1))
+    one = left if axis == -1 else left[where]
+    two = right if axis == -2 else right[where]
+    with np.errstate(all="ignore"):  # numpy keeps them per thread
+        np.matmul(one, two, out=out[where])
+
+
+def in_parts(work: Callable[[slice], None], count: int, parts: int) -> None:
+    """Call `work` with ranges that cover `count`, side by side; the first error is raised when all are done."""
+    edges = [count * number // parts for number in range(parts + 1)]
+    pieces = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
+    waiting = [_pool().submit(work, piece) for piece in pieces[1:]]
+    try:
+        work(pieces[0])
+    finally:
+        for other in waiting:
+            other.exception()
+    for other in waiting:
+        other.result()
+
+
+@lru_cache(maxsize=1)
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, "host-library")
+
+
+@contextmanager
+def calm_blas() -> Generator[None]:
+    """Let BLAS use the calling thread alone while this lasts; a BLAS other than OpenBLAS stays as it is."""
+    global _depth, _before
+    control = _thread_control()
+    if control is None:
+        yield
+        return
+    ask, tell = control
+    with _guard:
+        if _depth == 0:
+            _before = ask()
+            tell(1)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _guard:
+            _depth -= 1
+            if _depth == 0:
+                tell(_before)
+
+
+@lru_cache(maxsize=1)
+def _thread_control() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """Return how to ask for and tell the number of OpenBLAS' threads, if it is OpenBLAS that numpy is linked to."""
+    try:
+        extension: Any = importlib.import_module("numpy._core._multiarray_umath")
+        library = ctypes.CDLL(extension.__file__)
+    except (ImportError, OSError):
+        return None
+    for spelling in ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):
+        ask: Any = getattr(library, spelling.format("get"), None)
+        tell: Any = getattr(library, spelling.format("set"), None)
+        if ask is not None and tell is not None:
+            return ask, tell
+    return None
+
+
+def merged(array: Array, *groups: Sequence[int]) -> Array:
+    """Return `array` with each group of dimensions as one, in the order given; a view where the strides allow it."""
+    order = [dim for group in groups for dim in group]
+    sizes = [math.prod(array.shape[dim] for dim in group) for group in groups]
+    return array.transpose(order).reshape(sizes)

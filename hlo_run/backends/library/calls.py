@@ -1,0 +1,40 @@
+"""Which function of numpy's stands for which thunk."""
+
+from __future__ import annotations
+
+from hlo_run.artifact import (
+    CholeskyThunk,
+    ConvolutionThunk,
+    FftThunk,
+    GemmThunk,
+    SelectKThunk,
+    SortThunk,
+    Thunk,
+    TriangularSolveThunk,
+)
+from hlo_run.backends.library.arrays import LibraryCall
+from hlo_run.backends.library.convolution import convolution_call
+from hlo_run.backends.library.gemm import gemm_call
+from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
+from hlo_run.backends.library.sort import KernelCaller, select_k_call, sort_call
+
+
+def library_call(thunk: Thunk, call_kernel: KernelCaller) -> LibraryCall | None:
+    """Return the library's call for a thunk, if it is one."""
+    match thunk:
+        case GemmThunk():
+            return gemm_call(thunk)
+        case ConvolutionThunk():
+            return convolution_call(thunk)
+        case FftThunk():
+            return fft_call(thunk)
+        case CholeskyThunk():
+            return cholesky_call(thunk)
+        case TriangularSolveThunk():
+            return triangular_solve_call(thunk)
+        case SelectKThunk():
+            return select_k_call(thunk)
+        case SortThunk():
+            return sort_call(thunk, call_kernel)
+        case _:
+            return None

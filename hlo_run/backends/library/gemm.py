@@ -1,0 +1,132 @@
+"""`GemmThunk`: products of matrices with what cuBLAS does besides (alpha, beta, bias, activation)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hlo_run.artifact import ArraySpec, GemmThunk
+from hlo_run.backends.library.arrays import Array, LibraryCall
+from hlo_run.backends.library.blas import merged, multiply
+from hlo_run.hlo.dtype import DTYPES, DType
+
+_EXACT_IN_F32 = 24
+_EXACT_IN_F64 = 53
+
+
+def gemm_call(thunk: GemmThunk) -> LibraryCall:
+    """Return the call of a product; everything that depends on shapes alone is found here, once."""
+    optional = [spec for spec in (thunk.addend, thunk.bias) if spec is not None]
+    inputs = (thunk.lhs, thunk.rhs, *optional, *thunk.scales)
+    outputs = (thunk.result,) if thunk.auxiliary is None else (thunk.result, thunk.auxiliary)
+    product = _product(thunk)
+    if _is_plain(thunk):
+        return LibraryCall(inputs, outputs, lambda arrays, results: product(arrays[0], arrays[1], results[0]))
+    return LibraryCall(inputs, outputs, _with_extras(thunk, product))
+
+
+def _is_plain(thunk: GemmThunk) -> bool:
+    return (
+        thunk.alpha == (1.0, 0.0)
+        and not thunk.beta
+        and not thunk.scales
+        and thunk.epilogue == "DEFAULT"
+        and DTYPES[thunk.result.dtype].numpy == _sum_type(thunk)
+    )
+
+
+def _sum_type(thunk: GemmThunk) -> np.dtype[Any]:
+    """Return the type in which products are summed: at least f32, and for integers one that is exact."""
+    result, left, right = (DTYPES[spec.dtype] for spec in (thunk.result, thunk.lhs, thunk.rhs))
+    if result.is_complex:
+        return result.numpy
+    if left.is_float:
+        return np.dtype(np.float64 if "f64" in (result.name, left.name, right.name) else np.float32)
+    bits = left.bits + right.bits + _depth(thunk).bit_length()
+    if bits <= _EXACT_IN_F64:
+        return np.dtype(np.float32 if bits <= _EXACT_IN_F32 else np.float64)
+    return result.numpy if result.is_integer else np.dtype(np.int64)
+
+
+def _depth(thunk: GemmThunk) -> int:
+    return math.prod(thunk.lhs.dims[dim] for dim in thunk.numbers.lhs_contracting)
+
+
+def _free(spec: ArraySpec, *taken: Sequence[int]) -> list[int]:
+    used = {dim for dims in taken for dim in dims}
+    return [dim for dim in range(len(spec.dims)) if dim not in used]
+
+
+def _product(thunk: GemmThunk) -> Callable[[Array, Array, Array], None]:
+    """Return (lhs, rhs, out) -> None; `out` has the sum type and the dimensions of the result."""
+    numbers, kind = thunk.numbers, _sum_type(thunk)
+    left_free = _free(thunk.lhs, numbers.lhs_batch, numbers.lhs_contracting)
+    right_free = _free(thunk.rhs, numbers.rhs_batch, numbers.rhs_contracting)
+    batch = [thunk.lhs.dims[dim] for dim in numbers.lhs_batch]
+    rows, columns = (
+        math.prod(spec.dims[dim] for dim in free) for spec, free in ((thunk.lhs, left_free), (thunk.rhs, right_free))
+    )
+    stacked = (math.prod(batch), rows, columns)
+
+    def product(lhs: Array, rhs: Array, out: Array) -> None:
+        left = merged(lhs.astype(kind, copy=False), numbers.lhs_batch, left_free, numbers.lhs_contracting)
+        right = merged(rhs.astype(kind, copy=False), numbers.rhs_batch, numbers.rhs_contracting, right_free)
+        target = out.reshape(stacked)
+        if np.shares_memory(target, out):
+            multiply(left, right, target)
+            return
+        apart = np.empty(stacked, kind)
+        multiply(left, right, apart)
+        out[...] = apart.reshape(out.shape)
+
+    return product
+
+
+def _with_extras(
+    thunk: GemmThunk, product: Callable[[Array, Array, Array], None]
+) -> Callable[[Sequence[Array], Sequence[Array]], None]:
+    kind = _sum_type(thunk)
+    result = DTYPES[thunk.result.dtype]
+    real, imaginary = thunk.alpha
+    factor = complex(real, imaginary) if result.is_complex else real
+    has_addend, has_bias = thunk.addend is not None, thunk.bias is not None
+
+    def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
+        value: Array = np.empty(thunk.result.dims, kind)
+        product(arrays[0], arrays[1], value)
+        rest = list(arrays[2:])
+        addend = rest.pop(0) if has_addend else None
+        bias = rest.pop(0) if has_bias else None
+        if factor != 1:
+            value = value * value.dtype.type(factor)
+        for scale in rest:
+            value = value * scale.astype(value.dtype).reshape(())
+        if addend is not None and thunk.beta:
+            value = value + value.dtype.type(thunk.beta) * addend.astype(value.dtype)
+        if bias is not None:
+            value = value + bias.astype(value.dtype)
+        if len(results) > 1:
+            results[1][...] = _narrow(value, DTYPES[thunk.auxiliary.dtype] if thunk.auxiliary else result)
+        results[0][...] = _narrow(_activate(value, thunk.epilogue), result)
+
+    return compute
+
+
+def _activate(value: Array, epilogue: str) -> Array:
+    if "RELU" in epilogue:
+        return np.maximum(value, 0)
+    if "GELU" in epilogue:
+        # cuBLASLt's GELU is the one by tanh.
+        inner = math.sqrt(2 / math.pi) * (value + 0.044715 * value * value * value)
+        return (0.5 * value * (1 + np.tanh(inner))).astype(value.dtype)
+    return value
+
+
+def _narrow(value: Array, dtype: DType) -> Array:
+    """Round to the result's type; sums of integers in a float are exact, and wrap where they are too large."""
+    if dtype.is_integer and value.dtype.kind == "f":
+        return value.astype(np.int64).astype(dtype.numpy)
+    return value.astype(dtype.numpy)

@@ -1,0 +1,99 @@
+"""Functions that custom calls run: `@custom_call("name")` registers one, for every platform or for one of them.
+
+    @hlo_run.custom_call("scale")
+    def scale(x: np.ndarray, config: str) -> np.ndarray:
+        return x * float(config)
+
+The function gets the operands as numpy arrays in logical order (tuples as Python tuples), which it must not change, and
+returns the result the same way. With a parameter called `config` it gets the text of the call's backend_config, without the
+quotes. What it raises becomes a DeviceError that names the call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hlo_run.errors import DeviceError, HloRunError, UsageError
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+PLATFORMS = ("Host", "CUDA", "Interpreter")
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    function: Callable[..., Any]
+    takes_config: bool
+
+
+_REGISTRY: dict[tuple[str, str], _Registered] = {}
+
+
+def custom_call(target: str, platform: str = "") -> Callable[[FunctionT], FunctionT]:
+    """Return a decorator that registers a function for the custom calls of `target`; raises UsageError.
+
+    `platform` is Host, CUDA or Interpreter (the reference), in any case; empty: all of them. A later registration
+    replaces an earlier one.
+    """
+    names = {name.lower(): name for name in PLATFORMS}
+    if platform and platform.lower() not in names:
+        raise UsageError(f"unknown platform '{platform}'", hint=f"choose from {', '.join(PLATFORMS)}")
+    if not target:
+        raise UsageError("a custom call needs a name")
+
+    def register(function: FunctionT) -> FunctionT:
+        for name in PLATFORMS if not platform else (names[platform.lower()],):
+            _REGISTRY[target, name] = _Registered(function, _takes_config(function))
+        return function
+
+    return register
+
+
+def _takes_config(function: Callable[..., Any]) -> bool:
+    try:
+        return "config" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def unregister(target: str) -> None:
+    """Forget the functions of `target` on all platforms."""
+    for name in PLATFORMS:
+        _REGISTRY.pop((target, name), None)
+
+
+def is_registered(target: str, platform: str = "") -> bool:
+    """True if there is a function for `target` on the platform, or on any if none is named."""
+    return any((target, name) in _REGISTRY for name in ((platform,) if platform else PLATFORMS))
+
+
+def call(target: str, platform: str, operands: list[Any], config: str, instruction: str) -> Any:
+    """Call the function of `target`; raises DeviceError if there is none, or if it raises."""
+    registered = _REGISTRY.get((target, platform))
+    if registered is None:
+        raise DeviceError(
+            f"No registered implementation for custom call to {target} for platform {platform}",
+            hint=f'@hlo_run.custom_call("{target}") registers one; --custom_calls=FILE.py reads a file of them',
+        )
+    try:
+        if registered.takes_config:
+            return registered.function(*operands, config=config)
+        return registered.function(*operands)
+    except HloRunError:
+        raise
+    except Exception as error:  # whatever a user's function raises
+        raise DeviceError(
+            f"custom call {target} raised {type(error).__name__}: {error} (%{instruction})", notes=_last_frame(error)
+        ) from error
+
+
+def _last_frame(error: BaseException) -> tuple[str, ...]:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return ()
+    code = traceback.tb_frame.f_code
+    return (f"at {code.co_filename}:{traceback.tb_lineno}, {code.co_name}",)

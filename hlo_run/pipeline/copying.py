@@ -1,0 +1,23 @@
+"""Copies of a computation's instructions inside another one: what inlining means while a builder is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+
+def copy_into(builder: HloBuilder, source: HloComputation, arguments: Sequence[HloValue]) -> HloValue:
+    """Add copies of the instructions of `source`, its parameters being `arguments`, and return the root's.
+
+    Called computations are shared, not copied.
+    """
+    copies: dict[HloInstruction, HloValue] = {}
+    for old in source.post_order():
+        if old.opcode == "parameter":
+            copies[old] = arguments[old.attrs["parameter_number"]]
+        else:
+            copies[old] = builder.copy_of(old, [copies[operand] for operand in old.operands])
+    return copies[source.root]
