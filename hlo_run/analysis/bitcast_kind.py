@@ -23,15 +23,52 @@ def is_row_major(shape: Shape) -> bool:
 
 
 def reshape_is_bitcast(source: Shape, target: Shape) -> bool:
-    """True if a reshape between these layouts moves no byte.
-
-    Exact for row-major arrays; of other layouts it knows only those that both shapes share, so a no may be too careful.
-    """
+    """True if a reshape between these layouts moves no byte."""
     if source.element_count != target.element_count:
         return False
-    if is_row_major(source) and is_row_major(target):
+    if 0 in source.dims or (is_row_major(source) and is_row_major(target)):
         return True
-    return source.dims == target.dims and physical_dims(source) == physical_dims(target)
+    order = aligned_order(source, target.dims)
+    return order is not None and physical_dims(Shape.array(target.element_type, target.dims, order)) == physical_dims(target)
+
+
+def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the minor-to-major order in which `source` reshaped to `dims` lies as it is, None if no order does it.
+
+    There is one at most, but for dimensions of size 1, which come as far out as they can. XLA's `AlignLayouts`.
+    """
+    groups = _common_groups(source.dims, dims)
+    order = physical_dims(source)
+    place = {dim: number for number, dim in enumerate(order)}
+    starts: list[tuple[int, list[int]]] = []
+    for ours, theirs in groups:
+        # What is split or joined must lie as the logical index counts.
+        if any(place[b] != place[a] + 1 for a, b in pairwise(ours)):
+            return None
+        starts.append((place[ours[0]], theirs))
+    major_to_minor = [dim for _, theirs in sorted(starts) for dim in theirs]
+    if major_to_minor == sorted(major_to_minor):
+        return tuple(reversed(range(len(dims))))
+    ones = [dim for dim, size in enumerate(dims) if size == 1]
+    return tuple(reversed([*ones, *major_to_minor]))
+
+
+def _common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+    """Return the shortest runs of dimensions of both, without those of size 1, that have as many elements."""
+    first = [dim for dim, size in enumerate(one) if size != 1]
+    second = [dim for dim, size in enumerate(two) if size != 1]
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(first):
+        ours, theirs, left, right = [first[i]], [second[j]], one[first[i]], two[second[j]]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                ours, left, i = [*ours, first[i]], left * one[first[i]], i + 1
+            else:
+                theirs, right, j = [*theirs, second[j]], right * two[second[j]], j + 1
+        groups.append((ours, theirs))
+    return groups
 
 
 def transpose_is_bitcast(source: Shape, target: Shape, permutation: tuple[int, ...]) -> bool:

@@ -28,9 +28,9 @@ _COMBINED_WITH_ITSELF: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any
     "xor": lambda init: init ^ init,
 }
 # One block can finish an output whose inputs are no more than these.
-_MAX_ROW_SIZE = 1024 * 16
-_MAX_ROW_BATCHES = 8
-_MAX_COLUMN_SIZE = 32 * 128
+MAX_ROW_SIZE = 1024 * 16
+MAX_ROW_BATCHES = 8
+MAX_COLUMN_SIZE = 32 * 128
 # A column reduction of fewer rows than these, and of fewer columns than the second number, is as fast in a loop.
 _COLUMN_IS_ELEMENTAL = ((32, math.inf), (64, 32), (128, 8), (256, 3))
 
@@ -62,6 +62,21 @@ class ReductionDescription:
         order = tuple(kept.index(dim) for dim in source.minor_to_major if dim not in reduced)
         return Shape.array(source.element_type, tuple(source.dims[dim] for dim in kept), order)
 
+    @property
+    def is_elemental(self) -> str:
+        """Why a loop does as well, empty if it does not."""
+        _, b, c = self.dims
+        if self.is_row:
+            return f"rows of {c} elements fill no warp" if c < WARP_SIZE and WARP_SIZE % c else ""
+        is_short = any(b < rows and c < columns for rows, columns in _COLUMN_IS_ELEMENTAL)
+        return f"{c} columns of {b} elements need no shared memory" if is_short else ""
+
+    @property
+    def fits_block(self) -> bool:
+        """True if one block finishes an output, so that no two blocks meet in one (XLA's `ReductionIsRaceFree`)."""
+        a, b, c = self.dims
+        return c <= MAX_ROW_SIZE and a <= MAX_ROW_BATCHES if self.is_row else b <= MAX_COLUMN_SIZE
+
     def equivalent(self, other: ReductionDescription) -> bool:
         """True if both can be emitted with the same threads."""
         return (self.is_row, self.dims) == (other.is_row, other.dims)
@@ -76,29 +91,25 @@ def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decis
     XLA asks a reduce that is no root whether one block can finish an output, and relies on an earlier pass for roots; here
     that holds for roots too, since a module may come without that pass.
     """
-    found = _describe(instruction)
+    found = describe_reduction(instruction)
     if isinstance(found, Decision):
         return found
     a, b, c = found.dims
     if 0 in found.dims:
         return no("it reduces nothing")
-    if not _may_start_every_thread(instruction):
+    if not init_may_repeat(instruction):
         return no("its init value counts, and threads would each start with it")
-    if found.is_row:
-        if c < WARP_SIZE and WARP_SIZE % c:
-            return no(f"rows of {c} elements fill no warp")
-        if c > _MAX_ROW_SIZE or a > _MAX_ROW_BATCHES:
-            return no(f"{a} rows of {c} elements are too many for one block")
+    if reason := found.is_elemental:
+        return no(reason)
+    if found.fits_block:
         return found
-    if any(b < rows and c < columns for rows, columns in _COLUMN_IS_ELEMENTAL):
-        return no(f"{c} columns of {b} elements need no shared memory")
-    if b > _MAX_COLUMN_SIZE:
-        return no(f"columns of {b} elements are too long for one block")
-    return found
+    if found.is_row:
+        return no(f"{a} rows of {c} elements are too many for one block")
+    return no(f"columns of {b} elements are too long for one block")
 
 
-def _may_start_every_thread(instruction: HloInstruction) -> bool:
-    """False for a constant init value that counts. XLA does not ask: with one that does it gives anything."""
+def init_may_repeat(instruction: HloInstruction) -> bool:
+    """False for a constant init value that changes the result each time it counts. XLA does not ask, and gives anything then."""
     init, reducer = instruction.operands[-1], instruction.called["to_apply"][0].root
     combine = _COMBINED_WITH_ITSELF.get(reducer.opcode)
     of_parameters = all(operand.opcode == "parameter" for operand in reducer.operands)
@@ -110,7 +121,8 @@ def _may_start_every_thread(instruction: HloInstruction) -> bool:
     return bool(twice == value) or bool(value != value)  # a NaN stays one
 
 
-def _describe(instruction: HloInstruction) -> ReductionDescription | Decision:
+def describe_reduction(instruction: HloInstruction) -> ReductionDescription | Decision:
+    """Return the description of a `reduce`, or why it has none (XLA's `GetReductionKindAndContiguousComponents`)."""
     source = instruction.operands[0].shape
     reduced = set(instruction.attrs["dimensions"])
     order = list(reversed(source.minor_to_major))

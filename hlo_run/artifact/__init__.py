@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.artifact.access import Accesses, accesses, tree_slices
+from hlo_run.artifact.access import Accesses, accesses, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.artifact.executable import Executable, Kernel
 from hlo_run.artifact.library_thunks import (
@@ -81,4 +81,5 @@ __all__ = [
     "accesses",
     "nested_sequences",
     "tree_slices",
+    "used_allocations",
 ]

@@ -124,12 +124,23 @@ class Editor:
         dims[dimension] = sum(value.shape.dims[dimension] for value in values)
         return self.add("concatenate", replace(values[0].shape, dims=tuple(dims)), values, dimensions=(dimension,))
 
-    def reduce(
-        self, value: HloInstruction, init: HloInstruction, dimensions: Sequence[int], to_apply: HloComputation
-    ) -> HloInstruction:
-        dims = tuple(size for d, size in enumerate(value.shape.dims) if d not in dimensions)
-        shape = Shape.array(value.shape.element_type, dims)
-        return self.add("reduce", shape, [value, init], {"to_apply": (to_apply,)}, dimensions=tuple(dimensions))
+    def reduce_again(
+        self, reduce: HloInstruction, inputs: Sequence[HloInstruction], dimensions: Sequence[int], shapes: Sequence[Shape] = ()
+    ) -> list[HloInstruction]:
+        """Reduce other inputs as `reduce` does, with its init values; return the results, of several their elements.
+
+        Without `shapes` the results have the inputs' dimensions that stay, in the default layout.
+        """
+        kept = tuple(size for d, size in enumerate(inputs[0].shape.dims) if d not in dimensions)
+        results = list(shapes) or [Shape.array(value.shape.element_type, kept) for value in inputs]
+        shape = Shape.make_tuple(tuple(results)) if reduce.shape.is_tuple else results[0]
+        operands = (*inputs, *reduce.operands[len(inputs) :])
+        made = self.add("reduce", shape, operands, {"to_apply": reduce.called["to_apply"]}, dimensions=tuple(dimensions))
+        return [self.element(made, n) for n in range(len(inputs))] if reduce.shape.is_tuple else [made]
+
+    def joined(self, values: Sequence[HloInstruction], like: HloInstruction) -> HloInstruction:
+        """Return the values as `like` has its results: in a tuple if it is one, else the one value itself."""
+        return self.tuple(values) if like.shape.is_tuple else values[0]
 
     def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
         return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)

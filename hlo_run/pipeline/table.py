@@ -44,7 +44,20 @@ from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import Stochas
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
+from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
+from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
+from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
+from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.library.triton_fusion_inliner import TritonFusionInliner
+from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
+from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
+from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
+from hlo_run.pipeline.hlo.reductions.reduction_layout_normalizer import ReductionLayoutNormalizer
+from hlo_run.pipeline.hlo.reductions.reduction_splitter import ReductionSplitter
+from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductionRewriter
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
@@ -160,11 +173,36 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup("collective-optimizations", ()),
-    HloGroup("conv_canonicalization", ()),
+    HloGroup(
+        "conv_canonicalization",
+        (
+            HloRow("conv-rewriter", lambda c: ConvRewriter()),
+            HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+        ),
+    ),
     HloGroup("layout assignment", ()),
-    HloGroup("layout normalization", ()),
+    HloGroup(
+        "layout normalization",
+        (
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+        ),
+    ),
     HloGroup("nvptx post-layout_assignment part 1", ()),
-    HloGroup("hlo normalization", ()),
+    HloGroup(
+        "hlo normalization",
+        (
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
+            HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
+            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+            HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
+            HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
+            HloRow("reduction-dimension-grouper", lambda c: ReductionDimensionGrouper()),
+            HloRow("reduction-splitter", lambda c: ReductionSplitter()),
+            HloRow("tree-reduction-rewriter", lambda c: TreeReductionRewriter()),
+        ),
+    ),
     HloGroup(
         "post-layout_assignment",
         (
@@ -173,7 +211,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 2", ()),
+    HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
     HloGroup("dynamic-slice", ()),
     HloGroup("fusion", (HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),)),
     HloGroup("post-fusion optimization", ()),
@@ -193,6 +231,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow("triton-fusion-inliner", lambda c: TritonFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices
+from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
 from hlo_run.backends.host.control_flow import KernelGraph
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
@@ -70,6 +70,7 @@ class Machine:
         self._results = frozenset(piece.allocation for piece in tree_slices(executable.result))
         # The caller's arrays stay as they are, and no result shares memory with them.
         self._own = self._results | {piece.allocation for thunk in executable.thunks for piece in accesses(thunk).writes}
+        self._used = used_allocations(executable)
         self._kernels: dict[str, LoadedKernel] = {}
         self._kernel_by_name = {kernel.name: kernel for kernel in executable.kernels}
         self._ours: set[int] = set()
@@ -89,6 +90,8 @@ class Machine:
         moved: set[int] = set()
         for allocation in self.executable.allocations:
             values = given.get(allocation.index, [])
+            if allocation.index not in self._used:
+                continue  # the workspace of a library that is not here
             if whole or values or self.memory[allocation.index].size < allocation.size_bytes:
                 before = self.memory[allocation.index]
                 self.memory[allocation.index] = self._fill(allocation, values)
