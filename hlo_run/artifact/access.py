@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
+from hlo_run.artifact.collective_thunks import CollectiveThunk
 from hlo_run.artifact.executable import Executable
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
@@ -91,7 +92,7 @@ def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTre
             return (thunk.matrix, thunk.right), (thunk.result,)
         case SelectKThunk():
             return (thunk.source,), (thunk.values, thunk.indices)
-        case SortThunk():
+        case SortThunk() | CollectiveThunk():
             return thunk.operands, thunk.results
         case CustomCallThunk():
             return thunk.operands, (thunk.result,)

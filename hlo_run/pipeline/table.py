@@ -22,6 +22,8 @@ from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
+from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
@@ -125,6 +127,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
         ),
     ),
+    HloGroup("spmd-partitioner", (HloRow("spmd-partitioning", lambda c: SpmdPartitioning()),)),
     HloGroup(
         "sharding-removal",
         (
@@ -240,6 +243,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-scheduling-passes",
         (
+            HloGroup(
+                "async-to-sync-converter",
+                (HloRow("gpu-convert-async-collectives-to-sync", lambda c: ConvertAsyncToSync(), required=True),),
+            ),
             HloGroup("remat-pipeline", (HloRow("cse_barrier_expander", lambda c: CseBarrierExpander(), required=True),)),
             HloGroup("sanitize-constant-names", (HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),)),
         ),

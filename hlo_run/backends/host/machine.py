@@ -18,6 +18,7 @@ from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import numbered_variables
 from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.backends.host.variables import variable_regions
+from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
@@ -54,7 +55,11 @@ class Machine:
     are handed out, so both may move from one run to the next: `place` says which allocations did.
     """
 
-    def __init__(self, launcher: Launcher, executable: Executable, checks: frozenset[str]) -> None:
+    def __init__(
+        self, launcher: Launcher, executable: Executable, checks: frozenset[str], world: World | None = None, device: int = 0
+    ) -> None:
+        self.world = world or World()
+        self.device = device
         self.launcher = launcher
         self.executable = executable
         self.checks = checks
