@@ -13,6 +13,7 @@ import hlo_run
 from hlo_run import target as targets
 from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
+from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
@@ -143,9 +144,10 @@ class FileRun:
             runner = Runner(platform, interpreter.description, lambda values, seed: interpreter.run_module(module, values, seed))
             execution.run(runner, reference)
             return
-        if platform and arguments.grid.size > 1:
-            hint = f"--platform={INTERPRETER} simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
-            raise Unsupported(f"{platform} runs on one device, but the module wants {arguments.grid}", hint=hint)
+        # Passes ask the header, not the flags, for how many devices they compile.
+        for header, count in (("replica_count", options.num_replicas), ("num_partitions", options.num_partitions)):
+            if count:
+                module.attrs[header] = count
         if options.stage == FUSION_ANALYSIS:
             self._analyze_fusions(module)
             return
@@ -157,7 +159,9 @@ class FileRun:
         check_memory(executable)
         self._result.device = backend.description
         try:
-            runner = Runner(platform, backend.description, lambda values, _: backend.run(executable, values))
+            grid = arguments.grid
+            description = backend.description + (f", {grid}" if grid.size > 1 else "")
+            runner = Runner(platform, description, lambda values, seed: run_on_grid(backend, executable, values, grid, seed))
             execution.run(runner, reference)
         finally:
             if report := backend.report():

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 import hlo_run
+from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import open_backend
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
@@ -49,7 +50,9 @@ from hlo_run.pipeline.observer import Observer
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.reference.agreement import disagreements
 from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.devices import DeviceGrid
+from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.random import RandomEngine
 from hlo_run.target import preset
 
 PASSES, UNSUPPORTED = "passes", "unsupported"
@@ -181,8 +184,10 @@ def _one_line(text: str) -> str:
 def _run(file: Path, arguments: argparse.Namespace) -> str:
     """Compile, assemble, run and compare one module; returns what there is to say about success."""
     module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
-    values = make_fake_arguments(module, arguments.seed)
-    expected = evaluate(module, values)
+    grid = DeviceGrid.of(module)
+    engine = RandomEngine(arguments.seed)
+    values = grid.make_arguments(module, lambda: make_fake_arguments(module, engine))
+    expected = grid.join(Reference(module).run(grid.split(values), grid.replicas, grid.partitions))
     notes: list[str] = []
     known: dict[tuple[str, ...], Literal] = {}
     for target in arguments.targets.split(","):
@@ -214,10 +219,10 @@ def _run_for(
     key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)
     if key not in known:
         check_memory(executable)
-        known[key] = open_backend("Host", options).run(executable, values)
+        known[key] = run_on_grid(open_backend("Host", options), executable, values, DeviceGrid.of(module))
         if both:
             options = Options(host_engine="jit", xla_gpu_deterministic_ops=True)
-            _same_bits(known[key], open_backend("Host", options).run(executable, values))
+            _same_bits(known[key], run_on_grid(open_backend("Host", options), executable, values, DeviceGrid.of(module)))
         _agree(expected, known[key], module, "differs")
     return f"{len(executable.kernels)} kernels" + (f", {spills.bytes} bytes spilled for {target}" if spills.bytes else "")
 
@@ -232,7 +237,7 @@ def _same_bits(emulated: Literal, compiled: Literal) -> None:
 
 def _agree(expected: Literal, actual: Literal, module: HloModule, what: str) -> None:
     """Raise Mismatch, its first note being `what`, if the two differ by more than the bounds of their types."""
-    for index, comparison in disagreements(expected, actual, module.entry.root.shape):
+    for index, comparison in disagreements(expected, actual, DeviceGrid.of(module).result_shape(module)):
         raise Mismatch(f"result {list(index)} {comparison.shape}: {comparison.summary()}", notes=(what,))
 
 

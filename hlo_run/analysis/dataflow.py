@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hlo_run.analysis.computation_order import computation_post_order, flat_post_order, nested_computations
 from hlo_run.analysis.dataflow_values import HloPosition, HloUse, HloValue, ValueTree
 from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.executed_computations import CONTROL_FLOW
 from hlo_run.analysis.phi_graph import replaceable_phis
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -39,15 +40,15 @@ _NO_OWN_VALUE = frozenset((*_FORWARDED_PART, "get-tuple-element", "while", "cond
 
 @dataclass(eq=False)
 class Dataflow:
-    """The result: the tree of every instruction of the executed computations, and all values ordered by id.
+    """The result: the tree of every instruction of the executed computations and of reducers, and all values by id.
 
-    `embedded_ids` has the first id of the values of every computation that is embedded in a kernel.
+    `embedded` are the reducers: computations that others than fusions embed in a kernel.
     """
 
     module: HloModule
     trees: dict[HloInstruction, ValueTree]
     values: list[HloValue]
-    embedded_ids: dict[HloComputation, int] = field(default_factory=dict[HloComputation, int])
+    embedded: tuple[HloComputation, ...] = ()
 
     def value(self, instruction: HloInstruction, index: ShapeIndex = ()) -> HloValue:
         """Return the value that stands at an index of an instruction."""
@@ -69,8 +70,9 @@ class _Analysis:
         self._own: dict[tuple[HloInstruction, ShapeIndex], HloValue] = {}
         self._phis: dict[tuple[HloInstruction, ShapeIndex], HloValue] = {}
         self._inputs: dict[HloValue, list[HloValue]] = {}
-        self._embedded_ids: dict[HloComputation, int] = {}
         self._next_id = 0
+        self._computations = computation_post_order(module)
+        self._reducers = _reducers(module, self._callers)
 
     def run(self) -> Dataflow:
         self._define_values()
@@ -78,21 +80,22 @@ class _Analysis:
         replaced = replaceable_phis({phi: self._inputs[phi] for phi in self._phis.values()})
         if replaced:
             self._trees = {instruction: _resolve(tree, replaced) for instruction, tree in self._trees.items()}
-        return Dataflow(self._module, self._trees, self._collect(), self._embedded_ids)
+        return Dataflow(self._module, self._trees, self._collect(), tuple(self._reducers))
 
     # ---- what instructions define -------------------------------------------------------------------------------
 
     def _define_values(self) -> None:
         """Number the values as XLA does: computation by computation, those of embedded ones too."""
-        for computation in computation_post_order(self._module):
-            executed = computation is self._module.entry or computation in self._callers
-            if not executed:
-                self._embedded_ids[computation] = self._next_id
+        for computation in self._computations:
+            if not self._is_walked(computation):
                 self._next_id += sum(_embedded_value_count(i) for i in computation.instructions)
                 continue
             for instruction in computation.post_order():
                 for index in self._defined_indices(instruction):
                     self._own[instruction, index] = self._new_value(instruction, index)
+
+    def _is_walked(self, computation: HloComputation) -> bool:
+        return computation is self._module.entry or computation in self._callers or computation in self._reducers
 
     def _new_value(self, instruction: HloInstruction, index: ShapeIndex, is_phi: bool = False) -> HloValue:
         value = HloValue(self._next_id, instruction, index, is_phi)
@@ -101,7 +104,7 @@ class _Analysis:
 
     def _defined_indices(self, instruction: HloInstruction) -> Iterator[ShapeIndex]:
         opcode = instruction.opcode
-        if opcode in _NO_OWN_VALUE or (opcode == "parameter" and instruction.parent is not self._module.entry):
+        if opcode in _NO_OWN_VALUE or (opcode == "parameter" and instruction.parent in self._callers):
             return
         if opcode in ("tuple", "copy"):
             yield ()
@@ -113,7 +116,10 @@ class _Analysis:
     # ---- how values flow ----------------------------------------------------------------------------------------
 
     def _propagate(self) -> None:
-        """Update instructions until nothing changes, the earliest of the flat order first."""
+        """Update instructions until nothing changes, the earliest of the flat order first; reducers need no second look."""
+        for reducer in self._reducers:
+            for instruction in reducer.post_order():
+                self._trees[instruction] = self._transfer(instruction)
         waiting = list(range(len(self._order)))
         queued = set(waiting)
         while waiting:
@@ -156,7 +162,7 @@ class _Analysis:
                 return ValueTree(self._own[instruction, ()], tuple(self._trees[operand] for operand in operands))
             case "copy":
                 return ValueTree(self._own[instruction, ()], self._trees[operands[0]].parts)
-            case "parameter" if instruction.parent is not self._module.entry:
+            case "parameter" if instruction.parent in self._callers:
                 return self._parameter(instruction)
             case "call":
                 return self._trees[instruction.called_computations[0].root]
@@ -239,9 +245,7 @@ class _Analysis:
                 if value.instruction is instruction and value.index == index:
                     value.positions.append(HloPosition(instruction, index))
         values = [value for value in (*self._own.values(), *self._phis.values()) if value.positions]
-        for computation in computation_post_order(self._module):
-            if computation is not self._module.entry and computation not in self._callers:
-                continue
+        for computation in filter(self._is_walked, self._computations):
             for instruction in computation.post_order():
                 for index, value in self._trees[instruction].walk():
                     if value.instruction is not instruction or value.index != index:
@@ -263,6 +267,22 @@ def _callers(order: list[HloInstruction]) -> dict[HloComputation, HloInstruction
                 )
             callers[computation] = instruction
     return callers
+
+
+def _reducers(module: HloModule, callers: dict[HloComputation, HloInstruction]) -> dict[HloComputation, None]:
+    """Return what is embedded in kernels by others than fusions: reducers, comparators and the like; control flow apart."""
+    walked = [module.entry, *callers]
+    reached = dict.fromkeys(walked)
+    found: dict[HloComputation, None] = {}
+    for computation in walked:
+        for instruction in computation.instructions:
+            for callee in instruction.called_computations:
+                if callee not in reached:
+                    reached[callee] = None
+                    walked.append(callee)
+                    if not callee.is_fusion and all(i.opcode not in CONTROL_FLOW for i in callee.instructions):
+                        found[callee] = None
+    return found
 
 
 def _resolve(tree: ValueTree, replaced: dict[HloValue, HloValue]) -> ValueTree:

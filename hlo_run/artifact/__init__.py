@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hlo_run.artifact.access import Accesses, accesses, tree_slices
+from hlo_run.artifact.access import Accesses, accesses, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
+from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
 from hlo_run.artifact.executable import Executable, Kernel
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
@@ -47,6 +48,8 @@ __all__ = [
     "BufferAllocation",
     "BufferSlice",
     "CholeskyThunk",
+    "CollectiveKind",
+    "CollectiveThunk",
     "CommandBufferThunk",
     "ConditionalThunk",
     "ConstantData",
@@ -58,6 +61,7 @@ __all__ = [
     "Executable",
     "FftThunk",
     "GemmThunk",
+    "GroupMode",
     "InfeedThunk",
     "Kernel",
     "KernelArgument",
@@ -81,4 +85,5 @@ __all__ = [
     "accesses",
     "nested_sequences",
     "tree_slices",
+    "used_allocations",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
+from hlo_run.artifact.collective_thunks import CollectiveThunk
+from hlo_run.artifact.executable import Executable
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
     ConvolutionThunk,
@@ -90,7 +92,7 @@ def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTre
             return (thunk.matrix, thunk.right), (thunk.result,)
         case SelectKThunk():
             return (thunk.source,), (thunk.values, thunk.indices)
-        case SortThunk():
+        case SortThunk() | CollectiveThunk():
             return thunk.operands, thunk.results
         case CustomCallThunk():
             return thunk.operands, (thunk.result,)
@@ -113,3 +115,15 @@ def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
         return
     for part in tree:
         yield from tree_slices(part)
+
+
+def used_allocations(executable: Executable) -> frozenset[int]:
+    """Return the allocations that a thunk touches, or that hold a parameter or the result.
+
+    Others are workspaces: memory that is planned for a library and that only it would use.
+    """
+    found = {piece.allocation for tree in (*executable.parameters, executable.result) for piece in tree_slices(tree)}
+    for thunk in executable.thunks:
+        touched = accesses(thunk)
+        found.update(piece.allocation for piece in (*touched.reads, *touched.writes))
+    return frozenset(found)

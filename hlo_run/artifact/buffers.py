@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,10 @@ class ConstantData:
 class BufferAllocation:
     """One block of device memory.
 
-    `parameter_number` is set on entry parameters, `constant` on read-only constants; `is_output` says that the module's
-    result, or a leaf of it, lives here.
+    `parameter_number` is set on entry parameters (`parameter_index`: which part of it), `constant` on read-only constants;
+    `is_output` says that the module's result, or a leaf of it, lives here. `alias` is the word of `input_output_alias` for a
+    parameter whose memory a result may (or must) take; without it nothing writes to a parameter. A thread-local allocation
+    is inside of kernels: it is never made.
     """
 
     index: int
@@ -32,6 +34,9 @@ class BufferAllocation:
     parameter_number: int | None = None
     constant: ConstantData | None = None
     is_output: bool = False
+    parameter_index: tuple[int, ...] = ()
+    alias: Literal["", "may-alias", "must-alias"] = ""
+    is_thread_local: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

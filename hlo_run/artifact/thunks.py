@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
+from hlo_run.artifact.collective_thunks import CollectiveThunk
 from hlo_run.artifact.library_thunks import LibraryThunk
 
 
@@ -202,6 +203,7 @@ Thunk: TypeAlias = (
     | RngStateThunk
     | RngSeedThunk
     | CustomCallThunk
+    | CollectiveThunk
     | InfeedThunk
     | OutfeedThunk
     | SendThunk

@@ -30,10 +30,19 @@ class Backend(Protocol):
         """The device as a compile target; None if any target will do."""
         ...
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what `GetRngSeed` says.
 
         Raises DeviceError.
+        """
+        ...
+
+    def run_devices(
+        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+    ) -> list[Literal]:
+        """Run on replicas x partitions devices with a list of literals each; return their results, replica-major.
+
+        Raises DeviceError, Unsupported on a platform that has one device only.
         """
         ...
 

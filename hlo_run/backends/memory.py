@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hlo_run.artifact import Executable
+from hlo_run.artifact import Executable, used_allocations
 from hlo_run.errors import DeviceError
 
 # A run holds the buffers, the literals that fill them and are read from them, and the reference's arrays.
@@ -13,7 +13,8 @@ _COPIES = 2
 
 def check_memory(executable: Executable) -> None:
     """Raise DeviceError if the buffers of `executable`, twice over, are larger than this machine's memory."""
-    needed = _COPIES * sum(allocation.size_bytes for allocation in executable.allocations)
+    used = used_allocations(executable)
+    needed = _COPIES * sum(allocation.size_bytes for allocation in executable.allocations if allocation.index in used)
     available = _physical_memory_bytes()
     if available is not None and needed > available:
         raise DeviceError(

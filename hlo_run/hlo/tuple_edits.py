@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 _Index = tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A value made anew, and the copy at each leaf that was asked for."""
+
+    value: HloInstruction
+    copies: dict[_Index, HloInstruction] = field(default_factory=dict[_Index, HloInstruction])
+
+
 def copy_leaves(
     computation: HloComputation, value: HloInstruction, leaves: Collection[_Index], before: HloInstruction | None = None
-) -> HloInstruction:
+) -> Rebuilt:
     """Return `value` with copies at the leaves (shape indices) given; what is new stands before an instruction or at the end.
 
     Tuples on the way are rebuilt of their elements; `value` itself stays as it is, and so do its users.
     """
     prefixes = {leaf[:length] for leaf in leaves for length in range(len(leaf) + 1)}
-    return _rebuild(computation, value, (), prefixes, before)
+    copies: dict[_Index, HloInstruction] = {}
 
+    def rebuild(part: HloInstruction, index: _Index) -> HloInstruction:
+        if index not in prefixes:
+            return part
+        if not part.shape.is_tuple:
+            copies[index] = HloInstruction("copy", "copy", part.shape, [part], where=part.where)
+            return computation.add(copies[index], before=before)
+        parts = [rebuild(element, (*index, n)) for n, element in enumerate(elements(computation, part, before))]
+        return computation.add(HloInstruction("tuple", "tuple", part.shape, parts, where=part.where), before=before)
 
-def _rebuild(
-    computation: HloComputation, value: HloInstruction, index: _Index, prefixes: set[_Index], before: HloInstruction | None
-) -> HloInstruction:
-    if index not in prefixes:
-        return value
-    if not value.shape.is_tuple:
-        return computation.add(HloInstruction("copy", "copy", value.shape, [value], where=value.where), before=before)
-    parts = [
-        _rebuild(computation, part, (*index, n), prefixes, before) for n, part in enumerate(elements(computation, value, before))
-    ]
-    return computation.add(HloInstruction("tuple", "tuple", value.shape, parts, where=value.where), before=before)
+    return Rebuilt(rebuild(value, ()), copies)
 
 
 def elements(computation: HloComputation, value: HloInstruction, before: HloInstruction | None = None) -> list[HloInstruction]:

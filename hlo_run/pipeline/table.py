@@ -22,6 +22,8 @@ from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
+from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
@@ -48,6 +50,11 @@ from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonic
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
+from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
+from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.library.triton_fusion_inliner import TritonFusionInliner
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
 from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
 from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
@@ -123,6 +130,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
         ),
     ),
+    HloGroup("spmd-partitioner", (HloRow("spmd-partitioning", lambda c: SpmdPartitioning()),)),
     HloGroup(
         "sharding-removal",
         (
@@ -173,7 +181,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         ),
     ),
     HloGroup("collective-optimizations", ()),
-    HloGroup("conv_canonicalization", ()),
+    HloGroup(
+        "conv_canonicalization",
+        (
+            HloRow("conv-rewriter", lambda c: ConvRewriter()),
+            HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+        ),
+    ),
     HloGroup(
         "layout assignment",
         (
@@ -195,6 +209,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
+            HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
             HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
             HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
@@ -211,7 +226,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 2", ()),
+    HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
     HloGroup("dynamic-slice", ()),
     HloGroup("fusion", (HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),)),
     HloGroup("post-fusion optimization", ()),
@@ -231,6 +246,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow("triton-fusion-inliner", lambda c: TritonFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
@@ -239,6 +255,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-scheduling-passes",
         (
+            HloGroup(
+                "async-to-sync-converter",
+                (HloRow("gpu-convert-async-collectives-to-sync", lambda c: ConvertAsyncToSync(), required=True),),
+            ),
             HloGroup("remat-pipeline", (HloRow("cse_barrier_expander", lambda c: CseBarrierExpander(), required=True),)),
             HloGroup("sanitize-constant-names", (HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),)),
         ),

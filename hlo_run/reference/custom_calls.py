@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
-from hlo_run.errors import Unsupported
+from hlo_run import custom_calls
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.reference import dynamic, factorizations, sort
+from hlo_run.hlo.shape import Shape
+from hlo_run.reference import dynamic, factorizations, library_calls, sort
 from hlo_run.reference.async_ops import zeros
 from hlo_run.reference.device import Device
 from hlo_run.reference.plan import Frame, ProgramEvaluator
 from hlo_run.reference.shards import to_shard, to_whole
-from hlo_run.reference.values import Calls, Evaluator, Value, out_of_memory, unsupported
+from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, out_of_memory, unsupported
 
 
 def target_of(instruction: HloInstruction) -> str:
@@ -45,6 +48,7 @@ _BUFFERS = "AllocateBuffer CreateBuffer NopReturnToken __nop".split()
 EVALUATE: dict[str, Evaluator] = {
     **factorizations.CUSTOM_CALLS,
     **sort.CUSTOM_CALLS,
+    **library_calls.CUSTOM_CALLS,
     **dict.fromkeys(_IDENTITIES, _identity),
     **dict.fromkeys(_HINTS, _first),
     **dict.fromkeys(_BUFFERS, _buffer),
@@ -66,12 +70,39 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
     if target == "GetRngSeed":
         return _get_rng_seed(instruction, device)
     evaluate = EVALUATE.get(target)
+    if evaluate is None and custom_calls.is_registered(target, "Interpreter"):
+        return _registered(instruction, target, operands)
     if evaluate is None:
         raise _unknown(instruction)
     try:
         return evaluate(instruction, operands, device)
     except MemoryError:
         raise out_of_memory(instruction) from None
+
+
+def _registered(instruction: HloInstruction, target: str, operands: list[Value]) -> Value:
+    """Call the function that somebody registered, with copies that it may keep."""
+    config = str(instruction.attrs.get("backend_config", ""))
+    copies = [_copied(operand) for operand in operands]
+    return _as_value(instruction, instruction.shape, custom_calls.call(target, "Interpreter", copies, config, instruction.name))
+
+
+def _copied(value: Value) -> Value:
+    return tuple(_copied(part) for part in value) if isinstance(value, tuple) else as_array(value).copy()
+
+
+def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
+    """Return what a function returned as a value of `shape`; raises DeviceError if it is none."""
+    if shape.is_tuple:
+        parts = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
+        if len(parts) == len(shape.tuple_shapes):
+            return tuple(_as_value(instruction, s, part) for s, part in zip(shape.tuple_shapes, parts, strict=True))
+        raise DeviceError(f"custom call {target_of(instruction)} returned {len(parts)} parts (%{instruction.name})")
+    array: Array = np.asarray(result)
+    if array.shape != shape.dims or array.dtype != shape.dtype.numpy:
+        found = f"{array.dtype}{list(array.shape)}"
+        raise DeviceError(f"custom call {target_of(instruction)} returned {found}, not {shape} (%{instruction.name})")
+    return array
 
 
 def _unknown(instruction: HloInstruction) -> Unsupported:

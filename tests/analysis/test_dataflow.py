@@ -65,8 +65,8 @@ def _names(text: str) -> dict[str, set[str]]:
 
 def test_values_of_a_loop_are_xlas() -> None:
     texts = {value.id: _text(value) for value in analyze_dataflow(hlo_run.parse(LOOP)).values}
-    # 0 to 20 are the values of reducers and fusions; 38, 41 and 45 were phis of what the loop hands on unchanged.
-    assert list(texts) == [*range(21, 38), 39, 40, 42, 43, 44]
+    # 3 to 20 are the values of fusions; 38, 41 and 45 were phis of what the loop hands on unchanged.
+    assert list(texts) == [0, 1, 2, *range(21, 38), 39, 40, 42, 43, 44]
     assert texts[27].startswith("27: p[] s[2] b[2] y[] t[2] init[2] w[2] | ")
     assert set(texts[27].split(" | ")[1].split()) == {"v.0[]", "z.1[]", "t.2[]", "w.0[2]"}
     assert texts[34] == "34: s[] | i.0[]"

@@ -14,7 +14,7 @@ from hlo_run.backends.cuda.device import Device
 from hlo_run.backends.cuda.run import CudaRun
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
-from hlo_run.errors import DeviceError
+from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.target import TargetSpec
 
 # What uninitialised memory holds, so that a kernel that forgets an element does not pass by luck.
@@ -44,7 +44,7 @@ class CudaBackend:
     def target(self) -> TargetSpec:
         return self._device.target
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
         memory: list[Any] = []
         try:
@@ -60,6 +60,14 @@ class CudaBackend:
         finally:
             for block in memory:
                 block.free()
+
+    def run_devices(
+        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+    ) -> list[Literal]:
+        """Raise Unsupported: there is one device."""
+        del executable, arguments, seed
+        hint = "--platform=Host simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
+        raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
 
     def report(self) -> str:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -18,6 +19,8 @@ from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.program import Program, compile_graph
 from hlo_run.backends.host.ptx_parser import parse_module
 from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.host.team import Team
+from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.errors import Unsupported, UsageError
@@ -57,6 +60,7 @@ class HostBackend:
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
         self._prepared: Prepared | None = None
+        self._team: list[Prepared] | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
 
     @property
@@ -72,7 +76,7 @@ class HostBackend:
         """Any target will do: the PTX reader knows them all."""
         return None
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 0) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what the module's random numbers begin with.
 
         What is prepared for an executable stays for its next run. Raises DeviceError for faults of a kernel and for a
@@ -86,6 +90,31 @@ class HostBackend:
             result = prepared.run(arguments, deadline, seed)
         self.statistics = tuple(prepared.machine.statistics)
         return result
+
+    def run_devices(
+        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+    ) -> list[Literal]:
+        """Run on `replicas` x `partitions` devices, replica-major, with one list of literals per device; return their results.
+
+        The devices are simulated one after the other, up to where they meet. Raises as `run`, and DeviceError where they
+        wait for each other for ever.
+        """
+        deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
+        if self._team is None or self._team[0].machine.executable is not executable or len(self._team) != len(arguments):
+            world = World(replicas, partitions)
+            self._team = [Prepared(self, executable, self._checks, world, device) for device in range(len(arguments))]
+        prepared = self._team
+        world = prepared[0].machine.world
+        world.team, world.meetings = Team(len(prepared)), {}
+
+        def work(device: int) -> Literal:
+            with np.errstate(all="ignore"):  # numpy keeps it per thread
+                return prepared[device].run(arguments[device], deadline, seed)
+
+        with calm_blas():
+            results = world.team.run([partial(work, device) for device in range(len(prepared))])
+        self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
+        return results
 
     def report(self) -> str:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""

@@ -13,6 +13,7 @@ from hlo_run.artifact import (
     ArraySpec,
     ArrayTree,
     BufferSlice,
+    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
@@ -31,6 +32,7 @@ from hlo_run.artifact import (
     nested_sequences,
     tree_slices,
 )
+from hlo_run.backends.host.collective_steps import CollectiveStep
 from hlo_run.backends.host.machine import Machine
 from hlo_run.backends.host.steps import (
     CopyStep,
@@ -62,8 +64,12 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return KernelStep(machine, thunk)
         case CopyThunk():
             return CopyStep(machine, thunk)
+        case CollectiveThunk():
+            return CollectiveStep(machine, thunk)
         case MemsetThunk():
-            data = np.array([thunk.value], np.uint32).view(np.uint8)
+            replica, partition = divmod(machine.device, machine.world.partitions)
+            value = {"kReplicaId": replica, "kPartitionId": partition}.get(thunk.kind, thunk.value)
+            data = np.array([value], np.uint32).view(np.uint8)
             return FillStep(machine, thunk, thunk.destination, lambda: data)
         case RngStateThunk():
             return FillStep(machine, thunk, thunk.result, lambda: rng_state(machine, thunk))

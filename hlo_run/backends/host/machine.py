@@ -11,13 +11,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices
+from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
 from hlo_run.backends.host.control_flow import KernelGraph
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import numbered_variables
 from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.backends.host.variables import variable_regions
+from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
@@ -54,7 +55,11 @@ class Machine:
     are handed out, so both may move from one run to the next: `place` says which allocations did.
     """
 
-    def __init__(self, launcher: Launcher, executable: Executable, checks: frozenset[str]) -> None:
+    def __init__(
+        self, launcher: Launcher, executable: Executable, checks: frozenset[str], world: World | None = None, device: int = 0
+    ) -> None:
+        self.world = world or World()
+        self.device = device
         self.launcher = launcher
         self.executable = executable
         self.checks = checks
@@ -70,6 +75,7 @@ class Machine:
         self._results = frozenset(piece.allocation for piece in tree_slices(executable.result))
         # The caller's arrays stay as they are, and no result shares memory with them.
         self._own = self._results | {piece.allocation for thunk in executable.thunks for piece in accesses(thunk).writes}
+        self._used = used_allocations(executable)
         self._kernels: dict[str, LoadedKernel] = {}
         self._kernel_by_name = {kernel.name: kernel for kernel in executable.kernels}
         self._ours: set[int] = set()
@@ -89,6 +95,8 @@ class Machine:
         moved: set[int] = set()
         for allocation in self.executable.allocations:
             values = given.get(allocation.index, [])
+            if allocation.index not in self._used:
+                continue  # the workspace of a library that is not here
             if whole or values or self.memory[allocation.index].size < allocation.size_bytes:
                 before = self.memory[allocation.index]
                 self.memory[allocation.index] = self._fill(allocation, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_run.artifact import (
     CholeskyThunk,
+    CollectiveThunk,
     ConvolutionThunk,
     FftThunk,
     GemmThunk,
@@ -13,6 +14,7 @@ from hlo_run.artifact import (
     TriangularSolveThunk,
 )
 from hlo_run.backends.library.arrays import LibraryCall
+from hlo_run.backends.library.collectives import lone_call
 from hlo_run.backends.library.convolution import convolution_call
 from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
@@ -36,5 +38,7 @@ def library_call(thunk: Thunk, call_kernel: KernelCaller) -> LibraryCall | None:
             return select_k_call(thunk)
         case SortThunk():
             return sort_call(thunk, call_kernel)
+        case CollectiveThunk():
+            return lone_call(thunk)
         case _:
             return None

@@ -1,27 +1,35 @@
-"""Copy what shares a buffer with another value while it is still needed.
+"""Copy what shares a buffer with another value while it is still needed, and drop copies that nothing needs.
 
     ROOT f = f32[100] fusion(p, u, i), calls=dynamic_update_slice   =>   c = f32[100] copy(p);  ROOT f = fusion(c, u, i)
 
 The state of a loop is one buffer (what comes in, the body's parameter, what the body makes, what comes out), and so are the
-results of the branches of a conditional. Whatever is not handed on unchanged is copied where it enters the loop, where the
-body begins and where it ends. What a fusion changes in place is copied if others need it: parameters, constants, values
-with further uses. Mirrors XLA's `copy-insertion`.
+results of the branches of a conditional, what is changed in place with what it becomes, and a parameter with the result
+that `input_output_alias` gives its place to. Which copies that takes is judged by the schedule (`analysis/copy_plan.py`); a
+module without one is judged by a post-order, and control dependencies keep every later schedule to what was judged.
+Mirrors XLA's `copy-insertion`, which does without these dependencies and therefore copies more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 from hlo_run.analysis.alias_pairs import in_place_pairs
-from hlo_run.analysis.dataflow import Dataflow, analyze_dataflow
-from hlo_run.analysis.defining_value import ShapeIndex, defining_value
+from hlo_run.analysis.computation_order import nested_computations
+from hlo_run.analysis.copy_lives import Copy, CopyKind, Life
+from hlo_run.analysis.copy_plan import CopyPlan, plan_copies
+from hlo_run.analysis.dataflow import analyze_dataflow
+from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.tuple_edits import copy_leaves
+from hlo_run.hlo.verify_config import aliases
 from hlo_run.pipeline.passes import PassContext
 
-_COPIED = frozenset(("parameter", "constant"))
+# They do nothing when they run: no order of theirs matters.
+_NO_CODE = frozenset("parameter constant tuple get-tuple-element bitcast after-all domain opt-barrier add-dependency".split())
 
 
 @dataclass(frozen=True)
@@ -34,73 +42,135 @@ class CopyInsertion:
         """Edit all executed computations in place."""
         del ctx
         computations = executed_computations(module)
-        joins = [i for c in computations for i in c.instructions if i.opcode in ("while", "conditional")]
-        if joins:
-            dataflow = analyze_dataflow(module)
-            leaves = {join: _joined_leaves(dataflow, join) for join in joins}
-            for join, indices in leaves.items():
-                _copy_state(module, join, indices)
-        for computation in computations:
-            for fusion in list(computation.instructions):
-                _copy_changed_operands(computation, fusion)
+        if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
+            return
+        given = module.schedule or {}
+        orders = {c: list(given[c]) if c in given else c.post_order() for c in computations}
+        plan = plan_copies(analyze_dataflow(module), lambda computation: orders[computation])
+        made = _Edits(module).make(plan.needed)
+        for copy in plan.superfluous:
+            _drop(module, copy.instruction)
+        if module.schedule is None:
+            _keep_order(plan, made)
 
 
-def _joined_leaves(dataflow: Dataflow, join: HloInstruction) -> list[ShapeIndex]:
-    """Return the leaves of a while or conditional at which several values come together."""
-    tree = dataflow.trees[join]
-    return [index for index, shape in join.shape.leaves() if shape.is_array and tree.at(index).value.instruction is join]
+def _may_need_copies(instruction: HloInstruction) -> bool:
+    return instruction.opcode in ("while", "conditional", "copy") or bool(in_place_pairs(instruction))
 
 
-def _copy_state(module: HloModule, join: HloInstruction, leaves: list[ShapeIndex]) -> None:
-    if not leaves:
+def _drop(module: HloModule, copy: HloInstruction) -> None:
+    computation, source = copy.parent, copy.operands[0]
+    assert computation is not None
+    has_order = copy.control_predecessors or any(copy in i.control_predecessors for i in computation.instructions)
+    if not has_order:
+        module.replace(copy, source)
+        computation.remove(copy)
+
+
+class _Edits:
+    """Makes copies; those at one place (the state of a loop, a root) are made together."""
+
+    def __init__(self, module: HloModule) -> None:
+        self._module = module
+        self._made: dict[Life, HloInstruction] = {}
+
+    def make(self, copies: list[Copy]) -> dict[Life, HloInstruction]:
+        """Make the copies and return their instructions."""
+        places: dict[tuple[CopyKind, HloInstruction, int], dict[ShapeIndex, Life]] = {}
+        for copy in copies:
+            if copy.kind is not CopyKind.WRITTEN:
+                places.setdefault((copy.kind, copy.instruction, copy.operand_number), {})[copy.index] = copy.life
+        for (kind, instruction, number), leaves in places.items():
+            match kind:
+                case CopyKind.PARAMETER:
+                    self._copy_parameter(instruction, leaves)
+                case CopyKind.ROOT | CopyKind.RESULT:
+                    self._copy_root(instruction, leaves)
+                case _:
+                    self._copy_operand(instruction, number, leaves)
+        return self._made
+
+    def _note(self, copies: dict[ShapeIndex, HloInstruction], leaves: dict[ShapeIndex, Life]) -> None:
+        self._made.update({life: copies[index] for index, life in leaves.items()})
+
+    def _copy_operand(self, instruction: HloInstruction, number: int, leaves: dict[ShapeIndex, Life]) -> None:
+        assert instruction.parent is not None
+        rebuilt = copy_leaves(instruction.parent, instruction.operands[number], leaves, before=instruction)
+        operands = list(instruction.operands)
+        replaced, operands[number] = operands[number], rebuilt.value
+        instruction.operands = operands
+        _remove_dead_tuple(replaced)
+        self._note(rebuilt.copies, leaves)
+
+    def _copy_root(self, root: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
+        computation = root.parent
+        assert computation is not None
+        # The root may have been made anew already, around a copied parameter.
+        replaced = computation.root
+        rebuilt = copy_leaves(computation, replaced, leaves)
+        computation.root = rebuilt.value
+        _remove_dead_tuple(replaced)
+        self._note(rebuilt.copies, leaves)
+
+    def _copy_parameter(self, parameter: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
+        body = parameter.parent
+        assert body is not None
+        order = (self._module.schedule or {}).get(body, body.instructions)
+        place = order.index(parameter) + 1
+        users, is_root = list(parameter.users), parameter.is_root
+        rebuilt = copy_leaves(body, parameter, leaves, before=order[place] if place < len(order) else None)
+        for user in users:
+            if user.opcode == "get-tuple-element":
+                self._module.replace(user, rebuilt.value.operands[int(user.attrs["index"])])
+                body.remove(user)
+            else:
+                user.operands = [rebuilt.value if operand is parameter else operand for operand in user.operands]
+        if is_root:
+            body.root = rebuilt.value
+        self._note(rebuilt.copies, leaves)
+
+
+def _remove_dead_tuple(value: HloInstruction) -> None:
+    if value.opcode == "tuple" and value.parent is not None and not value.users and not value.is_root:
+        value.parent.remove(value)
+
+
+def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
+    """Let each value of a buffer be made after all that make and read the value before it."""
+    copied: dict[Life, list[HloInstruction]] = {}
+    for copy in plan.needed:
+        if copy.life in made:
+            copied.setdefault(copy.source, []).append(made[copy.life])
+    for order in plan.orders:
+        for earlier, later in pairwise(order):
+            maker = next((found for life in later if (found := life.instruction or made.get(life)) is not None), None)
+            if maker is None:
+                continue
+            for life in earlier:
+                makers = (life.instruction, made.get(life))
+                for other in (*makers, *(use.instruction for use in life.readers), *copied.get(life, ())):
+                    if other is not None:
+                        _run_before(other, maker)
+
+
+def _run_before(first: HloInstruction, second: HloInstruction) -> None:
+    if first.parent is None or second.parent is None or first.opcode in _NO_CODE:
         return
-    assert join.parent is not None
-    if join.opcode == "conditional":
-        bodies = join.called_computations
-    else:
-        bodies = join.called["body"]
-        join.operands = [copy_leaves(join.parent, join.operands[0], leaves, before=join)]
-        _copy_parameter(module, bodies[0], leaves)
-    for body in bodies:
-        body.root = copy_leaves(body, body.root, leaves)
+    for one, other in zip(reversed(list(_callers(first))), reversed(list(_callers(second))), strict=False):
+        if one is not other:
+            is_known = one in other.operands or one in other.control_predecessors or other.opcode in _NO_CODE
+            if one.parent is other.parent and not is_known:
+                other.control_predecessors.append(one)
+                other.touch()
+            return
 
 
-def _copy_parameter(module: HloModule, body: HloComputation, leaves: list[ShapeIndex]) -> None:
-    parameter = body.parameters[0]
-    order = (module.schedule or {}).get(body, body.instructions)
-    place = order.index(parameter) + 1
-    users, is_root = list(parameter.users), parameter.is_root
-    copied = copy_leaves(body, parameter, leaves, before=order[place] if place < len(order) else None)
-    for user in users:
-        if user.opcode == "get-tuple-element":
-            module.replace(user, copied.operands[int(user.attrs["index"])])
-            body.remove(user)
-        else:
-            user.operands = [copied if operand is parameter else operand for operand in user.operands]
-    if is_root:
-        body.root = copied
-
-
-def _copy_changed_operands(computation: HloComputation, instruction: HloInstruction) -> None:
-    for number, index, _ in in_place_pairs(instruction):
-        source = instruction.operands[number]
-        if _is_needed_elsewhere(source, instruction, computation.root):
-            operands = list(instruction.operands)
-            operands[number] = copy_leaves(computation, source, (index,), before=instruction)
-            instruction.operands = operands
-
-
-def _is_needed_elsewhere(source: HloInstruction, fusion: HloInstruction, root: HloInstruction) -> bool:
-    """True if the buffer of `source` is the caller's, a constant's, or read by anything but this operand of `fusion`."""
-    defining, index = defining_value(source)
-    if defining.opcode in _COPIED or fusion.operands.count(source) > 1:
-        return True
-    if index or source.shape.is_tuple:
-        # A part of a tuple: its other readers are not looked for.
-        return True
-    value = source
-    while value is not defining:
-        if len(value.users) != 1 or value is root:
-            return True
-        value = value.operands[0]
-    return len(value.users) != 1 or value is root
+def _callers(instruction: HloInstruction) -> Iterator[HloInstruction]:
+    """Yield the instruction, the one that runs its computation, the one that runs that one's, up to the entry."""
+    while True:
+        yield instruction
+        computation: HloComputation | None = instruction.parent
+        callers = [c for c in computation.callers if computation in nested_computations(c)] if computation is not None else []
+        if not callers:
+            return
+        instruction = callers[0]

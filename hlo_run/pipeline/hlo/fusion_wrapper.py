@@ -35,9 +35,15 @@ class FusionWrapper:
         """Edit `module` in place; each fusion stands in the place of its instruction."""
         del ctx
         for computation in executed_computations(module):
+            followers: dict[HloInstruction, list[HloInstruction]] = {}
+            for instruction in computation.instructions:
+                for first in instruction.control_predecessors:
+                    followers.setdefault(first, []).append(instruction)
             for instruction in list(computation.instructions):
                 if _is_wrapped(instruction):
-                    _wrap(module, computation, instruction)
+                    fusion = _wrap(module, computation, instruction)
+                    _hand_on_order(instruction, fusion, followers)
+                    computation.remove(instruction)
 
 
 def _is_wrapped(instruction: HloInstruction) -> bool:
@@ -47,7 +53,20 @@ def _is_wrapped(instruction: HloInstruction) -> bool:
     return instruction.opcode in WRAPPED
 
 
-def _wrap(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> None:
+def _hand_on_order(
+    instruction: HloInstruction, fusion: HloInstruction, followers: dict[HloInstruction, list[HloInstruction]]
+) -> None:
+    """Let the fusion run after what the instruction ran after, and before what ran after that."""
+    fusion.control_predecessors = list(instruction.control_predecessors)
+    for first in instruction.control_predecessors:
+        followers[first] = [fusion if other is instruction else other for other in followers[first]]
+    for other in followers.get(instruction, ()):
+        other.control_predecessors = [fusion if first is instruction else first for first in other.control_predecessors]
+    followers[fusion] = followers.pop(instruction, [])
+
+
+def _wrap(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> HloInstruction:
+    """Put a fusion of the instruction before it and let the fusion be used instead."""
     name = f"wrapped_{instruction.opcode.replace('-', '_')}"
     body = HloComputation(f"{name}_computation", instruction.where)
     # An operand used twice is one parameter.
@@ -70,8 +89,5 @@ def _wrap(module: HloModule, computation: HloComputation, instruction: HloInstru
     fusion = HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
     # In the instruction's own place: the text order of a scheduled module is its schedule.
     computation.add(fusion, before=instruction)
-    fusion.control_predecessors = list(instruction.control_predecessors)
-    for other in computation.instructions:
-        other.control_predecessors = [fusion if p is instruction else p for p in other.control_predecessors]
     module.replace(instruction, fusion)
-    computation.remove(instruction)
+    return fusion

@@ -1,8 +1,7 @@
 """Give every array of the executed computations a place in device memory.
 
-Each buffer of the alias analysis has an allocation of its own: parameters, constants, results and temporaries; what is
-changed in place stays where it was, and the state of a loop is one buffer. Tuples have no table.
-Sharing memory between values whose lives do not overlap is XLA's heap packing, which is not here.
+Parameters and constants have allocations of their own, results share with what is of their size and lives at other times,
+temporaries lie in one packed block. What is changed in place stays where it was, and the state of a loop is one buffer.
 """
 
 from __future__ import annotations
@@ -11,12 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hlo_run.analysis.alias_analysis import HloBuffer, analyze_aliases
+from hlo_run.analysis.alias_analysis import analyze_aliases
 from hlo_run.analysis.dataflow import analyze_dataflow
+from hlo_run.analysis.dataflow_values import HloValue
 from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.live_range import LiveRanges, flatten_schedule, live_ranges
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
-from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.verify_config import aliases
+from hlo_run.pipeline.runtime.buffer_assigner import PlannedAllocation, plan_allocations, value_size_bytes
 
 # Entry parameters come from the caller, who only promises this much; everything else is allocated by us.
 PARAMETER_ALIGNMENT_BYTES = 16
@@ -25,13 +28,18 @@ ALLOCATION_ALIGNMENT_BYTES = 256
 
 @dataclass(frozen=True)
 class BufferAssignment:
-    """Where every value lives: allocations in order, and the slice of each (instruction, shape index) that is no tuple."""
+    """Where every value lives: allocations in order, and the slice of each (instruction, shape index).
+
+    `planned` has the values of each allocation, `live` when they live.
+    """
 
     allocations: tuple[BufferAllocation, ...]
     slices: dict[tuple[HloInstruction, ShapeIndex], BufferSlice]
+    planned: list[PlannedAllocation]
+    live: LiveRanges
 
     def slice(self, instruction: HloInstruction, index: ShapeIndex = ()) -> BufferSlice:
-        """Return the slice of an leaf of an instruction of any executed computation."""
+        """Return the slice of a value of an instruction of any executed computation."""
         return self.slices[instruction, index]
 
     def alignment_bytes(self, place: BufferSlice) -> int:
@@ -53,43 +61,50 @@ class BufferAssignment:
 
 
 def assign_buffers(module: HloModule) -> BufferAssignment:
-    """Return the assignment of the values of all computations that run as code of their own."""
-    analysis = analyze_aliases(analyze_dataflow(module), with_module_aliases=False)
-    dataflow = analysis.dataflow
-    outputs = analysis.live_out()
-    allocations: list[BufferAllocation] = []
-    places: dict[HloBuffer, BufferSlice] = {}
-    for value in dataflow.values:
-        buffer = analysis.buffer_of[value]
-        if value.shape.is_tuple or buffer in places:
-            continue
-        place = places[buffer] = BufferSlice(len(allocations), 0, value.shape.size_bytes)
-        allocations.append(_allocation(place, buffer, module.entry, buffer in outputs))
-    slices = {
-        (instruction, index): places[analysis.buffer_of[value]]
-        for instruction, tree in dataflow.trees.items()
-        for index, value in tree.walk()
-        if not value.shape.is_tuple
+    """Return the assignment of the values of all computations that run as code of their own, by the module's schedule."""
+    schedule = module.schedule
+    assert schedule is not None, "buffers are assigned to scheduled modules"
+    analysis = analyze_aliases(analyze_dataflow(module))
+    live = live_ranges(analysis, flatten_schedule(module.entry, lambda computation: schedule[computation]))
+    planned = plan_allocations(analysis, live)
+    kinds = {(number, index): must for _, number, index, must in aliases(module)}
+    allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
+    places = {
+        value: BufferSlice(number, offset, value_size_bytes(value))
+        for number, allocation in enumerate(planned)
+        for value, offset in allocation.offsets.items()
     }
-    return BufferAssignment(tuple(allocations), slices)
+    slices = {
+        (instruction, index): places[value]
+        for instruction, tree in analysis.dataflow.trees.items()
+        if instruction in live.schedule.times
+        for index, value in tree.walk()
+    }
+    return BufferAssignment(allocations, slices, planned, live)
 
 
-def _allocation(place: BufferSlice, buffer: HloBuffer, entry: HloComputation, is_output: bool) -> BufferAllocation:
-    first = buffer.values[0]
-    instruction = first.instruction
-    is_parameter = instruction.opcode == "parameter" and instruction.parent is entry
+def _allocation(number: int, planned: PlannedAllocation, kinds: dict[tuple[int, ShapeIndex], bool]) -> BufferAllocation:
+    constant = next(iter(planned.offsets)) if planned.is_constant else None
+    must = kinds.get(planned.parameter) if planned.parameter is not None else None
     return BufferAllocation(
-        index=place.allocation,
-        size_bytes=place.size_bytes,
-        parameter_number=instruction.attrs["parameter_number"] if is_parameter else None,
-        constant=_constant(instruction, first.index, first.shape) if instruction.opcode == "constant" else None,
-        is_output=is_output,
+        index=number,
+        size_bytes=planned.size_bytes,
+        parameter_number=planned.parameter[0] if planned.parameter is not None else None,
+        parameter_index=planned.parameter[1] if planned.parameter is not None else (),
+        constant=_constant(constant) if constant is not None else None,
+        is_output=planned.is_live_out,
+        alias="" if must is None else "must-alias" if must else "may-alias",
+        is_thread_local=planned.is_thread_local,
     )
 
 
-def _constant(instruction: HloInstruction, index: ShapeIndex, shape: Shape) -> ConstantData:
-    literal = instruction.attrs["literal"]
-    for number in index:
+def _constant(value: HloValue) -> ConstantData | None:
+    """Return the data of an array; of a tuple of constants there is none to be had at its top."""
+    literal = value.instruction.attrs["literal"]
+    for number in value.index:
         literal = literal[number]
+    shape = value.shape
+    if not shape.is_array:
+        return None
     items = np.ascontiguousarray(literal, dtype=shape.dtype.numpy).tobytes()
     return ConstantData(shape.element_type, shape.dims, shape.minor_to_major, items)

@@ -7,7 +7,7 @@ from hlo_run.analysis.defining_value import FORWARDING
 from hlo_run.artifact import CopyThunk, KernelThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.pipeline.runtime import control_thunks, library_thunks, sort_thunks
+from hlo_run.pipeline.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
 from hlo_run.pipeline.runtime.emission import Emission, EmitThunk
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest, KernelRequests
@@ -86,6 +86,7 @@ _OPCODES: dict[str, EmitThunk] = {
     **library_thunks.OPCODES,
     **sort_thunks.OPCODES,
     **control_thunks.OPCODES,
+    **collective_thunks.OPCODES,
     "fusion": _fusion,
     "copy": _copy,
 }

@@ -4,7 +4,8 @@
         =>   state = u64[2] rng-get-and-update-state(), delta=5
              call(key, state, low, high), to_apply=rng   ; (philox(key, state) >> 9) * 2^-23 * (high - low) + low
 
-Normal numbers are Box-Muller's, floats below 32 bits are made in f32. The key tells the `rng` of a module and devices apart.
+Normal numbers are Box-Muller's, floats below 32 bits are made in f32. The key mixes the run's seed with the number of the
+instruction and of the device.
 XLA's `rng_expander.cc`; which numbers its key mixes in depends on the process there.
 """
 
@@ -24,8 +25,6 @@ from hlo_run.pipeline.passes import PassContext
 
 _MASK_64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-# What XLA gives a module whose seed nobody set.
-_MODULE_SEED = 42
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ class RngExpander:
 
         def build(b: HloBuilder, old: HloInstruction, first: HloValue, second: HloValue) -> HloValue:
             _check(old)
-            key = b.constant(_MODULE_SEED ^ ((places[old] * _GOLDEN & _MASK_64) >> 32), "u64")
+            seed = b.custom_call("GetRngSeed", [], "u64[]")
+            key = seed ^ b.constant((places[old] * _GOLDEN & _MASK_64) >> 32, "u64")
             device = _device_number(b, replicas, partitions)
             if device is not None:
                 key = key ^ b.shift_left(b.convert(device, "u64"), 32)

@@ -1,0 +1,62 @@
+"""Collectives on Host: the members of a group meet, the last to come makes everyone's results."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.host.machine import Machine
+from hlo_run.backends.host.steps import Leaf
+from hlo_run.backends.host.world import Meeting
+from hlo_run.backends.library.arrays import Array, store, view
+from hlo_run.backends.library.collectives import combine, members_of
+from hlo_run.errors import DeviceError
+from hlo_run.hlo.dtype import DTYPES
+
+
+class CollectiveStep(Leaf):
+    """One device's part of a collective."""
+
+    def __init__(self, machine: Machine, thunk: CollectiveThunk) -> None:
+        self.thunk = thunk
+        self.slices = tuple(spec.slice for spec in (*thunk.operands, *thunk.results))
+        self._machine = machine
+        self._collective = thunk
+
+    def bind(self) -> None:
+        """The places are looked up when the step runs."""
+
+    def run(self) -> None:
+        machine, thunk = self._machine, self._collective
+        world = machine.world
+        members = members_of(thunk, machine.device, world.replicas, world.partitions)
+        if not members:
+            if thunk.kind != "kCollectiveBroadcast":
+                raise DeviceError(f"device {machine.device} is in no group of %{thunk.name}")
+            results = [np.zeros(spec.dims, DTYPES[spec.dtype].numpy) for spec in thunk.results]
+        else:
+            operands = [np.array(view(spec, machine.read(spec.slice))) for spec in thunk.operands]
+            results = self._meet(members, operands)
+        for spec, result in zip(thunk.results, results, strict=True):
+            store(spec, machine.read(spec.slice), result)
+            machine.mark_written(spec.slice)
+
+    def _meet(self, members: tuple[int, ...], operands: list[Array]) -> list[Array]:
+        machine, thunk = self._machine, self._collective
+        world = machine.world
+        key = (thunk.key, members)
+        meeting = world.meetings.setdefault(key, Meeting())
+        meeting.operands[machine.device] = operands
+        if len(meeting.operands) == len(members):
+            del world.meetings[key]
+            made = combine(thunk, [meeting.operands[member] for member in members])
+            meeting.results = dict(zip(members, made, strict=True))
+        elif world.team is not None:
+            world.team.wait(machine.device, lambda: meeting.results is not None, lambda: self._missing(members, meeting))
+        if meeting.results is None:
+            raise DeviceError(f"%{thunk.name} waits for ever: {self._missing(members, meeting)}")
+        return meeting.results[machine.device]
+
+    def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:
+        missing = ", ".join(str(member) for member in members if member not in meeting.operands)
+        return f"%{self._collective.name}: of its group {{{','.join(map(str, members))}}}, {missing} did not come"

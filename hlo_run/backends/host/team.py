@@ -1,0 +1,107 @@
+"""Devices of one run as threads of which one runs at a time, so that a run is the same every time.
+
+A device gives way only where it waits for others; the next one in turn that can go on then does. If none can, the devices
+wait for each other for ever, which is a DeviceError.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from hlo_run.errors import DeviceError
+
+ResultT = TypeVar("ResultT")
+
+
+class _Stopped(Exception):
+    """Unwinds a device after another one failed."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Why a device cannot go on: until `ready` it waits for what `reason` says."""
+
+    ready: Callable[[], bool]
+    reason: Callable[[], str]
+
+
+class Team(Generic[ResultT]):
+    """Runs one function per device."""
+
+    def __init__(self, count: int) -> None:
+        self._condition = threading.Condition()
+        self._turn = 0
+        self._waits: dict[int, _Wait] = {}
+        self._left = set(range(count))
+        self._results: dict[int, ResultT] = {}
+        self._failure: BaseException | None = None
+        self._count = count
+
+    def run(self, work: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
+        """Return the results; raises the first failure of a device."""
+        threads = [threading.Thread(target=self._device, args=(number, one), daemon=True) for number, one in enumerate(work)]
+        for thread in threads:
+            thread.start()
+        with self._condition:
+            try:
+                while self._left and self._failure is None:
+                    self._condition.wait()
+            except BaseException as error:  # Ctrl-C
+                self._fail(error)
+        for thread in threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return [self._results[number] for number in range(self._count)]
+
+    def wait(self, number: int, ready: Callable[[], bool], reason: Callable[[], str]) -> None:
+        """Let the others go on until `ready`; only the device whose turn it is calls this."""
+        if ready():
+            return
+        with self._condition:
+            self._waits[number] = _Wait(ready, reason)
+            self._pass_on(number)
+            self._await_turn(number)
+            del self._waits[number]
+
+    def _device(self, number: int, work: Callable[[], ResultT]) -> None:
+        try:
+            with self._condition:
+                self._await_turn(number)
+            result = work()
+            with self._condition:
+                self._results[number] = result
+                self._left.discard(number)
+                self._pass_on(number)
+        except _Stopped:
+            pass
+        except BaseException as error:  # whoever called `run` gets it
+            with self._condition:
+                self._fail(error)
+
+    def _await_turn(self, number: int) -> None:
+        while self._turn != number and self._failure is None:
+            self._condition.wait()
+        if self._failure is not None:
+            raise _Stopped
+
+    def _pass_on(self, number: int) -> None:
+        """Give the turn to the next device that can go on."""
+        for step in range(1, self._count + 1):
+            other = (number + step) % self._count
+            waiting = self._waits.get(other)
+            if other in self._left and (waiting is None or waiting.ready()):
+                self._turn = other
+                self._condition.notify_all()
+                return
+        if self._left:
+            reasons = tuple(f"device {other}: {self._waits[other].reason()}" for other in sorted(self._left))
+            self._fail(DeviceError("the devices wait for each other for ever", notes=reasons))
+        self._condition.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._condition.notify_all()

@@ -1,0 +1,27 @@
+"""The devices of a run, and where they meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hlo_run.backends.host.team import Team
+from hlo_run.backends.library.arrays import Array
+
+
+@dataclass
+class Meeting:
+    """A collective that some devices have come to."""
+
+    operands: dict[int, list[Array]] = field(default_factory=dict[int, "list[Array]"])
+    results: dict[int, list[Array]] | None = None
+
+
+@dataclass
+class World:
+    """The devices of a run, replica-major, and their meetings."""
+
+    replicas: int = 1
+    partitions: int = 1
+    team: Team[Any] | None = None
+    meetings: dict[tuple[str, tuple[int, ...]], Meeting] = field(default_factory=dict[Any, Meeting])

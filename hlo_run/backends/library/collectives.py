@@ -1,0 +1,159 @@
+"""What the members of a group make of their arrays, in the group's order: collectives in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hlo_run.artifact import CollectiveThunk
+from hlo_run.backends.library.arrays import Array, LibraryCall
+from hlo_run.errors import DeviceError
+from hlo_run.hlo.dtype import DTYPES
+
+# Every member's operands, in group order, to every member's results.
+Combine = Callable[[CollectiveThunk, Sequence[Sequence[Array]]], list[list[Array]]]
+
+_REDUCE: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def members_of(thunk: CollectiveThunk, device: int, replicas: int, partitions: int) -> tuple[int, ...]:
+    """Return the numbers of the devices that meet `device`, in the group's order; empty if it is in no group.
+
+    Devices are numbered replica-major. Raises DeviceError for a group that names a device that is not there.
+    """
+    replica, partition = divmod(device, partitions)
+    match thunk.mode:
+        case "kFlattenedID":
+            members = _pick(thunk, device, replicas * partitions)
+        case "kCrossPartition":
+            members = tuple(replica * partitions + other for other in _pick(thunk, partition, partitions))
+        case "kCrossReplica":
+            members = tuple(other * partitions + partition for other in _pick(thunk, replica, replicas))
+        case "kCrossReplicaAndPartition":
+            chosen = _pick(thunk, replica, replicas)
+            members = tuple(other * partitions + k for other in chosen for k in range(partitions))
+    return members
+
+
+def _pick(thunk: CollectiveThunk, own: int, count: int) -> tuple[int, ...]:
+    """Return the group that holds `own`; no groups at all are one group of everybody."""
+    for group in thunk.groups:
+        for number in group:
+            if not 0 <= number < count:
+                hint = "--num_replicas=N and --num_partitions=N say how many there are"
+                raise DeviceError(f"%{thunk.name}: a group names number {number}, but there are {count}", hint=hint)
+    if thunk.kind == "kCollectivePermute" or not thunk.groups:
+        return tuple(range(count))
+    return next((group for group in thunk.groups if own in group), ())
+
+
+def combine(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """Return each member's results; `everyones` has each member's operands."""
+    return _COMBINE[thunk.kind](thunk, everyones)
+
+
+def lone_call(thunk: CollectiveThunk) -> LibraryCall:
+    """Return the call of a collective on the only device there is."""
+    members_of(thunk, 0, 1, 1)
+
+    def compute(operands: Sequence[Array], results: Sequence[Array]) -> None:
+        for target, result in zip(results, combine(thunk, [operands])[0], strict=True):
+            target[...] = result
+
+    return LibraryCall(thunk.operands, thunk.results, compute)
+
+
+def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[Array]:
+    """Narrow floats are reduced in f32 and rounded once."""
+    totals: list[Array] = []
+    for number, spec in enumerate(thunk.operands):
+        dtype = DTYPES[spec.dtype]
+        column = [operands[number] for operands in everyones]
+        if dtype.kind == "pred":
+            function = {"add": np.logical_or, "multiply": np.logical_and}.get(thunk.reduction, _REDUCE[thunk.reduction])
+        else:
+            function = _REDUCE[thunk.reduction]
+        wide = np.dtype(np.float32) if dtype.is_float and dtype.bits < 32 else _computing(column[0])
+        total: Array = column[0].astype(wide)
+        for other in column[1:]:
+            total = function(total, other.astype(wide))
+        totals.append(total.astype(dtype.numpy))
+    return totals
+
+
+def _computing(array: Array) -> np.dtype[Any]:
+    """Return the type that numpy adds in: ml_dtypes' small integers go through s8."""
+    return array.dtype if array.dtype.kind in "bifuc" and array.dtype.itemsize * 8 >= 8 else np.dtype(np.int8)
+
+
+def _all_reduce(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    return [_reduced(thunk, everyones)] * len(everyones)
+
+
+def _reduce_scatter(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    pieces = [np.split(total, len(everyones), axis=thunk.dim) for total in _reduced(thunk, everyones)]
+    return [[piece[member] for piece in pieces] for member in range(len(everyones))]
+
+
+def _all_gather(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    joined = [np.concatenate(column, axis=thunk.dim) for column in zip(*everyones, strict=True)]
+    return [joined] * len(everyones)
+
+
+def _all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """With a dimension piece i of it goes to member i, and what comes is joined; without one operand i goes there."""
+    count = len(everyones)
+    if thunk.dim < 0:
+        return [[operands[member] for operands in everyones] for member in range(count)]
+    pieces = [np.split(operands[0], count, axis=thunk.dim) for operands in everyones]
+    return [[np.concatenate([piece[member] for piece in pieces], axis=thunk.dim)] for member in range(count)]
+
+
+def _broadcast(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    del thunk
+    return [list(everyones[0])] * len(everyones)
+
+
+def _permute(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """Everyone takes part: who is no target gets zeros."""
+    source_of = {target: source for source, target in thunk.groups}
+    nothing = [np.zeros(spec.dims, DTYPES[spec.dtype].numpy) for spec in thunk.results]
+    return [list(everyones[source_of[member]]) if member in source_of else nothing for member in range(len(everyones))]
+
+
+def _ragged_all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """Operands: input, output, input offsets, send sizes, output offsets (in the receiver's output), receive sizes."""
+    outputs: list[Array] = [operands[1].copy() for operands in everyones]
+    for data, _, starts, sizes, places, _ in everyones:
+        if not starts.size or starts.size % len(everyones):
+            raise DeviceError(f"%{thunk.name}: {starts.size} offsets do not divide among {len(everyones)} members")
+        each = starts.size // len(everyones)
+        triples = zip(starts.reshape(-1), sizes.reshape(-1), places.reshape(-1), strict=True)
+        for number, (start, size, place) in enumerate(triples):
+            output = outputs[number // each]
+            if min(start, size, place) < 0 or start + size > len(data) or place + size > len(output):
+                piece = f"rows {start} to {start + size} of {len(data)} to {place} of {len(output)}"
+                raise DeviceError(f"%{thunk.name}: out of bounds: {piece}")
+            output[place : place + size] = data[start : start + size]
+    return [[output] for output in outputs]
+
+
+_COMBINE: dict[str, Combine] = {
+    "kAllReduce": _all_reduce,
+    "kReduceScatter": _reduce_scatter,
+    "kAllGather": _all_gather,
+    "kAllToAll": _all_to_all,
+    "kCollectiveBroadcast": _broadcast,
+    "kCollectivePermute": _permute,
+    "kRaggedAllToAll": _ragged_all_to_all,
+}

@@ -1,0 +1,74 @@
+"""Put the computations of Triton fusions into their callers, where our emitters and libraries take each part.
+
+    f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
+        =>   what `gemm` computes; its dot as a library's call
+
+XLA has no such pass: it compiles these fusions with Triton. A fusion inside such a fusion is put there as well.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.edit import copy_instruction, remove_uncalled
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.pipeline.library_calls import gemm_call, result_of
+from hlo_run.pipeline.passes import PassContext
+
+_KIND = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"__triton[^"]*"')
+
+
+@dataclass(frozen=True)
+class TritonFusionInliner:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "triton-fusion-inliner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; what stood in a fusion stands in its place."""
+        found = False
+        for computation in executed_computations(module):
+            for fusion in list(computation.instructions):
+                if fusion.opcode == "fusion" and _KIND.search(str(fusion.attrs.get("backend_config", ""))):
+                    found = True
+                    result = _Inliner(ctx, computation, fusion).inline(fusion.fused_computation, fusion.operands)
+                    module.replace(fusion, result)
+                    for other in computation.instructions:
+                        if fusion in other.control_predecessors:
+                            other.control_predecessors = [
+                                result if predecessor is fusion else predecessor for predecessor in other.control_predecessors
+                            ]
+                    computation.remove(fusion)
+        if found:
+            remove_uncalled(module)
+
+
+class _Inliner:
+    """Copies instructions to the place right before `fusion`."""
+
+    def __init__(self, ctx: PassContext, computation: HloComputation, fusion: HloInstruction) -> None:
+        self._target = ctx.target
+        self._computation = computation
+        self._fusion = fusion
+
+    def inline(self, body: HloComputation, operands: tuple[HloInstruction, ...]) -> HloInstruction:
+        """Return the copy of the body's root."""
+        made: dict[HloInstruction, HloInstruction] = dict(zip(body.parameters, operands, strict=True))
+        for old in body.post_order():
+            if old in made:
+                continue
+            values = tuple(made[operand] for operand in old.operands)
+            made[old] = self.inline(old.fused_computation, values) if old.opcode == "fusion" else self._copy(old, values)
+        return made[body.root]
+
+    def _copy(self, old: HloInstruction, operands: tuple[HloInstruction, ...]) -> HloInstruction:
+        copy = copy_instruction(old, operands)
+        call = gemm_call(copy, self._target) if old.opcode == "dot" else None
+        if call is None:
+            return self._computation.add(copy, before=self._fusion)
+        copy.operands = ()
+        added = self._computation.add(call, before=self._fusion)
+        return self._computation.add(result_of(added), before=self._fusion)

@@ -1,0 +1,163 @@
+"""Several devices on Host: what they exchange, where they wait for each other, and that each has its own memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hlo_run import parse
+from hlo_run.backends.grid import run_on_grid
+from hlo_run.backends.host.team import Team
+from hlo_run.backends.platforms import open_backend
+from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.hlo.graph import HloModule
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.agreement import disagreements
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.devices import DeviceGrid
+from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import Value
+from hlo_run.target import DEFAULT_TARGET, preset
+
+ADD = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }"
+
+
+def _run(module: HloModule, arguments: list[Value], times: int = 1) -> Value:
+    executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module.clone())
+    backend, grid = open_backend("Host", Options()), DeviceGrid.of(module)
+    results = [run_on_grid(backend, executable, arguments, grid) for _ in range(times)]
+    return results[-1]
+
+
+def _agrees(text: str, times: int = 1) -> Value:
+    module = parse(text)
+    grid = DeviceGrid.of(module)
+    engine = RandomEngine(3)
+    arguments = grid.make_arguments(module, lambda: make_fake_arguments(module, engine))
+    expected = grid.join(Reference(module).run(grid.split(arguments), grid.replicas, grid.partitions))
+    actual = _run(module, arguments, times)
+    for index, comparison in disagreements(expected, actual, grid.result_shape(module)):
+        raise AssertionError(f"result {list(index)}: {comparison.report()}")
+    return actual
+
+
+def test_groups_of_every_mode() -> None:
+    _agrees(f"""HloModule m, replica_count=2, num_partitions=2
+{ADD}
+min {{ a = s8[] parameter(0) b = s8[] parameter(1) ROOT r = s8[] minimum(a, b) }}
+or {{ a = pred[] parameter(0) b = pred[] parameter(1) ROOT r = pred[] add(a, b) }}
+ENTRY e {{
+  p = f32[4,3] parameter(0)
+  q = s8[6] parameter(1)
+  z = s8[] constant(3)
+  c = s8[6] broadcast(z), dimensions={{}}
+  b = pred[6] compare(q, c), direction=GT
+  a = f32[4,3] all-reduce(p), replica_groups={{{{1,0}}}}, to_apply=add
+  g = f32[8,3] all-gather(p), channel_id=1, replica_groups={{{{3,0}},{{1,2}}}}, dimensions={{0}}, use_global_device_ids=true
+  s = s8[6] all-reduce(q), channel_id=2, replica_groups={{}}, to_apply=min
+  o = pred[6] all-reduce(b), channel_id=3, replica_groups={{{{0}},{{1}}}}, to_apply=or
+  t = f32[4,3] all-to-all(p), channel_id=4, replica_groups={{{{0,1}}}}, dimensions={{0}}
+  u = f32[4,3] collective-permute(p), channel_id=5, source_target_pairs={{{{0,1}}}}
+  d = f32[2,3] reduce-scatter(p), channel_id=6, replica_groups=[2,2]<=[4], dimensions={{0}}, use_global_device_ids=true,
+    to_apply=add
+  ROOT r = (f32[4,3], f32[8,3], s8[6], pred[6], f32[4,3], f32[4,3], f32[2,3]) tuple(a, g, s, o, t, u, d)
+}}""")
+
+
+def test_in_a_loop_and_again() -> None:
+    """The faster device must not run into the next meeting with what the slower has not yet taken; memory is kept per device."""
+    _agrees(
+        f"""HloModule m, replica_count=3
+{ADD}
+cond {{
+  s = (s32[], f32[5]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(4)
+  ROOT c = pred[] compare(i, n), direction=LT
+}}
+body {{
+  s = (s32[], f32[5]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[5] get-tuple-element(s), index=1
+  y = f32[5] all-reduce(x), replica_groups={{}}, to_apply=add
+  k = u32[] replica-id()
+  f = f32[] convert(k)
+  b = f32[5] broadcast(f), dimensions={{}}
+  z = f32[5] subtract(y, b)
+  o = s32[] constant(1)
+  j = s32[] add(i, o)
+  ROOT t = (s32[], f32[5]) tuple(j, z)
+}}
+ENTRY e {{
+  p = f32[5] parameter(0)
+  z = s32[] constant(0)
+  t = (s32[], f32[5]) tuple(z, p)
+  ROOT w = (s32[], f32[5]) while(t), condition=cond, body=body
+}}""",
+        times=3,
+    )
+
+
+def test_devices_that_wait_for_ever() -> None:
+    module = parse(f"""HloModule m, replica_count=2
+{ADD}
+meet {{ p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups={{}}, to_apply=add }}
+pass {{ p = f32[5] parameter(0) ROOT a = f32[5] negate(p) }}
+ENTRY e {{
+  p = f32[5] parameter(0)
+  k = u32[] replica-id()
+  s = s32[] convert(k)
+  ROOT c = f32[5] conditional(s, p, p), branch_computations={{meet, pass}}
+}}""")
+    with pytest.raises(DeviceError, match="wait for each other for ever") as caught:
+        _run(module, [np.ones(5, np.float32)] * 2)
+    assert "of its group {0,1}, 1 did not come" in caught.value.notes[0]
+
+
+def test_a_group_of_more_devices_than_there_are() -> None:
+    module = parse(f"""HloModule m, replica_count=2
+{ADD}
+ENTRY e {{ p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups={{{{0,1}}}}, to_apply=add }}""")
+    executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module)
+    with pytest.raises(DeviceError, match="names number 1, but there are 1"):
+        open_backend("Host", Options()).run(executable, [np.ones(5, np.float32)])
+
+
+def test_a_reduction_that_no_library_knows() -> None:
+    module = parse("""HloModule m, replica_count=2
+f { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] subtract(a, b) }
+ENTRY e { p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups={}, to_apply=f }""")
+    with pytest.raises(Unsupported, match="'all-reduce' with the reduction %f"):
+        _run(module, [np.ones(5, np.float32)] * 2)
+
+
+def test_shards_of_a_program_for_whole_arrays() -> None:
+    _agrees(f"""HloModule m, num_partitions=4
+{ADD}
+ENTRY e {{
+  x = f32[5,4] parameter(0)
+  w = f32[5,4] custom-call(x), custom_call_target="Sharding", sharding={{devices=[2,1,2]<=[4] last_tile_dim_replicate}}
+  s = f32[3,4] custom-call(w), custom_call_target="SPMDFullToShardShape", sharding={{manual}}
+  r = f32[3,4] all-reduce(s), channel_id=7, replica_groups={{{{0,2}},{{1,3}}}}, use_global_device_ids=true, to_apply=add
+  ROOT f = f32[5,4] custom-call(r), custom_call_target="SPMDShardToFullShape",
+    sharding={{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}}
+}}""")
+
+
+def test_the_first_failure_of_a_team_is_raised() -> None:
+    team: Team[int] = Team(3)
+    seen: list[int] = []
+
+    def work(number: int) -> int:
+        seen.append(number)
+        if number == 1:
+            raise DeviceError("broken")
+        team.wait(number, lambda: len(seen) == 3, lambda: "never mind")
+        return number
+
+    with pytest.raises(DeviceError, match="broken"):
+        team.run([lambda number=number: work(number) for number in range(3)])
+    assert seen == [0, 1]
