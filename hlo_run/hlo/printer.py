@@ -92,7 +92,10 @@ def _entry_layout(module: HloModule) -> EntryLayout:
     written = module.attrs.get("entry_computation_layout")
     if isinstance(written, EntryLayout):
         return written
-    return EntryLayout(tuple(parameter.shape for parameter in module.entry.parameters), module.entry.root.shape)
+    shapes = [instruction.shape for instruction in (*module.entry.parameters, module.entry.root)]
+    if module.has_default_entry_layout:
+        shapes = [shape.in_default_order() for shape in shapes]
+    return EntryLayout(tuple(shapes[:-1]), shapes[-1])
 
 
 def computation_order(module: HloModule) -> list[HloComputation]:
