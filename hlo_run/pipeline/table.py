@@ -53,8 +53,8 @@ from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
 from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
-from hlo_run.pipeline.hlo.library.triton_fusion_inliner import TritonFusionInliner
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
 from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
 from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
@@ -246,7 +246,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
-            HloRow("triton-fusion-inliner", lambda c: TritonFusionInliner(), required=True),
+            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
