@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hlo_run.analysis.dataflow_values import HloValue
+from hlo_run.analysis.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.pipeline.runtime.buffer_assigner import PlannedAllocation, value_size_bytes
+from hlo_run.pipeline.runtime.buffer_assigner import PlannedAllocation
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
 
 
@@ -22,7 +22,7 @@ def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:
             ", ".join(filter(None, [f"allocation {number}: size {allocation.size_bytes}", *_kinds(allocation, shape)])) + ":"
         )
         for value in sorted(allocation.offsets, key=lambda value: value.id):
-            place = f"(size={value_size_bytes(value)},offset={allocation.offsets[value]})"
+            place = f"(size={buffer_size_bytes(value)},offset={allocation.offsets[value]})"
             lines.append(f" value: {_brief(value)} {place}: {value.shape}")
     return "\n".join(lines) + "\n"
 
