@@ -164,6 +164,7 @@ class FileRun:
             runner = Runner(platform, description, lambda values, seed: run_on_grid(backend, executable, values, grid, seed))
             execution.run(runner, reference)
         finally:
+            self._result.launches = backend.launch_records()
             if report := backend.report():
                 self._console.err(report)
 

@@ -36,7 +36,10 @@ class IterationResult:
 
 @dataclass(slots=True)
 class FileResult:
-    """One file of the command line, filled in while it runs; `error` is what ended it."""
+    """One file of the command line, filled in while it runs; `error` is what ended it.
+
+    `launches` are the records of the last run's kernels, where the backend keeps account of them.
+    """
 
     file: str
     module: str = ""
@@ -44,6 +47,7 @@ class FileResult:
     device: str = ""
     reference: str = ""
     iterations: list[IterationResult] = field(default_factory=list[IterationResult])
+    launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     error: HloRunError | None = None
 
     @property
@@ -106,6 +110,7 @@ def _file_record(result: FileResult) -> dict[str, Any]:
         "reference": result.reference,
         "error": _error_record(result.error) if result.error is not None else None,
         "iterations": [_iteration_record(iteration) for iteration in result.iterations],
+        "launches": result.launches,
     }
 
 

@@ -268,11 +268,18 @@ def test_json_of_several_files(reports: tuple[dict[str, Any], ET.Element]) -> No
 
 
 def test_json_has_the_keys_that_the_documentation_lists(reports: tuple[dict[str, Any], ET.Element]) -> None:
+    keys = _keys(reports[0])
+    counted = {name for name in keys if name.startswith(("nan_", "infinity_", "same_", "opposite_"))}
+    assert not keys - _documented_keys() - counted
+
+
+def _documented_keys() -> set[str]:
     text = (Path(__file__).resolve().parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
-    documented = set(re.findall(r"`([a-z_0-9]+)(?:\[\])?`", text))
-    keys = set(re.findall(r'"([a-z_0-9]+)":', json.dumps(reports[0])))
-    undocumented = keys - documented - {name for name in keys if name.startswith(("nan_", "infinity_", "same_", "opposite_"))}
-    assert not undocumented
+    return set(re.findall(r"`([a-z_0-9]+)(?:\[\])?`", text))
+
+
+def _keys(record: dict[str, Any]) -> set[str]:
+    return set(re.findall(r'"([a-z_0-9]+)":', json.dumps(record)))
 
 
 def test_junit_of_several_files(reports: tuple[dict[str, Any], ET.Element]) -> None:
@@ -292,6 +299,24 @@ def test_junit_of_several_files(reports: tuple[dict[str, Any], ET.Element]) -> N
     error = cases[3].find("error")
     assert error is not None
     assert error.get("type") == "ParseError"
+
+
+def test_counts_of_the_launches_are_in_the_json(tmp_path: Path) -> None:
+    file, out = tmp_path / "t.hlo", tmp_path / "r.json"
+    file.write_text("HloModule t\nENTRY e { x = f32[64,96] parameter(0) ROOT t = f32[96,64] transpose(x), dimensions={1,0} }")
+    assert run(["--platform=Host", "--host_check=statistics", f"--report_json={out}", str(file)]) == 0
+    record = json.loads(out.read_text())
+    (launch,) = record["files"][0]["launches"]
+    assert launch["kernel"].endswith("transpose")
+    # Every byte once in, once out, in whole sectors; rows of a tile and of its transpose meet each bank once.
+    assert launch["global"]["transactions"] == launch["global"]["ideal"] == 2 * 64 * 96 * 4 // 32
+    assert launch["shared"]["requests"] > 0
+    assert launch["shared"]["transactions"] == launch["shared"]["ideal"]
+    assert sum(item["transactions"] for item in launch["accesses"] if item["space"] == "global") == 2 * 64 * 96 * 4 // 32
+    assert sum(item["count"] for item in launch["thread_instructions"]) > 64 * 96
+    assert _keys(record) <= _documented_keys()
+    assert run(["--platform=Host", f"--report_json={out}", str(file)]) == 0
+    assert json.loads(out.read_text())["files"][0]["launches"] == []
 
 
 def test_reports_are_the_same_twice(module: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "hlo_run"
 # A line may import from the lines above it, never from below, never from a neighbour on its own line.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "options", "target", "artifact", "collection", "custom_calls"),
-    ("hlo", "indexing"),
+    ("hlo", "indexing", "parallel"),
     ("dialects",),
     ("ops",),
     ("analysis", "reference", "builder"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from hlo_run.artifact import Executable
 from hlo_run.backends.literals import Literal
@@ -48,6 +48,10 @@ class Backend(Protocol):
 
     def report(self) -> str:
         """Return what there is to say about the last run besides its result; mostly nothing."""
+        ...
+
+    def launch_records(self) -> list[dict[str, Any]]:
+        """Return what `report` says of each launch as records of plain values (docs/report.md)."""
         ...
 
 

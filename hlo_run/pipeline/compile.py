@@ -8,10 +8,10 @@ from itertools import product
 from hlo_run.artifact import Executable, Kernel
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.fusion_table import fusion_table
 from hlo_run.pipeline.kernels import compile_kernel
 from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Level, Observer, Step, StopAtStage
-from hlo_run.pipeline.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups

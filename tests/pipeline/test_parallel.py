@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hlo_run.pipeline.parallel import can_fork
+from hlo_run.parallel import can_fork
 
 _CASES = Path(__file__).with_name("parallel_cases.py")
 

@@ -72,6 +72,9 @@ class CudaBackend:
     def report(self) -> str:
         return ""
 
+    def launch_records(self) -> list[dict[str, Any]]:
+        return []
+
     def _allocate(self, executable: Executable) -> list[Any]:
         memory: list[Any] = []
         for allocation in executable.allocations:

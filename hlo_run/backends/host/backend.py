@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from hlo_run.artifact import Executable, Kernel
 from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import run_kernel
-from hlo_run.backends.host.jit.engine import JitEngine, JitFault, has_loops
+from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, JitFault, has_loops
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.program import Program, compile_graph
@@ -30,7 +30,6 @@ ENGINES = ("auto", "emulator", "jit")
 """What `--host_engine` may name."""
 _LONG_LAUNCH = 40_000_000
 """Thread-instructions from which on compiling to native code pays: the emulator does some 800 million a second."""
-_GUESSED_TURNS = 32
 
 
 class HostBackend:
@@ -120,6 +119,10 @@ class HostBackend:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
         return "\n".join(map(str, self.statistics))
 
+    def launch_records(self) -> list[dict[str, Any]]:
+        """Return the same for `--report_json`."""
+        return [launch.record() for launch in self.statistics]
+
     # ---- kernels ------------------------------------------------------------------------------------------------
 
     def graph(self, kernel: Kernel) -> KernelGraph:
@@ -128,6 +131,11 @@ class HostBackend:
         if key not in self._graphs:
             self._graphs[key] = build_graph(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
         return self._graphs[key]
+
+    def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None) -> None:
+        """Compile at once what the launches need that are meant for native code."""
+        if self._engine != "emulator":
+            self._jit.prepare((item for item in launches if self._takes_jit(*item)), deadline)
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
         """Run one launch on the engine that is meant for it."""
@@ -149,7 +157,7 @@ class HostBackend:
         if self._engine != "auto" or self._checks - ALWAYS_ON:
             return self._engine == "jit"
         instructions = sum(len(block.operations) for block in graph.blocks)
-        turns = _GUESSED_TURNS if has_loops(graph) else 1
+        turns = GUESSED_TURNS if has_loops(graph) else 1
         return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
 
     def _explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:

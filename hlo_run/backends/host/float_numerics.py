@@ -1,7 +1,7 @@
 """Floating-point arithmetic with the exact roundings of PTX, on whole arrays.
 
 What is guaranteed: add, sub, mul, div, sqrt, rcp, fma and every conversion are correctly rounded in every format and
-rounding mode, subnormals included. The `.approx` operations are computed in f64 and rounded once; a GPU's differ from
+rounding mode, subnormals included. The `.approx` operations are defined in `approximations`; a GPU's differ from
 them by what its manual allows. f16 and bf16 values are held *wide*: as f32 arrays that hold exactly representable values.
 
 Arithmetic may leave any NaN in an f32 or narrower result: `bits32` and `bits16` make NaNs canonical (positive, all

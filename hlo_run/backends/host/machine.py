@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +31,10 @@ class Launcher(Protocol):
 
     def graph(self, kernel: Kernel) -> KernelGraph:
         """Return a kernel's graph."""
+        ...
+
+    def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None) -> None:
+        """Get ready for launches of a run."""
         ...
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:

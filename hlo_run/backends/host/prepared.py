@@ -49,4 +49,7 @@ class Prepared:
             waiting += [s for s in self._all if isinstance(s, KernelStep) and s.thunk.kernel in reset and s not in waiting]
         for step in waiting:
             step.bind()
+        if not self._is_bound:
+            launches = [step.bound() for step in self._all if isinstance(step, KernelStep)]
+            self.machine.launcher.prepare(launches, self.machine.deadline)
         self._is_bound = True

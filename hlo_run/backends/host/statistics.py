@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,24 @@ class KernelStatistics:
     def active_lanes(self) -> float:
         """How many threads of a warp execute the average instruction, of at most 32."""
         return self.thread_instructions.total() / self.warp_instructions if self.warp_instructions else 0.0
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain values, the same for every run of the same launch."""
+        spaces = {space: self.of(space) for space in ("global", "shared")}
+        totals = {
+            space: {name: sum(getattr(item, name) for item in items) for name in ("requests", "transactions", "ideal")}
+            for space, items in spaces.items()
+        }
+        return {
+            "kernel": self.kernel,
+            **totals,
+            "branches": self.branches,
+            "divergent": self.divergent,
+            "warp_instructions": self.warp_instructions,
+            "active_lanes": self.active_lanes,
+            "thread_instructions": [{"kind": kind, "count": count} for kind, count in _by_count(self.thread_instructions)],
+            "accesses": [asdict(item) for items in spaces.values() for item in items],
+        }
 
     def __str__(self) -> str:
         shared = self.of("shared")

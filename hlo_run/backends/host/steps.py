@@ -19,6 +19,7 @@ from hlo_run.artifact import (
     Thunk,
 )
 from hlo_run.backends.host.checks import make_observer
+from hlo_run.backends.host.control_flow import KernelGraph
 from hlo_run.backends.host.emulator import check_launch
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.machine import Machine, argument_region, pointer
@@ -78,6 +79,11 @@ class KernelStep(Leaf):
         self._launch = Launch(loaded.kernel, loaded.source_lines, {**regions, **loaded.variables}, parameters)
         check_launch(loaded.graph, self._launch)
         self._graph = loaded.graph
+
+    def bound(self) -> tuple[KernelGraph, Launch]:
+        """Return what `run` launches."""
+        assert self._launch is not None, "it is bound"
+        return self._graph, self._launch
 
     def run(self) -> None:
         machine, launch = self._machine, self._launch

@@ -255,6 +255,37 @@ def test_object_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(made) == 2
 
 
+def chain(count: int) -> Executable:
+    """Kernels that add one to a buffer in place: 1 and 3, 5, .. differ in names, the others in how many threads they have."""
+    program = add_one((64,), (0,), (0,))
+    (first,) = program.kernels
+    kernels: list[Kernel] = []
+    for number in range(count):
+        block = (64 if number % 2 else 64 - number, 1, 1)
+        kernels.append(replace(first, name=f"k{number}", ptx=first.ptx.replace(" k(", f" k{number}("), block=block))
+    both = (KernelArgument(whole(1, 256), False), KernelArgument(whole(1, 256), True))
+    thunks = [CopyThunk("copy", whole(0, 256), whole(1, 256)), *(KernelThunk(k.name, k.name, both) for k in kernels)]
+    return replace(program, kernels=tuple(kernels), thunks=tuple(thunks))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_code_of_many_kernels_is_made_at_once(cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(llvm, "available_cores", lambda: cores)
+    monkeypatch.setattr(llvm, "can_fork", lambda: True)
+    batches: list[list[str]] = []
+    compile_objects = llvm.compile_objects
+    monkeypatch.setattr(llvm, "compile_objects", lambda texts: batches.append(texts) or compile_objects(texts))  # type: ignore[misc]
+    backend = HostBackend(engine="jit")
+    x = np.arange(64, dtype=np.float32)
+    for _ in range(2):
+        got = np.asarray(backend.run(chain(9), [x]))
+        # Kernel 2n adds to the first 64 - 2n elements only.
+        assert (got == x + 4 + np.sum(np.arange(64)[:, None] < 64 - np.arange(0, 9, 2), axis=1)).all()
+    assert [len(set(batch)) for batch in batches if batch] == [5]
+    assert len(list((tmp_path / "hlo-run" / "host-jit").iterdir())) == 5
+
+
 def test_wrong_arguments_are_refused() -> None:
     program = add_one((4,), (0,), (0,))
     with pytest.raises(UsageError, match="takes 1 arguments, got 0"):

@@ -9,10 +9,11 @@ side access places side by side, whatever masks and shifts the PTX made of that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from math import gcd
 
 from hlo_run.backends.host.control_flow import KernelGraph
 from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit.affine_sum import Affine, Interval, constant, fits, fits_type, monotonic
 from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
 from hlo_run.backends.host.ptx import Address, Integer, Operand, Register, SpecialRegister, Symbol
 from hlo_run.target import WARP_THREADS
@@ -24,27 +25,12 @@ _MAX_CHAIN = 40
 # Special registers whose value may change while a thread runs, or that are no numbers of a thread.
 _LANE_LOCAL = frozenset(("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%nwarpid"))
 
-Interval = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """`constant` + sum of coefficient x symbol; `low` and `high` bound the value, which the register holds exactly."""
-
-    terms: tuple[tuple[str, int], ...]
-    constant: int
-    low: int
-    high: int
-
-    def multiple_of(self, size: int) -> bool:
-        """True if the value is a multiple of `size` for all threads."""
-        return self.constant % size == 0 and all(coefficient % size == 0 for _, coefficient in self.terms)
-
 
 class PureValues:
     """What is known of the registers of one kernel launched with given sizes.
 
-    Symbols are `.lane`, `.warp`, `.cta.x` .., `.tid.x` .. (if a block has several dimensions) and names of pure registers.
+    Symbols are `.lane`, `.warp`, `.cta.x` .., `.tid.x` .. (if a block has several dimensions), names of pure registers and
+    those of `quotients`.
     `kept` are registers that must not be computed again though they could be; `addresses` gives (space, address) of symbols.
     """
 
@@ -68,6 +54,8 @@ class PureValues:
             self.ranges[f".cta.{axis}"] = (0, blocks - 1)
             self.ranges[f".tid.{axis}"] = (0, threads - 1)
         self.definitions = single_definitions(graph)
+        self.quotients: dict[str, tuple[Affine, int]] = {}
+        """What symbols with a slash stand for: an affine sum that is not negative, divided by a number and rounded down."""
         self._pure: dict[str, int] = {}
         self._affine: dict[str, Affine | None] = {}
 
@@ -119,11 +107,11 @@ class PureValues:
         """Return an operand's value as an affine sum, if it is one."""
         match operand:
             case Integer():
-                return _constant(operand.value)
+                return constant(operand.value)
             case SpecialRegister():
                 return self._special(operand.name)
             case Symbol() if operand.name in self._addresses:
-                return _constant(self._addresses[operand.name][1] + operand.offset)
+                return constant(self._addresses[operand.name][1] + operand.offset)
             case Register() if self.is_pure(operand.name):
                 return self._register(operand.name)
             case _:
@@ -133,9 +121,9 @@ class PureValues:
         known = self._affine.get(name)
         if known is None:
             operation = self.definitions[name]
-            found = self._compute(operation)
+            found = self._compute(operation) or self._quotient(operation)
             width = self._width(name)
-            if found is None or not _fits(found, width):
+            if found is None or not fits(found, width):
                 found = self._symbol(name, self._interval(operation, width))
             known = self._affine[name] = found
         return known
@@ -146,7 +134,7 @@ class PureValues:
 
     def _symbol(self, name: str, interval: Interval) -> Affine:
         low, high = self.ranges.setdefault(name, interval)
-        return _constant(low) if low == high else Affine(((name, 1),), 0, low, high)
+        return constant(low) if low == high else Affine(((name, 1),), 0, low, high)
 
     def _special(self, name: str) -> Affine | None:
         base, _, axis = name[1:].partition(".")
@@ -157,15 +145,15 @@ class PureValues:
             case "ctaid":
                 return self._symbol(f".cta.{axis}", self.ranges[f".cta.{axis}"])
             case "ntid":
-                return _constant(self.block[index])
+                return constant(self.block[index])
             case "nctaid":
-                return _constant(self.grid[index])
+                return constant(self.grid[index])
             case "laneid":
                 return self._symbol(".lane", self.ranges[".lane"])
             case "warpid":
                 return self._symbol(".warp", self.ranges[".warp"])
             case "nwarpid":
-                return _constant(self.ranges[".warp"][1] + 1)
+                return constant(self.ranges[".warp"][1] + 1)
             case _:
                 return None
 
@@ -185,11 +173,33 @@ class PureValues:
     def make(self, terms: Mapping[str, int], constant: int) -> Affine:
         """Return the sum with these coefficients."""
         kept = tuple((symbol, coefficient) for symbol, coefficient in sorted(terms.items()) if coefficient)
+        return Affine(kept, constant, *self._bounds(dict(kept), constant))
+
+    def _bounds(self, terms: dict[str, int], constant: int, depth: int = 3) -> Interval:
+        """Return bounds of a sum; a quotient in it may make a remainder of what it divides: n - d * (n / d) is less than d."""
         low = high = constant
-        for symbol, coefficient in kept:
+        for symbol, coefficient in terms.items():
             ends = [coefficient * end for end in self.ranges[symbol]]
             low, high = low + min(ends), high + max(ends)
-        return Affine(kept, constant, low, high)
+        for symbol in terms if depth else ():
+            if symbol not in self.quotients:
+                continue
+            dividend, divisor = self.quotients[symbol]
+            for times in self._remainders(terms, symbol):
+                rest = {**terms, symbol: terms[symbol] + times * divisor}
+                for other, coefficient in dividend.terms:
+                    rest[other] = rest.get(other, 0) - times * coefficient
+                rest = {name: coefficient for name, coefficient in rest.items() if coefficient}
+                least, most = self._bounds(rest, constant - times * dividend.constant, depth - 1)
+                remainder = times * min(divisor - 1, dividend.high)
+                low, high = max(low, least + min(0, remainder)), min(high, most + max(0, remainder))
+        return low, high
+
+    def _remainders(self, terms: Mapping[str, int], symbol: str) -> set[int]:
+        """Return how often the remainder that belongs to a quotient may be in a sum."""
+        dividend, divisor = self.quotients[symbol]
+        ways = {terms.get(name, 0) // c for name, c in dividend.terms if terms.get(name, 0) % c == 0}
+        return {way for way in (*ways, -terms[symbol] // divisor) if way}
 
     def _scaled(self, a: Affine, factor: int) -> Affine:
         return self.make({symbol: coefficient * factor for symbol, coefficient in a.terms}, a.constant * factor)
@@ -234,13 +244,13 @@ class PureValues:
         if a is None or space in ("global", "const"):
             return a
         number = SHARED_NUMBER if space == "shared" else LOCAL_NUMBER
-        return self.combine(a, _constant(number << NUMBER_SHIFT), -1 if "to" in operation.flags else 1)
+        return self.combine(a, constant(number << NUMBER_SHIFT), -1 if "to" in operation.flags else 1)
 
     def _converted(self, operation: Operation, a: Affine | None) -> Affine | None:
         if a is None or operation.flags:
             return None
         to, source = operation.types
-        fits = _fits_type(a, source) and (_fits_type(a, to) or int(to[1:]) >= self._width_of_target(operation))
+        fits = fits_type(a, source) and (fits_type(a, to) or int(to[1:]) >= self._width_of_target(operation))
         return a if fits else None
 
     def _width_of_target(self, operation: Operation) -> int:
@@ -252,7 +262,7 @@ class PureValues:
         a, b, *rest = sources
         if not a or not b or "hi" in operation.flags or operation.flags & {"sat"}:
             return None
-        if "wide" in operation.flags and not (_fits_type(a, operation.type) and _fits_type(b, operation.type)):
+        if "wide" in operation.flags and not (fits_type(a, operation.type) and fits_type(b, operation.type)):
             return None
         if b.terms:
             a, b = b, a
@@ -272,7 +282,7 @@ class PureValues:
         return (self.make(high, a.constant - a.constant % unit), rest) if rest.low >= 0 and rest.high < unit else None
 
     def _shifted(self, operation: Operation, a: Affine | None, b: Affine | None) -> Affine | None:
-        if not a or not b or b.terms or not 0 <= b.constant < 64 or not _fits_type(a, operation.type):
+        if not a or not b or b.terms or not 0 <= b.constant < 64 or not fits_type(a, operation.type):
             return None
         parts = self._parts(a, b.constant)
         if parts is None:
@@ -315,6 +325,54 @@ class PureValues:
         parts = self._parts(upper, count.constant)
         return parts[1] if parts else None
 
+    # ---- division by constants ----------------------------------------------------------------------------------
+
+    def _quotient(self, operation: Operation) -> Affine | None:
+        """Return the value of a multiplication with a reciprocal, as compilers divide: multiples of the divisor, and a symbol."""
+        found = self._reciprocal(operation)
+        if found is None:
+            return None
+        dividend, factor, shift = found
+        divisor = -(-(1 << shift) // factor) if factor else 0
+        # The quotient is exact as long as what the factor is too large does not add up.
+        if dividend.low < 0 or not factor or (factor * divisor - (1 << shift)) * dividend.high >= 1 << shift:
+            return None
+        whole = {name: c // divisor for name, c in dividend.terms if c % divisor == 0}
+        rest = {name: c for name, c in dividend.terms if c % divisor}
+        part = self.make(rest, dividend.constant % divisor)
+        if part.low < 0 or part.high >= 1 << 32:
+            whole, part = {}, dividend
+        quotient = self.make(whole, (dividend.constant - part.constant) // divisor)
+        if part.high < divisor:
+            return quotient
+        unit = gcd(divisor, *(coefficient for _, coefficient in part.terms))
+        reduced = self.make({name: c // unit for name, c in part.terms}, part.constant // unit)
+        return self.combine(quotient, self._divided(reduced, divisor // unit), 1)
+
+    def _divided(self, dividend: Affine, divisor: int) -> Affine:
+        """Return the symbol of a quotient: there is one for all registers that hold it."""
+        name = f"/{divisor} {dividend.constant} {dividend.terms}"
+        self.quotients[name] = dividend, divisor
+        return self._symbol(name, (dividend.low // divisor, dividend.high // divisor))
+
+    def _reciprocal(self, operation: Operation) -> tuple[Affine, int, int] | None:
+        """Return (x, f, s) if the operation computes x * f >> s in 32 bits without a sign."""
+        shift = 32
+        if operation.opcode == "shr" and operation.type in ("u32", "b32"):
+            source, count = operation.operands[1], self.affine_of(operation.operands[2])
+            if not isinstance(source, Register) or not count or count.terms or not 0 <= count.constant < 32:
+                return None
+            shift, inner = 32 + count.constant, self.definitions.get(source.name)
+            if inner is None or not self.is_pure(source.name):
+                return None
+            operation = inner
+        if operation.opcode != "mul" or "hi" not in operation.flags or operation.type != "u32":
+            return None
+        x, factor = (self.affine_of(operand) for operand in operation.operands[1:])
+        if not x or not factor or factor.terms or not fits_type(x, "u32"):
+            return None
+        return x, factor.constant & 0xFFFFFFFF, shift
+
     # ---- bounds of what is not affine ---------------------------------------------------------------------------
 
     def _interval(self, operation: Operation, width: int) -> Interval:
@@ -331,44 +389,8 @@ class PureValues:
         if operation.opcode in ("popc", "clz"):
             return 0, 64
         # The rest is monotonic where neither operand can be negative.
-        known = [source for source in sources[:2] if source and source.low >= 0 and _fits_type(source, operation.type)]
-        return (_monotonic(operation, known[0], known[1]) if len(known) == 2 else None) or everything
-
-
-def _monotonic(operation: Operation, a: Affine, b: Affine) -> Interval | None:
-    match operation.opcode:
-        case "mul" if "hi" in operation.flags:
-            bits = int(operation.type[1:])
-            return a.low * b.low >> bits, a.high * b.high >> bits
-        case "shr" if not b.terms and b.constant < 64:
-            return a.low >> b.constant, a.high >> b.constant
-        case "or" | "xor":
-            return 0, (1 << max(a.high.bit_length(), b.high.bit_length())) - 1
-        case "min":
-            return min(a.low, b.low), min(a.high, b.high)
-        case "max":
-            return max(a.low, b.low), max(a.high, b.high)
-        case "selp":
-            return min(a.low, b.low), max(a.high, b.high)
-        case _:
-            return None
-
-
-def _constant(value: int) -> Affine:
-    return Affine((), value, value, value)
-
-
-def _fits(a: Affine, width: int) -> bool:
-    """True if a register of that width holds the value, as a signed or as an unsigned number."""
-    return (a.low >= 0 and a.high < 1 << width) or (a.low >= -(1 << (width - 1)) and a.high < 1 << (width - 1))
-
-
-def _fits_type(a: Affine, type_name: str) -> bool:
-    """True if all values are in the range of an integer type (`b32` is read as unsigned)."""
-    width = int(type_name[1:])
-    if type_name[0] == "s":
-        return a.low >= -(1 << (width - 1)) and a.high < 1 << (width - 1)
-    return a.low >= 0 and a.high < 1 << width
+        known = [source for source in sources[:2] if source and source.low >= 0 and fits_type(source, operation.type)]
+        return (monotonic(operation, known[0], known[1]) if len(known) == 2 else None) or everything
 
 
 def single_definitions(graph: KernelGraph) -> dict[str, Operation]:

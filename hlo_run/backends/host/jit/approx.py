@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hlo_run.backends.host import approximations as a
 from hlo_run.backends.host.jit.builder import Builder, f64_constant
+from hlo_run.backends.host.jit.llvm import has_feature
 from hlo_run.backends.host.jit.rounding import is_finite, widen
 
 _INFINITY = "0x7FF0000000000000"
@@ -12,10 +13,10 @@ _NAN = "0x7FF8000000000000"
 
 def approximate(b: Builder, opcode: str, x: str) -> str:
     """Return ex2, lg2, tanh, sin, cos or rsqrt of an f32."""
+    if opcode == "ex2":
+        return _exp2_f32(b, x)
     wide = widen(b, x)
     match opcode:
-        case "ex2":
-            result = _exp2(b, wide)
         case "lg2":
             result = _log2(b, wide)
         case "tanh":
@@ -32,6 +33,26 @@ def _horner(b: Builder, coefficients: tuple[float, ...], x: str) -> str:
     for coefficient in coefficients[-2::-1]:
         total = b.binary("fadd", "double", b.binary("fmul", "double", total, x), f64_constant(coefficient))
     return total
+
+
+def _exp2_f32(b: Builder, x: str) -> str:
+    for predicate, limit in (("olt", -a.EXP2_LIMIT), ("ogt", a.EXP2_LIMIT)):
+        x = b.select(b.compare(predicate, "float", x, f64_constant(limit)), "float", f64_constant(limit), x)
+    rounded = b.binary("fadd", "float", x, f64_constant(a.ROUNDING_F32))
+    fraction = b.binary("fsub", "float", x, b.binary("fsub", "float", rounded, f64_constant(a.ROUNDING_F32)))
+    total = f64_constant(a.EXP2_F32[-1])
+    for coefficient in a.EXP2_F32[-2::-1]:
+        total = b.binary("fadd", "float", b.binary("fmul", "float", total, fraction), f64_constant(coefficient))
+    power = b.math("fma", "float", total, fraction, "1.0")
+    exponent = b.binary("sub", "i32", b.cast("bitcast", rounded, "float", "i32"), str(a.ROUNDING_F32_BITS))
+    if has_feature("avx512vl"):
+        # One instruction there, elsewhere a call for every element; and one rounding, as below.
+        return b.intrinsic("ldexp.f32.i32", "float", ("float", power), ("i32", exponent))
+    half = b.binary("ashr", "i32", exponent, "1")
+    for part in (half, b.binary("sub", "i32", exponent, half)):
+        bits = b.op(f"shl i32 {b.binary('add', 'i32', part, '127')}, 23")
+        power = b.binary("fmul", "float", power, b.cast("bitcast", bits, "i32", "float"))
+    return power
 
 
 def _exp2(b: Builder, x: str) -> str:

@@ -29,6 +29,8 @@ class Body(Registers):
         self.result_is_used = True
         self.is_parallel = True
         """No thread of the phase touches what another one writes, as far as the order of this phase's code tells."""
+        self.normal: set[str] = set()
+        """Names of f32 values that are never subnormal: nothing is there to flush."""
         self._written: set[str] = set()
         self._detours: list[tuple[str, int]] = []
         self._stored = self._registers_between_blocks()

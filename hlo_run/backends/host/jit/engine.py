@@ -6,8 +6,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +36,17 @@ from hlo_run.backends.host.jit.plan import (
 )
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, Region
+from hlo_run.errors import Unsupported
 from hlo_run.target import WARP_THREADS
 
 Bytes = NDArray[np.uint8]
+_Key: TypeAlias = "tuple[object, ...]"
 
 _SLICE_UNIT = 256
 """Offsets of slices in their allocations count modulo this: code is the same for all slices that are equally aligned."""
 _CHUNKS_PER_WORKER = 8
+GUESSED_TURNS = 32
+"""How often a loop is taken to go round where launches are weighed."""
 # Fewer instructions than these are done before a second worker has begun.
 _WORTH_SPREADING = 2_000_000
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
@@ -54,11 +60,40 @@ class JitFault(Exception):
     block: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Compiled:
+    """Code for one shape of launches, and the teams of workers that are free."""
+
     code: llvm.Loaded
     plan: Plan
-    seconds: float
+    idle: dict[int, list[_Team]] = field(default_factory=dict[int, "list[_Team]"])
+
+    def team(self, size: int) -> _Team:
+        """Return a team that nobody uses."""
+        free = self.idle.get(size)
+        return free.pop() if free else _Team(self.plan, size)
+
+    def done(self, team: _Team) -> None:
+        """Take a team back, whose memory the next launch uses again."""
+        self.idle.setdefault(len(team.workers), []).append(team)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Code that is wanted: its LLVM IR, and where it will be looked for."""
+
+    key: _Key
+    text: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What a kernel's text says about how to launch it."""
+
+    operations: int
+    loops: bool
+    is_ordered: bool
 
 
 class JitEngine:
@@ -69,25 +104,69 @@ class JitEngine:
 
     def __init__(self, in_order: bool = False) -> None:
         self._in_order = in_order
-        self._compiled: dict[tuple[str, str, LaunchShape], _Compiled] = {}
+        self._traits: dict[tuple[str, str], _Traits] = {}
+        self._compiled: dict[_Key, _Compiled] = {}
+        self._code: dict[str, llvm.Loaded] = {}
         self.compile_seconds = 0.0
 
     def run(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> None:
         """Run all blocks; raises JitFault, DeviceError when `deadline` (time.monotonic) has passed, Unsupported."""
         workers = self._workers(graph, launch)
-        shape = launch_shape(graph, launch, concurrent=workers > 1, interruptible=deadline is not None)
-        key = (launch.kernel.ptx, launch.kernel.name, shape)
-        compiled = self._compiled.get(key)
+        compiled = self._compiled.get(self._key(launch, workers, deadline))
         if compiled is None:
-            compiled = self._compiled[key] = _compile(graph, shape)
-            self.compile_seconds += compiled.seconds
-        _Execution(compiled, launch, workers).run(deadline)
+            self._compile([self._request(graph, launch, workers, deadline)])
+            compiled = self._compiled[self._key(launch, workers, deadline)]
+        team = compiled.team(workers)
+        places = _places(launch.regions)
+        team.aim([places[number] + _shift(region) for number, region in sorted(launch.regions.items())])
+        _Execution(compiled.code, team, launch).run(deadline)
+        compiled.done(team)
+
+    def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None = None) -> None:
+        """Compile what these launches will need, all at once; those that `run` will refuse are left to it."""
+        requests: dict[_Key, _Request] = {}
+        for graph, launch in launches:
+            workers = self._workers(graph, launch)
+            key = self._key(launch, workers, deadline)
+            if key in self._compiled or key in requests:
+                continue
+            with suppress(Unsupported):
+                requests[key] = self._request(graph, launch, workers, deadline)
+        self._compile(list(requests.values()))
+
+    def _key(self, launch: Launch, workers: int, deadline: float | None) -> _Key:
+        kernel = launch.kernel
+        key = (kernel.ptx, kernel.name, kernel.grid, kernel.block, kernel.shared_bytes, workers > 1, deadline is None)
+        return (*key, *(value.item() for value in launch.parameters), *_signature(launch.regions))
+
+    def _request(self, graph: KernelGraph, launch: Launch, workers: int, deadline: float | None) -> _Request:
+        begin = time.perf_counter()
+        shape = launch_shape(graph, launch, concurrent=workers > 1, interruptible=deadline is not None)
+        text, plan = write_module(graph, shape)
+        self.compile_seconds += time.perf_counter() - begin
+        return _Request(self._key(launch, workers, deadline), text, plan)
+
+    def _compile(self, requests: list[_Request]) -> None:
+        """Make code for all of them; kernels that differ in their names alone have the same."""
+        begin = time.perf_counter()
+        digests = [llvm.digest_of(request.text) for request in requests]
+        texts = {digest: request.text for digest, request in zip(digests, requests, strict=True) if digest not in self._code}
+        self._code |= {digest: llvm.Loaded(data) for digest, data in llvm.cached_objects(texts).items()}
+        for digest, request in zip(digests, requests, strict=True):
+            self._compiled[request.key] = _Compiled(self._code[digest], request.plan)
+        self.compile_seconds += time.perf_counter() - begin
 
     def _workers(self, graph: KernelGraph, launch: Launch) -> int:
-        if self._in_order and any(_depends_on_order(op) for block in graph.blocks for op in block.operations):
+        key = (launch.kernel.ptx, launch.kernel.name)
+        traits = self._traits.get(key)
+        if traits is None:
+            is_ordered = any(_depends_on_order(op) for block in graph.blocks for op in block.operations)
+            count = sum(len(block.operations) for block in graph.blocks)
+            traits = self._traits[key] = _Traits(count, has_loops(graph), is_ordered)
+        if self._in_order and traits.is_ordered:
             return 1
-        size = sum(len(block.operations) for block in graph.blocks) * launch.block_threads * launch.grid_blocks
-        is_long = size >= _WORTH_SPREADING or has_loops(graph)
+        turns = GUESSED_TURNS if traits.loops else 1
+        is_long = traits.operations * turns * launch.block_threads * launch.grid_blocks >= _WORTH_SPREADING
         return min(os.cpu_count() or 1, launch.grid_blocks) if is_long else 1
 
 
@@ -99,13 +178,6 @@ def has_loops(graph: KernelGraph) -> bool:
 def _depends_on_order(op: Operation) -> bool:
     """True for atomics whose outcome may differ with the order in which blocks run."""
     return op.opcode == "atom" or (op.opcode == "red" and op.type in _FLOATS)
-
-
-def _compile(graph: KernelGraph, shape: LaunchShape) -> _Compiled:
-    begin = time.perf_counter()
-    text, plan = write_module(graph, shape)
-    code = llvm.Loaded(llvm.cached_object(text))
-    return _Compiled(code, plan, time.perf_counter() - begin)
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
@@ -137,11 +209,24 @@ def _parameter(launch: Launch, address: int) -> int:
     return address - _shift(launch.regions[address >> NUMBER_SHIFT])
 
 
+def _places(regions: dict[int, Region]) -> dict[int, int]:
+    """Return where in this process the data of each region begins."""
+    return {number: region.data.__array_interface__["data"][0] for number, region in regions.items()}
+
+
+def _signature(regions: dict[int, Region]) -> list[object]:
+    """Return what `launch_shape` makes of the regions, in a form that is quickly made."""
+    found: list[object] = list(_aliases(regions).items())
+    for region in regions.values():
+        low = region.low % _SLICE_UNIT
+        found += (low, region.high - region.low, region.word_high - region.low, region.writable)
+    return found
+
+
 def _aliases(regions: dict[int, Region]) -> dict[int, int]:
     """Number the regions so that those which overlap in memory have one number."""
-    spans = sorted(
-        (_address(region.data) + region.low, _address(region.data) + region.high, number) for number, region in regions.items()
-    )
+    places = _places(regions)
+    spans = sorted((places[number] + region.low, places[number] + region.high, number) for number, region in regions.items())
     aliases: dict[int, int] = {}
     end, alias = -1, 0
     for low, high, number in spans:
@@ -152,8 +237,8 @@ def _aliases(regions: dict[int, Region]) -> dict[int, int]:
     return {number: names.setdefault(aliases[number], len(names)) for number in sorted(aliases)}
 
 
-def _address(array: Bytes) -> int:
-    return int(array.ctypes.data)
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def _aligned(size: int) -> Bytes:
@@ -163,12 +248,29 @@ def _aligned(size: int) -> Bytes:
     return memory[start : start + size + 64]
 
 
+class _Team:
+    """Workers for one shape of launches, and the word that tells them to stop."""
+
+    def __init__(self, plan: Plan, size: int) -> None:
+        self._cancel = _aligned(4)
+        self.workers = [_Worker(plan, self._cancel) for _ in range(size)]
+
+    def aim(self, bases: list[int]) -> None:
+        """Let the workers take their arguments from these places."""
+        for worker in self.workers:
+            worker.aim(bases)
+
+    def stop(self) -> None:
+        self._cancel[:4].view(np.int32)[0] = 1
+
+
 class _Worker:
     """What one worker has for itself: shared and local memory of a block, slots of its threads, the table of regions."""
 
-    def __init__(self, plan: Plan, launch: Launch, cancel: Bytes) -> None:
+    def __init__(self, plan: Plan, cancel: Bytes) -> None:
         padded = -(-plan.threads // WARP_THREADS) * WARP_THREADS
-        self.fault = _aligned(16)
+        fault = _aligned(16)
+        self._line, self._block = fault[:4].view(np.int32), fault[8:16].view(np.int64)
         sizes = {
             SHARED: plan.shape.shared_bytes,
             LOCAL: plan.local_stride * plan.threads,
@@ -177,26 +279,25 @@ class _Worker:
             CHOSEN: 4 * padded,
         }
         self._arrays = {index: _aligned(size) for index, size in sizes.items()}
-        self._arrays |= {FAULT: self.fault, CANCEL: cancel}
-        bases = {number: _address(region.data) + _shift(region) for number, region in launch.regions.items()}
-        bases |= {SHARED_NUMBER: _address(self._arrays[SHARED]), LOCAL_NUMBER: _address(self._arrays[LOCAL])}
-        rows = [_row(plan.regions[number], bases[number]) for number in plan.regions]
+        self._arrays |= {FAULT: fault, CANCEL: cancel}
+        own = {SHARED_NUMBER: _address(self._arrays[SHARED]), LOCAL_NUMBER: _address(self._arrays[LOCAL])}
+        rows = [_row(plan.regions[number], own.get(number, 0)) for number in plan.regions]
         self._table = np.array([*rows, (0,) * ROW_WORDS], np.int64)
-        state = np.zeros(plan.state_words, np.uint64)
+        self._state = np.zeros(plan.state_words, np.uint64)
         for index, array in self._arrays.items():
-            state[index] = _address(array)
-        state[TABLE] = self._table.ctypes.data
-        for number in launch.regions:
-            state[plan.regions[number].index] = bases[number]
-        self._state = state
+            self._state[index] = _address(array)
+        self._state[TABLE] = _address(self._table)
+        self._place = _address(self._state)
 
-    def run(self, code: llvm.Loaded, first: int, last: int) -> None:
-        """Run blocks; the interpreter's lock is free meanwhile."""
-        code.run(first, last, self._state.ctypes.data)
+    def aim(self, bases: list[int]) -> None:
+        """Take the launch's regions, in the order of their numbers, from these places."""
+        self._state[FIRST_REGION : FIRST_REGION + len(bases)] = bases
+        self._table[: len(bases), 0] = bases
 
-    def result(self) -> tuple[int, int]:
-        """Return (line, block) of a fault; line 0 if there was none."""
-        return int(self.fault[:4].view(np.int32)[0]), int(self.fault[8:16].view(np.int64)[0])
+    def run(self, code: llvm.Loaded, first: int, last: int) -> tuple[int, int]:
+        """Run blocks; the interpreter's lock is free meanwhile. Return (line, block) of a fault; line 0 if there was none."""
+        code.run(first, last, self._place)
+        return self._line.item(), self._block.item()
 
 
 def _row(spec: RegionSpec, base: int) -> tuple[int, ...]:
@@ -209,20 +310,26 @@ def _row(spec: RegionSpec, base: int) -> tuple[int, ...]:
 class _Execution:
     """One launch under way."""
 
-    def __init__(self, compiled: _Compiled, launch: Launch, workers: int) -> None:
-        self._code = compiled.code
+    def __init__(self, code: llvm.Loaded, team: _Team, launch: Launch) -> None:
+        self._code = code
         self._launch = launch
-        self._cancel = _aligned(4)
-        self._workers = [_Worker(compiled.plan, launch, self._cancel) for _ in range(workers)]
-        self._chunks = _chunks(launch.grid_blocks, workers)
+        self._team = team
+        self._chunks = _chunks(launch.grid_blocks, len(team.workers))
         self._fault: tuple[int, int] = (0, 0)
 
     def run(self, deadline: float | None) -> None:
-        if len(self._workers) == 1 and deadline is None:
-            self._work(self._workers[0])
-        else:
-            done = [_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._workers]
+        """Run all blocks. Without a deadline this thread is one of the workers'; with one it keeps watch."""
+        first, *others = self._team.workers
+        if deadline is None:
+            done = [_POOL.submit(lambda worker=worker: self._work(worker)) for worker in others]
+            try:
+                self._work(first)
+            except BaseException:
+                self._team.stop()
+                raise
             self._wait(done, deadline)
+        else:
+            self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._team.workers], deadline)
         line, block = self._fault
         if line == CANCELLED:
             self._launch.fail("the kernel ran out of time", 0)
@@ -231,26 +338,22 @@ class _Execution:
 
     def _work(self, worker: _Worker) -> None:
         for first, last in self._chunks:
-            worker.run(self._code, first, last)
-            line, block = worker.result()
+            line, block = worker.run(self._code, first, last)
             if line:
                 self._fault = (line, block)
-                self._stop()
+                self._team.stop()
                 return
-
-    def _stop(self) -> None:
-        self._cancel[:4].view(np.int32)[0] = 1
 
     def _wait(self, done: list[threading.Event], deadline: float | None) -> None:
         try:
             for event in done:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not event.wait(left):
-                    self._stop()
+                    self._team.stop()
                     event.wait()
                     self._fault = (CANCELLED, 0)
         except BaseException:
-            self._stop()
+            self._team.stop()
             raise
 
 

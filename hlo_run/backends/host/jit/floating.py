@@ -13,7 +13,7 @@ from hlo_run.backends.host.jit.approx import approximate
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
 from hlo_run.backends.host.jit.integer import INTEGER_PART, Emit, is_integer_type
-from hlo_run.backends.host.ptx import Operand
+from hlo_run.backends.host.ptx import Float, Operand
 
 REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
 """LLVM's type in which a format's values are computed with."""
@@ -21,16 +21,19 @@ REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
 _DIRECTIONS = ("rz", "rm", "rp")
 _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _APPROXIMATE = frozenset(("ex2", "lg2", "tanh", "sin", "cos", "rsqrt"))
+# A sum with an f32 constant above this exponent is 0 or normal: where it cancels, the other term has no smaller bits.
+_NOT_SMALL = 127 - 100
 _HALVES = ("f16", "bf16")
 _HALF_OPCODES = frozenset(("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh"))
 
 
 def flush(e: Body, kind: str, x: str) -> str:
     """Return `x` with subnormals of the format replaced by zeros of the same sign (`.ftz`)."""
-    real = REAL[kind]
-    tiny = f64_constant(2.0**-14 if kind == "f16" else 2.0**-126)
-    is_tiny = e.b.compare("olt", real, e.b.math("fabs", real, x), tiny)
-    return e.b.select(is_tiny, real, e.b.math("copysign", real, "0.0", x), x)
+    if kind == "f16":
+        is_tiny = e.b.compare("olt", "float", e.b.math("fabs", "float", x), f64_constant(2.0**-14))
+    else:
+        is_tiny = rounding.is_tiny(e.b, x)
+    return e.b.select(is_tiny, "float", e.b.math("copysign", "float", "0.0", x), x)
 
 
 def saturate(e: Body, real: str, x: str) -> str:
@@ -44,14 +47,21 @@ def relu(e: Body, real: str, x: str) -> str:
     return e.b.select(e.b.compare("ugt", real, x, "0.0"), real, x, "0.0")
 
 
-def compute(e: Body, op: Operation, kind: str, values: list[str]) -> str:
-    """Return the operation on values of one format, with all its modifiers; raises Unsupported."""
-    if "ftz" in op.flags and kind != "f64":
-        values = [flush(e, kind, value) for value in values]
+def compute(e: Body, op: Operation, kind: str, values: list[str], constants: tuple[int, ...] = ()) -> str:
+    """Return the operation on values of one format, with all its modifiers; raises Unsupported.
+
+    `constants` are the bits of those operands that are known.
+    """
     opcode = "fma" if op.opcode == "mad" else op.opcode
-    result = _half(e, op, opcode, kind, values) if kind in _HALVES else _single(e, op, opcode, kind, values)
-    if "ftz" in op.flags and kind != "f64":
+    # 2**x is 1 for subnormal x, flushed or not.
+    if "ftz" in op.flags and kind != "f64" and opcode != "ex2":
+        values = [value if value in e.normal else flush(e, kind, value) for value in values]
+    result = _half(e, op, opcode, kind, values, constants) if kind in _HALVES else _single(e, op, opcode, kind, values)
+    if opcode == "add" and kind == "f32" and any(bits >> 23 & 0xFF > _NOT_SMALL for bits in constants):
+        e.normal.add(result)
+    if "ftz" in op.flags and kind != "f64" and result not in e.normal:
         result = flush(e, kind, result)
+        e.normal.add(result)
     if "sat" in op.flags:
         result = saturate(e, REAL[kind], result)
     if "relu" in op.flags:
@@ -61,7 +71,7 @@ def compute(e: Body, op: Operation, kind: str, values: list[str]) -> str:
     return result
 
 
-def _half(e: Body, op: Operation, opcode: str, kind: str, values: list[str]) -> str:
+def _half(e: Body, op: Operation, opcode: str, kind: str, values: list[str], constants: tuple[int, ...]) -> str:
     b = e.b
     if op.choice(*_DIRECTIONS) or opcode not in _HALF_OPCODES:
         raise op.unsupported()
@@ -70,8 +80,10 @@ def _half(e: Body, op: Operation, opcode: str, kind: str, values: list[str]) -> 
         total = rounding.add_to_odd(b, b.binary("fmul", "double", x, y), z)
         return rounding.to_half(b, rounding.f32_to_odd(b, total), kind)
     if opcode == "mul" and kind == "bf16":
-        return rounding.multiply_bf16(b, *values)
+        return rounding.multiply_bf16(b, values[0], values[1], constants)
     result = _single(e, op, opcode, "f32", values)
+    if opcode in ("add", "sub") and kind == "bf16":
+        return rounding.to_bf16(b, result, of_bf16=True)
     return result if opcode in ("min", "max", "neg", "abs") else rounding.to_half(b, result, kind)
 
 
@@ -158,13 +170,25 @@ def _emit(e: Body, op: Operation) -> None:
     if op.opcode in ("neg", "abs") and kind == "f32":
         known = e.known(sources[0])
         dirty = known is not None and known.dirty
-    e.define(target, kind, compute(e, op, kind, values), dirty=dirty)
+    constants = tuple(bits for source in sources if (bits := _constant(e, source, kind)) is not None)
+    e.define(target, kind, compute(e, op, kind, values, constants), dirty=dirty)
+
+
+def _constant(e: Body, operand: Operand, kind: str) -> int | None:
+    """Return the bits of an operand that are the same in all threads and launches."""
+    if isinstance(operand, Float):
+        return operand.bits if f"f{operand.width}" == kind else None
+    return e.constant(operand)
 
 
 def _pair(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
     pairs = [e.read_pair(source, op.type) for source in sources]
     kind = op.type.removesuffix("x2")
-    low, high = (compute(e, op, kind, [pair[side] for pair in pairs]) for side in (0, 1))
+    constants = [bits for source in sources if (bits := e.constant(source)) is not None]
+    low, high = (
+        compute(e, op, kind, [pair[side] for pair in pairs], tuple(bits >> 16 * side & 0xFFFF for bits in constants))
+        for side in (0, 1)
+    )
     e.define(target, op.type, (low, high), dirty=True)
 
 

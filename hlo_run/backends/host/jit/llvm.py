@@ -9,16 +9,19 @@ import importlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hlo_run.errors import InternalError
+from hlo_run.parallel import available_cores, can_fork, run_in_processes
 
 OPTIMIZATION_LEVEL = 2
 """LLVM's level. 3 takes longer to compile and gains nothing on the examples' kernels (`benchmarks/host_engines.py`)."""
 
 _CACHED_OBJECTS = 1000
+# Fewer modules are compiled before a process has begun.
+_WORTH_PROCESSES = 4
 
 _lock = threading.Lock()
 Run = Callable[[int, int, int], None]
@@ -98,19 +101,36 @@ def compile_object(text: str) -> bytes:
         return bytes(_machine().emit_object(module))
 
 
-def cached_object(text: str) -> bytes:
-    """Return the object code of a module, from the user's cache if it is there."""
+def digest_of(text: str) -> str:
+    """Return what tells a module's object code from all others, on all machines and with all versions."""
     name, features = host_processor()
     identity = "\n".join((version(), name, features, str(OPTIMIZATION_LEVEL), text))
-    digest = hashlib.sha256(identity.encode()).hexdigest()
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the object code of modules by their digests, from the user's cache as far as it is there."""
     directory = _cache_directory()
-    file = directory / f"{digest[:40]}.o" if directory else None
-    data = _read(file, digest) if file else None
-    if data is None:
-        data = compile_object(text)
-        if file:
-            _write(file, digest, data)
-    return data
+    files = {digest: directory / f"{digest[:40]}.o" for digest in texts} if directory else {}
+    found = {digest: data for digest, file in files.items() if (data := _read(file, digest)) is not None}
+    missing = [digest for digest in texts if digest not in found]
+    for digest, data in zip(missing, compile_objects([texts[digest] for digest in missing]), strict=True):
+        found[digest] = data
+        if directory:
+            _write(files[digest], digest, data)
+    return found
+
+
+def compile_objects(texts: list[str]) -> list[bytes]:
+    """Compile modules one by one; many, and on several cores, in processes: llvmlite lets one thread at a time into LLVM."""
+    cores = available_cores()
+    if len(texts) >= _WORTH_PROCESSES and cores > 1 and can_fork():
+        _machine()  # set up once, before there are copies
+        try:
+            return run_in_processes(len(texts), lambda number: compile_object(texts[number]), cores)
+        except InternalError:
+            pass  # the error, if it is one of a module, comes again below
+    return [compile_object(text) for text in texts]
 
 
 def _cache_directory() -> Path | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit import rounding
-from hlo_run.backends.host.jit.affine import Affine
+from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.forms import Value
 from hlo_run.backends.host.jit.integer import Emit

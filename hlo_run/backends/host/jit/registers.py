@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 
 from hlo_run.backends.host.instruction_set import Operation
-from hlo_run.backends.host.jit.affine import Affine
+from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.builder import FORM_TYPES, ModuleText, f32_constant
 from hlo_run.backends.host.jit.forms import Forms, Name, Value
 from hlo_run.backends.host.jit.phases import Phase
@@ -54,8 +54,11 @@ class Registers(Forms):
         return known
 
     def _make_symbol(self, name: str, bits: int) -> str:
-        if bits != 32 and (name[0] == "." or self.plan.width(name) == 32):
+        if bits != 32 and (name[0] in "./" or self.plan.width(name) == 32):
             return self.b.resize(self.symbol(name, 32), "i32", f"i{bits}")
+        if name in self.plan.pure.quotients:
+            dividend, divisor = self.plan.pure.quotients[name]
+            return self.b.binary("udiv", "i32", self.sum(dividend, 32), str(divisor))
         match name[:5]:
             case ".lane" | ".warp":
                 return f"%{name[1:]}"

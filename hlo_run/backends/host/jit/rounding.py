@@ -6,19 +6,26 @@ rounded again to anything narrower. Functions take and return names; f16 and bf1
 
 from __future__ import annotations
 
+import struct
+
 from hlo_run.backends.host.jit.builder import Builder, f64_constant
 
+_NAN_BF16 = f64_constant(struct.unpack("<f", bytes.fromhex("0000ff7f"))[0])
 _MODES = {"rz": 0, "rn": 1, "rp": 2, "rm": 3}
 
 
-def to_bf16(b: Builder, x: str) -> str:
-    """Round f32 to bf16, nearest even; NaN stays some NaN."""
+def to_bf16(b: Builder, x: str, *, of_bf16: bool = False) -> str:
+    """Round f32 to bf16, nearest even; NaN becomes some NaN that is a bf16.
+
+    `of_bf16` says that `x` is the sum, difference or product of bf16 values: its NaNs are theirs or the processor's, whose low
+    half is zero, so that rounding leaves them NaN.
+    """
     bits = b.cast("bitcast", x, "float", "i32")
     odd = b.binary("and", "i32", b.binary("lshr", "i32", bits, "16"), "1")
     rounded = b.binary("add", "i32", b.binary("add", "i32", bits, "32767"), odd)
     kept = b.binary("and", "i32", rounded, "-65536")
     result = b.cast("bitcast", kept, "i32", "float")
-    return b.select(b.compare("uno", "float", x, x), "float", x, result)
+    return result if of_bf16 else b.select(b.compare("uno", "float", x, x), "float", _NAN_BF16, result)
 
 
 def to_f16(b: Builder, x: str) -> str:
@@ -31,17 +38,32 @@ def to_half(b: Builder, x: str, kind: str) -> str:
     return to_f16(b, x) if kind == "f16" else to_bf16(b, x)
 
 
-def multiply_bf16(b: Builder, x: str, y: str) -> str:
+def multiply_bf16(b: Builder, x: str, y: str, constants: tuple[int, ...] = ()) -> str:
     """Multiply bf16 values, one rounding: the f32 product is exact unless it is subnormal, where bf16 has a fixed step.
 
-    Below that, adding a number whose last bit is such a step rounds the exact product, and subtracting it is exact.
+    Below that, adding a number whose last bit is such a step rounds the exact product, and subtracting it is exact. One
+    of them that is among the `constants` (by its bits) and a multiple of 2**-16 makes a product that f32 holds.
     """
     product = b.binary("fmul", "float", x, y)
+    if any(_is_multiple_of_2_16(bits) for bits in constants):
+        return to_bf16(b, product, of_bf16=True)
     shifter = "0x3918000000000000"  # 1.5 * 2**-110: its last bit is 2**-133, the smallest bf16 number
     moved = b.binary("fsub", "float", b.math("fma", "float", x, y, shifter), shifter)
     signed = b.math("copysign", "float", moved, product)
-    is_small = b.compare("olt", "float", b.math("fabs", "float", product), "0x3810000000000000")  # 2**-126
-    return b.select(is_small, "float", signed, to_bf16(b, product))
+    return b.select(is_tiny(b, product), "float", signed, to_bf16(b, product, of_bf16=True))
+
+
+def is_tiny(b: Builder, x: str) -> str:
+    """Say whether an f32 is subnormal or zero."""
+    exponent = b.binary("and", "i32", b.cast("bitcast", x, "float", "i32"), str(0x7F800000))
+    return b.compare("eq", "i32", exponent, "0")
+
+
+def _is_multiple_of_2_16(bits: int) -> bool:
+    """Say of a bf16 whether it is a multiple of 2**-16, or infinite or NaN, which make no subnormal product."""
+    exponent, fraction = bits >> 7 & 0xFF, bits & 0x7F
+    trailing = ((fraction | 0x80) & -(fraction | 0x80)).bit_length() - 1
+    return exponent - 127 - 7 + trailing >= -16 or bits & 0x7FFF == 0
 
 
 # ---- sums and quotients with their errors ---------------------------------------------------------------------------
@@ -99,16 +121,21 @@ def redirect(b: Builder, bits: str, form: str, back: str, exact: str, real: str,
 
     `back` is that result and `exact` the value it was made from, both as `real`.
     """
-    top = int(form[1:]) - 1
     if mode == "rz":
         too_far = b.compare("ogt", real, b.math("fabs", real, back), b.math("fabs", real, exact))
+    else:
+        too_far = b.compare("ogt" if mode == "rm" else "olt", real, back, exact)
+    return _step_back(b, bits, form, b.compare("oeq", real, back, "0.0"), too_far, mode)
+
+
+def _step_back(b: Builder, bits: str, form: str, is_zero: str, too_far: str, mode: str) -> str:
+    """Return the bits of the next number in the direction `mode` where `too_far` holds; towards zero, zero never is."""
+    if mode == "rz":
         return b.binary("sub", form, bits, b.resize(too_far, "i1", form))
-    down = mode == "rm"
-    too_far = b.compare("ogt" if down else "olt", real, back, exact)
+    down, top = mode == "rm", int(form[1:]) - 1
     # A smaller number has smaller bits if it is positive, and larger ones if it is negative.
     step = b.binary("or", form, b.binary("ashr", form, bits, str(top)), "1")
     moved = b.binary("sub" if down else "add", form, bits, step)
-    is_zero = b.compare("oeq", real, back, "0.0")
     least = str(-(1 << top) + 1) if down else "1"
     return b.select(too_far, form, b.select(is_zero, form, least, moved), bits)
 
@@ -161,15 +188,27 @@ def directed_f32(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
 
 
 def _directed_sum(b: Builder, x: str, y: str, mode: str) -> str:
+    """Add f64 that are f32 values or products of such, and round to f32.
+
+    The f32 next to the f64 sum is the result or one step beyond: the sign of what is left, which f64 holds, tells.
+    """
     total, error = two_sum(b, x, y)
-    result = narrow_f64(b, to_odd(b, total, error), mode)
+    nearest = b.cast("fptrunc", total, "double", "float")
+    back = widen(b, nearest)
+    rest = b.binary("fadd", "double", b.binary("fsub", "double", total, back), error)
+    if mode == "rz":
+        too_far = b.compare("olt", "double", b.binary("fmul", "double", rest, back), "0.0")
+    else:
+        too_far = b.compare("olt" if mode == "rm" else "ogt", "double", rest, "0.0")
+    bits = b.cast("bitcast", nearest, "float", "i32")
+    moved = _step_back(b, bits, "i32", b.compare("oeq", "float", nearest, "0.0"), too_far, mode)
+    result = b.cast("bitcast", moved, "i32", "float")
     if mode != "rm":
         return result
     # An exact zero sum is -0, unless both terms are +0.
     signs = [b.cast("bitcast", value, "double", "i64") for value in (x, y)]
     any_bit = b.compare("ne", "i64", b.binary("or", "i64", *signs), "0")
-    is_zero = b.binary("and", "i1", b.compare("oeq", "double", total, "0.0"), b.compare("oeq", "double", error, "0.0"))
-    return b.select(b.binary("and", "i1", is_zero, any_bit), "float", "-0.0", result)
+    return b.select(b.binary("and", "i1", b.compare("oeq", "double", total, "0.0"), any_bit), "float", "-0.0", result)
 
 
 def directed_f64(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
