@@ -10,7 +10,7 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 
-_POINTER_BYTES = 8
+POINTER_BYTES = 8
 
 
 class HloUse(NamedTuple):
@@ -84,4 +84,4 @@ def subshape(shape: Shape, index: ShapeIndex) -> Shape:
 def buffer_size_bytes(value: HloValue) -> int:
     """Return the bytes of a value's buffer: a tuple is a table of pointers."""
     shape = value.shape
-    return _POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes
+    return POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes
