@@ -9,7 +9,7 @@ XLA's `GatherSimplifier`; batching dimensions are gone by then.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -53,7 +53,7 @@ def _simple(gather: HloInstruction) -> HloInstruction:
     operand, indices = gather.operands
     rows = index_rows(editor, indices, attrs["index_vector_dim"])
     shape = Shape.array(element_type, (rows.shape.dims[0], *sizes))
-    flags = {"indices_are_sorted": True} if attrs.get("indices_are_sorted") else {}
+    flags: dict[str, Any] = {"indices_are_sorted": True} if attrs.get("indices_are_sorted") else {}
     result = editor.add(
         "gather",
         shape,

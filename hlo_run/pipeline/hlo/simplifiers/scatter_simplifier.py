@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -52,13 +52,13 @@ def _simple(scatter: HloInstruction) -> HloInstruction:
         return editor.joined(inputs, scatter)
     rows = index_rows(editor, indices, attrs["index_vector_dim"])
     new_updates = [_with_all_dims(editor, scatter, update) for update in updates]
-    changed = {
+    changed: dict[str, Any] = {
         "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),
         "inserted_window_dims": (),
         "scatter_dims_to_operand_dims": attrs["scatter_dims_to_operand_dims"],
         "index_vector_dim": 1,
     }
-    flags = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
+    flags: dict[str, Any] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
     return editor.add(
         "scatter", scatter.shape, [*inputs, rows, *new_updates], {"to_apply": scatter.called["to_apply"]}, **changed, **flags
     )
