@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hlo_run.api import evaluate, from_jax, isolate, isolate_in_run, load, run
     from hlo_run.builder.builder import HloBuilder
     from hlo_run.builder.core import HloValue
+    from hlo_run.custom_calls import custom_call
     from hlo_run.errors import HloRunError
     from hlo_run.hlo.graph import HloModule
     from hlo_run.hlo.shape import Shape
@@ -20,6 +21,7 @@ __all__ = [
     "HloRunError",
     "HloValue",
     "Shape",
+    "custom_call",
     "evaluate",
     "from_jax",
     "isolate",
@@ -37,6 +39,7 @@ _HOMES = {
     "HloRunError": "hlo_run.errors",
     "HloValue": "hlo_run.builder.core",
     "Shape": "hlo_run.hlo.shape",
+    "custom_call": "hlo_run.custom_calls",
     "evaluate": "hlo_run.api",
     "from_jax": "hlo_run.api",
     "isolate": "hlo_run.api",

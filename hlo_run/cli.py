@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hlo_run.errors import HloRunError, UsageError
+from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import FIELDS, SHORT_NAMES, Options, read_flags
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ def run(arguments: Sequence[str]) -> int:
         # Imported late: --help and bad flags must not wait for numpy.
         from hlo_run.driver import run_files
 
-        return run_files(options, files, TerminalConsole() if sys.stderr.isatty() else PlainConsole())
+        with ends_when_interrupted():
+            return run_files(options, files, TerminalConsole() if sys.stderr.isatty() else PlainConsole())
     except HloRunError as error:
         _stderr(error.render())
         return error.exit_code

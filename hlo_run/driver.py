@@ -17,7 +17,9 @@ from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
+from hlo_run.backends.profile import Profile
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
+from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
 from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
@@ -52,6 +54,7 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
     _check_names(options)
     _check_output(options, files)
     _check_run_flags(options)
+    load_custom_calls(options.custom_calls)
     results: list[FileResult] = []
     try:
         for number, file in enumerate(files):
@@ -91,7 +94,7 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
 def _check_run_flags(options: Options) -> None:
     """Raise UsageError for bounds that are none and for files that cannot be written, before anything runs."""
     error_spec(options)
-    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs"):
+    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output"):
         if path := getattr(options, flag):
             check_writable(path, flag)
 
@@ -117,6 +120,7 @@ class FileRun:
         self._given: list[Literal] = []  # the arguments of a snapshot, or of an isolated fusion
         self._given_from = "the input file"
         self._has_output = False
+        self._executable: Executable | None = None  # of a file that holds one
 
     def run(self) -> None:
         """Do it all; raises the first error, StopAtStage once the stage asked for is printed, Mismatch if results differ."""
@@ -132,7 +136,7 @@ class FileRun:
             options = self._options
         self._result.module = module.name
         reference = self._reference_platform()
-        platform = "" if options.stage else choose_platform(options.platform)
+        platform = "" if options.stage or options.output else choose_platform(options.platform)
         self._result.platform, self._result.reference = platform, reference
         arguments = Arguments(options, module, self._given, self._place, self._given_from)
         execution = Execution(options, self._console, module, arguments, self._place, self._result)
@@ -152,7 +156,9 @@ class FileRun:
             self._analyze_fusions(module)
             return
         backend = open_backend(platform, options) if platform else None
-        executable = self._compile(module, backend)
+        executable = self._executable or self._compile(module, backend)
+        if options.output:
+            return
         if backend is None:
             self._console.err(f"nothing to print: {module.name} has no kernel, or the row did not run")
             return
@@ -167,6 +173,14 @@ class FileRun:
             self._result.launches = backend.launch_records()
             if report := backend.report():
                 self._console.err(report)
+            if backend.profile is not None:
+                self._show_profile(backend.profile)
+
+    def _show_profile(self, profile: Profile) -> None:
+        """Print the table, and write the trace where a file was named."""
+        self._console.err(profile.table())
+        if self._options.profile != "-":
+            write_artefact(self._options.profile, profile.chrome_trace())
 
     def _analyze_fusions(self, module: HloModule) -> None:
         """Print the table of fusions for each of the targets."""
@@ -179,6 +193,11 @@ class FileRun:
                 continue
 
     def _load(self) -> HloModule:
+        if is_executable_file(self._file):
+            if self._options.stage or self._options.output:
+                raise UsageError(f"'{self._file}' is compiled already", hint="--stage and --output want a module")
+            self._executable = read_executable(self._file)
+            return hlo_run.parse(self._executable.source_text, self._file, verified=False)
         source = read_module(self._file, self._options.input_format)
         module = hlo_run.parse(source.text, self._file, self._options.verify != "off")
         if self._options.stage == HLO_INPUT:
@@ -293,7 +312,11 @@ class FileRun:
             observers.append(self._stage_observer(working))
         try:
             with self._console.busy(f"compiling {module.name}"):
-                return compile_module(PassContext(target, self._options, tuple(observers), replacements), working)
+                executable = compile_module(PassContext(target, self._options, tuple(observers), replacements), working)
+            if self._options.output:
+                write_executable(self._options.output, executable, module, working)
+                self._console.err(f"{self._options.output}: {module.name} for {executable.target}")
+            return executable
         except InternalError as error:
             reproducer = _write_reproducer(module, self._options.xla_dump_to)
             raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
@@ -352,6 +375,8 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError(f"--output_format={options.output_format} needs a stage that is an HLO module", hint=hint)
     if options.output_file and not options.stage:
         raise UsageError("--output_file needs --stage, which says what to write")
+    if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
+        raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file takes the output of one input file")
 

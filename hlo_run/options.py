@@ -50,6 +50,10 @@ class Options:
     isolate_fusion: str = _flag(
         "", "Run one fusion of the module alone; write it and its operands as MODULE.NAME.hlo and .npz.", "NAME"
     )
+    profile: str = _flag(
+        "", "Time every thunk (stderr: time, bytes, GB/s); with a FILE, write a Chrome trace as well.", "FILE.json", bare="-"
+    )
+    custom_calls: str = _flag("", "Python files that register functions for custom calls.", "FILES.py")
     print_literals: bool = _flag(False, "Print arguments and results to stdout.")
     abs_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
     rel_error_bound: float = _flag(1e-3, "An element differs if both bounds are exceeded.", "X")
@@ -94,6 +98,9 @@ class Options:
     )
     output_format: str = _flag(
         "hlo", "Format of --stage=hlo and hlo-input.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), section="Show"
+    )
+    output: str = _flag(
+        "", "Compile, save the executable, and do not run it; hlo-run FILE.hlox does.", "FILE.hlox", section="Compile"
     )
     output_file: str = _flag("", "Write the stage to a file instead of stdout.", "FILE", section="Show")
     list_passes: bool = _flag(False, "List the rows of both pass tables and stop.", section="Show")

@@ -47,8 +47,11 @@ KNOWN = {
     "a transposition of devices that is none": re.compile(r"iota_transpose_perm (must|should)"),
     "labels of dimensions that are not there": re.compile(r"expects \[0-\d(bf|io)\?\] in \w+ dimension numbers"),
     "layout properties in a tuple": re.compile(
-        r"expecting an unsigned integer type|expects a list starting with kLparen|expects integer$|the text as a HloModule:\s*$"
+        r"expecting an unsigned integer type|expects (a list starting with|kAsterisk to be followed by) kLparen"
+        r"|expects integer$|a DimLevelType abbreviation|saw k\w+$|the text as a HloModule:\s*$"
     ),
+    "window reversals of another number than dimensions": re.compile(r"'rhs_reversal=' has the same size"),
+    "a literal that leaves out a tuple's elements": re.compile(r"expects .*, but sees '\)'$"),
     "a scaled-dot without its shape": re.compile(r"Cannot infer shape for dot operation"),
     "attributes of later versions": re.compile(r'unexpected attribute "(is_stable|has_dynamic_root)"'),
 }

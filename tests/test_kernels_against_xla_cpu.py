@@ -6,30 +6,17 @@ import pytest
 from xla_recordings import MODULES, load
 
 from hlo_run.backends.platforms import open_backend
-from hlo_run.errors import Unsupported
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.reference.agreement import disagreements
 from hlo_run.target import preset
 
-# What the emitters do not take yet; a module that leaves this list must agree from then on.
-NOT_YET = frozenset(
-    """
-    complex_angle cond_switch cumlogsumexp permutation_inverse raw_domain raw_replica_replica_id raw_spmd_partition_id
-    raw_stochastic_convert raw_while_trip_count sort_u8 ss_maxpool_grad_overlap topk_1d_s32
-    """.split()
-)
-
 
 @pytest.mark.parametrize("name", MODULES)
 def test_agrees_with_xla_cpu(name: str) -> None:
     module, arguments, expected = load(name)
     ctx = PassContext(preset("h100"), Options())
-    if name in NOT_YET:
-        with pytest.raises(Unsupported):
-            compile_module(ctx, module.clone())
-        return
     actual = open_backend("Host", Options()).run(compile_module(ctx, module.clone()), arguments)
     for index, comparison in disagreements(expected, actual, module.entry.root.shape):
         pytest.fail(f"result {list(index)}: {comparison.report()}")

@@ -16,16 +16,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
-    ("execution", "isolation"),
+    ("execution", "isolation", "executables"),
     ("driver", "api"),
-    ("triage", "terminal"),
+    ("triage", "terminal", "interrupts"),
     ("cli",),
 )
 # errors.py and options.py stand on one line, yet every record raises the family's errors.
 SAME_LINE_ALLOWED = {("options", "errors"), ("target", "errors"), ("artifact", "errors"), ("custom_calls", "errors")}
 # `hlo_run` itself is the package's front door: `parse` uses parser, inference and verifier, all other names it hands on;
 # the driver may use it.
-FRONT = {"__init__": {"hlo", "ops", "errors", "builder", "api"}, "__main__": {"cli"}}
+FRONT = {"__init__": {"hlo", "ops", "errors", "builder", "api", "custom_calls"}, "__main__": {"cli"}}
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pycuda": ("backends/cuda",),
     "cuda": ("backends/cuda",),

@@ -6,7 +6,9 @@ not double with every such instruction:
 
     log = log(p);  t = transpose(log);  ROOT add = add(log, t)    =>    {t, add} and {p, log}
 
-Mirrors XLA's `PartitionedComputation`, but that a function is called as its computation if it holds the root.
+Mirrors XLA's `PartitionedComputation`, but that a function is called as its computation if it holds the root, and that a
+function may grow beyond 2000 instructions: each value that crosses such a cut is a function with all that it needs, and
+functions that call each other twice multiply, while one long block takes LLVM and ptxas time that grows with its length.
 """
 
 from __future__ import annotations
@@ -22,9 +24,6 @@ from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
-
-# XLA's bound: beyond it LLVM's optimiser suffers more than calls cost.
-MAX_SUBGRAPH_INSTRUCTIONS = 2000
 
 _MOVES_ELEMENTS_ONLY = frozenset("bitcast constant iota parameter reshape reverse transpose broadcast slice copy".split())
 
@@ -79,8 +78,7 @@ def partition(computation: HloComputation, forced_roots: Iterable[HloInstruction
     for instruction in reversed(computation.post_order()):
         use = uses[instruction]
         starts = instruction in forced or len(use.subgraphs) != 1 or len(use.indexings) > 1
-        if starts or len(use.subgraphs[0].instructions) >= MAX_SUBGRAPH_INSTRUCTIONS:
-            starts = True
+        if starts:
             subgraphs.append(Subgraph(_subgraph_name(instruction), instruction))
         subgraph = subgraphs[-1] if starts else use.subgraphs[0]
         subgraph.instructions.append(instruction)

@@ -1,8 +1,10 @@
 """Does a comparator order by keys, so that no pair needs to be compared by it? Which keys?
 
-lt(a0, b0)                                      the elements of operand 0
-lt(f(a0, a1), f(b0, b1))                        f of the elements of operands 0 and 1
-select(eq(f(a), f(b)), lt(g(a), g(b)), lt(f(a), f(b)))      f, then g; also as or(lt, and(eq, ..))
+    lt(a0, b0)                                                  the elements of operand 0
+    lt(f(a0, a1), f(b0, b1))                                    f of the elements of operands 0 and 1
+    select(eq(f(a), f(b)), lt(g(a), g(b)), lt(f(a), f(b)))      f, then g
+
+The last also as or(lt, and(eq, ..)), and with eq(lt(f(a), f(b)), lt(f(b), f(a))) for the equality.
 """
 
 from __future__ import annotations
@@ -72,10 +74,17 @@ def _asks_the_same(less: HloInstruction, equal: HloInstruction, key: KeyExpressi
     """True if `equal` says that neither element is less; a float that is no number is not equal to itself."""
     if equal.opcode != "compare" or equal.attrs["direction"] != "EQ":
         return False
+    ours, theirs = less.operands, equal.operands
+    if any(one is less and _is_turned(less, other) for one, other in (theirs, theirs[::-1])):
+        return True
     if key.value.shape.dtype.is_float and not (key.total_order and _is_total(equal)):
         return False
-    ours, theirs = less.operands, equal.operands
     return any(all(_same(a, b, turned=False) for a, b in zip(ours, pair, strict=True)) for pair in (theirs, theirs[::-1]))
+
+
+def _is_turned(less: HloInstruction, other: HloInstruction) -> bool:
+    """True for the same comparison of the two elements of a pair the other way round."""
+    return other.opcode == "compare" and _same(less, other, turned=True)
 
 
 def _is_total(compare: HloInstruction) -> bool:

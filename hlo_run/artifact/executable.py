@@ -28,7 +28,8 @@ class Executable:
     """A compiled module: everything a backend needs to run it.
 
     `parameters` has one tree per entry parameter, `result` one tree; tuples are nested Python tuples.
-    Thunks run in order. `target` is the name of the `TargetSpec` it was compiled for.
+    Thunks run in order. `module_text` is the optimised module, `source_text` the one that was read, where they are kept.
+    `target` is the name of the `TargetSpec` it was compiled for.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Executable:
     parameters: tuple[ArrayTree, ...]
     result: ArrayTree
     module_text: str = field(default="", repr=False)
+    source_text: str = field(default="", repr=False)
 
     def kernel(self, name: str) -> Kernel:
         """Return the kernel called `name`; the name must be one of ours."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hlo_run.artifact import Executable
 from hlo_run.backends.literals import Literal
+from hlo_run.backends.profile import Profile
 from hlo_run.errors import UsageError
 from hlo_run.target import TargetSpec
 
@@ -35,6 +36,11 @@ class Backend(Protocol):
 
         Raises DeviceError.
         """
+        ...
+
+    @property
+    def profile(self) -> Profile | None:
+        """How long every thunk of all runs took, if that was asked for."""
         ...
 
     def run_devices(

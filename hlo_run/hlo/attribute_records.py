@@ -242,8 +242,14 @@ def parse_origin(lexer: Lexer) -> OriginalValue:
             path.append(0)
             if len(path) > 4 * MAX_DEPTH:
                 raise lexer.error("maximum recursion depth exceeded", start)
-        elif lexer.value in (")", ",") and not path:
-            raise lexer.error(f"{lexer.seen()} stands outside of a tuple")
+        elif lexer.value == ")" and not path:
+            # Closes nothing; after it XLA reads no more.
+            while lexer.take(")"):
+                pass
+            if lexer.value != "}":
+                raise lexer.error(f"expects the end of the original value, but sees {lexer.seen()}")
+        elif lexer.value == "," and not path:
+            raise lexer.error("',' stands outside of a tuple")
         elif lexer.take(")"):
             path.pop()
         elif lexer.take(","):

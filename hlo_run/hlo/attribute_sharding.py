@@ -178,7 +178,8 @@ def _named(lexer: Lexer) -> NamedSharding:
     """Read `mesh['x'=2], [{'x'}, {?}], replicated={..}}` up to its closing brace."""
     start = lexer.start
     mesh = device_mesh(lexer)
-    lexer.take(",")
+    if mesh.order is not None:
+        lexer.take(",")
     sharding = _over_mesh(lexer, mesh)
     problem = mesh.problem() or sharding.problem()
     if problem:

@@ -272,6 +272,8 @@ class HloModule:
     `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..).
     `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
+    With `has_default_entry_layout` the caller passes and gets descending layouts, whatever parameters and root have, unless
+    the header has an `entry_computation_layout`.
     """
 
     name: str
@@ -282,6 +284,7 @@ class HloModule:
     version: int = 0
     has_header: bool = True
     has_entry: bool = True
+    has_default_entry_layout: bool = False
     _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
     _instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
     _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
@@ -352,6 +355,7 @@ class HloModule:
             new.called = {key: tuple(computations[c] for c in group) for key, group in old.called.items()}
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
         copy = HloModule(self.name, attrs=dict(self.attrs), has_header=self.has_header, has_entry=self.has_entry)
+        copy.has_default_entry_layout = self.has_default_entry_layout
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:

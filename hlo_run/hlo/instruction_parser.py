@@ -426,7 +426,7 @@ class InstructionParser:
 def _of_literal(shape: Shape) -> Shape:
     """Return the shape that a literal of `shape` has: no dynamic dimensions, and nothing said of the bits of an element."""
     if shape.is_tuple:
-        return replace(shape, tuple_shapes=tuple(_of_literal(element) for element in shape.tuple_shapes))
+        return shape.map_leaves(_of_literal)
     layout = shape.layout
     if layout is not None and "E(" in layout.extra:
         layout = replace(layout, extra=_ELEMENT_BITS.sub("", layout.extra))

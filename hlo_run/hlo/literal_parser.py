@@ -118,7 +118,7 @@ def _parse_first_element(lexer: Lexer, shape: Shape) -> Array:
         raise lexer.error("expects `...` in braces, but sees it without")
     _check_size(lexer, shape)
     values = np.zeros(shape.dims, dtype=shape.dtype.numpy)
-    values.flat[0] = _parse_scalar(lexer, shape)
+    values.reshape(-1)[0] = _parse_scalar(lexer, shape)
     return values
 
 
@@ -159,7 +159,7 @@ def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
 def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
     """Return the array if its text is plain numbers in exactly the right rows; None leaves the lexer where it was."""
     found = _BULK.match(lexer.text, lexer.start)
-    if found is None or shape.dtype.is_complex or lexer.text[lexer.start] != "{":
+    if found is None or shape.dtype.is_complex or not lexer.text.startswith("{", lexer.start):
         return None
     end = found.end()
     if lexer.text[end : end + 1] != ")" or not found[0].rstrip().endswith("}"):

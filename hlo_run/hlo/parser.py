@@ -80,6 +80,7 @@ def _single_instruction(lexer: Lexer) -> HloModule:
         if computation is not entry:
             module.add_computation(computation)
     _schedule_as_written(module)
+    module.has_default_entry_layout = True
     return module
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hlo_run.hlo.dtype import DTYPES, DType
@@ -104,6 +104,26 @@ class Shape:
         """Return the same dimensions and layout with another element type."""
         return replace(self, element_type=element_type)
 
+    def in_default_order(self) -> Shape:
+        """Return the shape with every layout in descending order; what the layouts say besides stays."""
+        return self.map_leaves(_in_default_order)
+
+    def map_leaves(self, change: Callable[[Shape], Shape]) -> Shape:
+        """Return the same tuples with `change(leaf)` for each leaf; nesting may be of any depth."""
+        done: list[Shape] = []
+        waiting = [(self, False)]
+        while waiting:
+            shape, has_elements = waiting.pop()
+            if not shape.is_tuple:
+                done.append(change(shape))
+            elif has_elements:
+                first = len(done) - len(shape.tuple_shapes)
+                done[first:] = [replace(shape, tuple_shapes=tuple(done[first:]))]
+            else:
+                waiting.append((shape, True))
+                waiting += [(element, False) for element in reversed(shape.tuple_shapes)]
+        return done[0]
+
     def same_dims(self, other: Shape) -> bool:
         """True if both are arrays of equal dimensions; element type and layout are ignored."""
         return self.is_array and other.is_array and self.dims == other.dims
@@ -160,3 +180,9 @@ class Shape:
 
     def __str__(self) -> str:
         return self.to_string()
+
+
+def _in_default_order(leaf: Shape) -> Shape:
+    if leaf.layout is None:
+        return leaf
+    return replace(leaf, layout=replace(leaf.layout, minor_to_major=tuple(reversed(range(leaf.rank)))))

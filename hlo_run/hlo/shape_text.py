@@ -183,6 +183,8 @@ def _extra(text: str) -> str:
     numbers = {name: int(found[name] or default) for name, default in _NUMBERS.items()}
     if any(abs(number) >= 2**63 for number in numbers.values()):
         raise ParseError(f"a number of the layout's '{text.strip()}' does not fit into 64 bits")
+    # XLA keeps a memory space in eight bits.
+    numbers["space"] = (numbers["space"] + 128) % 256 - 128
     if numbers["padding"] < 1:
         raise ParseError("the tail padding L(n) of a layout is at least 1")
     parts = ["T", *_in_parentheses(found["tiles"] or "()")] if found["tiles"] is not None else []

@@ -11,7 +11,7 @@ from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.verify import instruction_error
 
 # XLA's `LayoutAssignment::InstructionCanChangeLayout` says no to these.
-_KEEPS = frozenset(
+KEEPS_LAYOUT = frozenset(
     """abs add add-dependency and atan2 bitcast-convert cbrt ceil cholesky clamp compare complex concatenate convert cosine
     count-leading-zeros divide dynamic-slice dynamic-update-slice erf exponential exponential-minus-one fft floor imag is-finite
     log log-plus-one logistic map maximum minimum multiply negate not opt-barrier or pad popcnt power real reduce-precision
@@ -48,7 +48,7 @@ def layouts_fit(module: HloModule) -> bool:
 
 def _kept(instruction: HloInstruction) -> Iterator[_Pair]:
     shape = instruction.shape
-    if instruction.opcode not in _KEEPS or not shape.is_array:
+    if instruction.opcode not in KEEPS_LAYOUT or not shape.is_array:
         return
     for number, operand in enumerate(instruction.operands):
         if operand.shape.is_array and operand.shape.rank == shape.rank:

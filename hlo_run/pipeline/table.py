@@ -30,11 +30,13 @@ from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
+from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
 from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
+from hlo_run.pipeline.hlo.expanders.reduce_window_rewriter import ReduceWindowRewriter
 from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
 from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
 from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
@@ -47,13 +49,14 @@ from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
+from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
 from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
-from hlo_run.pipeline.hlo.library.triton_fusion_inliner import TritonFusionInliner
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
 from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
 from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
@@ -68,7 +71,9 @@ from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
+from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
+from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
 from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
@@ -161,12 +166,16 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
             HloRow("scan_expander", lambda c: ScanExpander()),
+            HloRow("dynamic_padder", lambda c: DynamicPadder()),
             HloRow("stable-sort-expander", lambda c: StableSortExpander()),
             HloGroup(
                 "simplification",
                 (
                     HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
+                    HloRow("gather_simplifier", lambda c: GatherSimplifier()),
+                    HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("dce", lambda c: Dce()),
                 ),
@@ -183,7 +192,14 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
         ),
     ),
-    HloGroup("layout assignment", ()),
+    HloGroup(
+        "layout assignment",
+        (
+            HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
+            HloRow("layout-assignment", lambda c: LayoutAssignment(), settles_layouts=True),
+            HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
+        ),
+    ),
     HloGroup(
         "layout normalization",
         (
@@ -234,7 +250,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
-            HloRow("triton-fusion-inliner", lambda c: TritonFusionInliner(), required=True),
+            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),

@@ -13,6 +13,8 @@ from hlo_run.artifact import BufferSlice, Executable, Kernel
 from hlo_run.backends.cuda.device import Device
 from hlo_run.backends.cuda.run import CudaRun
 from hlo_run.backends.literals import Literal
+from hlo_run.backends.memory import planned_bytes
+from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.target import TargetSpec
@@ -25,10 +27,11 @@ _POLL_SECONDS = 1e-4
 class CudaBackend:
     """Opens device 0 and runs executables on it; keeps loaded kernels from one run to the next."""
 
-    def __init__(self, timeout_seconds: float = 0.0) -> None:
+    def __init__(self, timeout_seconds: float = 0.0, profile: bool = False) -> None:
         self._device = Device()
         self._driver = self._device.driver
         self._timeout_seconds = timeout_seconds
+        self.profile = Profile() if profile else None
         self._functions: dict[str, Any] = {}
 
     @property
@@ -52,7 +55,7 @@ class CudaBackend:
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 if data.size:
                     self._driver.memcpy_htod(self._address(memory, place), np.ascontiguousarray(data))
-            CudaRun(self._driver, executable, memory, self._function, seed).run()
+            CudaRun(self._driver, executable, memory, self._function, seed, self.profile).run()
             self._wait(executable.name)
             return result_literal(executable, self._reader(memory))
         except self._driver.Error as error:
@@ -77,6 +80,10 @@ class CudaBackend:
 
     def _allocate(self, executable: Executable) -> list[Any]:
         memory: list[Any] = []
+        planned, free = planned_bytes(executable), int(self._driver.mem_get_info()[0])
+        if planned > free:
+            message = f"{executable.name} needs {planned} bytes, {free} are free on {self._device.name}"
+            raise DeviceError(message, hint="--platform=Host runs in the memory of this machine")
         for allocation in executable.allocations:
             size = max(allocation.size_bytes, 1)
             block = self._driver.mem_alloc(size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ from hlo_run.backends.library.arrays import LibraryCall, empty, store, view
 from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes
+from hlo_run.backends.profile import Profile
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.dtype import DTYPES
 
@@ -46,19 +48,32 @@ class CudaRun:
     """Runs thunks in order on the default stream; `function` loads a kernel."""
 
     def __init__(
-        self, driver: Any, executable: Executable, memory: Sequence[Any], function: Callable[[Kernel], Any], seed: int
+        self,
+        driver: Any,
+        executable: Executable,
+        memory: Sequence[Any],
+        function: Callable[[Kernel], Any],
+        seed: int,
+        profile: Profile | None = None,
     ) -> None:
         self._driver, self._executable, self._memory, self._function, self._seed = driver, executable, memory, function, seed
+        self._profile = profile
         self._counters: dict[str, int] = {}
         self._messages: dict[int, deque[list[Bytes]]] = {}
 
     def run(self) -> None:
         """Run the executable's thunks; what the device does may end later."""
+        if self._profile is not None:
+            self._profile.begin_run()
         self._sequence(self._executable.thunks)
 
     def _sequence(self, thunks: Sequence[Thunk]) -> None:
         for thunk in thunks:
+            begin = time.perf_counter()
             self._thunk(thunk)
+            if self._profile is not None:
+                self._driver.Context.synchronize()
+                self._profile.add(thunk, begin)
 
     def _thunk(self, thunk: Thunk) -> None:
         match thunk:

@@ -23,6 +23,7 @@ from hlo_run.backends.host.team import Team
 from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
+from hlo_run.backends.profile import Profile
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.target import TargetSpec
 
@@ -39,10 +40,16 @@ class HostBackend:
     A run is stopped after `timeout_seconds` (0: never). `statistics` describes the last run's launches in order, where
     the check of that name was asked for. `engine` is one of `ENGINES`: auto takes the JIT for launches that seem long, but for
     kernels that it cannot do or where a check was asked for. With `in_order`, atomics on floats take effect block by block.
+    With `profile`, the attribute of that name tells how long every thunk took.
     """
 
     def __init__(
-        self, checks: Iterable[str] = (), timeout_seconds: float = 0.0, engine: str = "auto", in_order: bool = False
+        self,
+        checks: Iterable[str] = (),
+        timeout_seconds: float = 0.0,
+        engine: str = "auto",
+        in_order: bool = False,
+        profile: bool = False,
     ) -> None:
         named = frozenset(checks)
         if unknown := sorted(named - CHECKS - {"all"}):
@@ -54,6 +61,7 @@ class HostBackend:
             raise UsageError("--host_check needs the emulator", hint="leave --host_engine=jit out")
         self._engine = engine
         self._timeout_seconds = timeout_seconds
+        self.profile = Profile() if profile else None
         self._graphs: dict[tuple[str, str], KernelGraph] = {}
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
@@ -84,7 +92,7 @@ class HostBackend:
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         prepared = self._prepared
         if prepared is None or prepared.machine.executable is not executable:
-            prepared = self._prepared = Prepared(self, executable, self._checks)
+            prepared = self._prepared = Prepared(self, executable, self._checks, self.profile)
         with calm_blas(), np.errstate(all="ignore"):
             result = prepared.run(arguments, deadline, seed)
         self.statistics = tuple(prepared.machine.statistics)
@@ -101,7 +109,9 @@ class HostBackend:
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         if self._team is None or self._team[0].machine.executable is not executable or len(self._team) != len(arguments):
             world = World(replicas, partitions)
-            self._team = [Prepared(self, executable, self._checks, world, device) for device in range(len(arguments))]
+            self._team = [
+                Prepared(self, executable, self._checks, self.profile, world, device) for device in range(len(arguments))
+            ]
         prepared = self._team
         world = prepared[0].machine.world
         world.team, world.meetings = Team(len(prepared)), {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -93,14 +94,17 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
 
 
 def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
-    """Run steps in order; looks at the clock where there is a limit."""
-    if machine.deadline is None:
+    """Run steps in order; looks at the clock where there is a limit or a profile is made."""
+    if machine.deadline is None and machine.profile is None:
         for step in steps:
             step.run()
         return
     for step in steps:
         machine.check_time(step.thunk.name)
+        begin = time.perf_counter()
         step.run()
+        if machine.profile is not None:
+            machine.profile.add(step.thunk, begin)
 
 
 def every_step(steps: Iterable[Step]) -> Iterator[Step]:
@@ -255,7 +259,7 @@ class TransferStep(Leaf):
 
 def _bytes_of(tree: ArrayTree, value: Any) -> Iterator[Bytes]:
     if isinstance(tree, ArraySpec):
-        yield to_bytes(np.ascontiguousarray(value, DTYPES[tree.dtype].numpy), tree.dtype, tree.minor_to_major)
+        yield to_bytes(np.asarray(value, DTYPES[tree.dtype].numpy), tree.dtype, tree.minor_to_major)
         return
     assert isinstance(value, tuple), "infeed data has the shape of the instruction"
     for part, element in zip(tree, cast("tuple[Any, ...]", value), strict=True):

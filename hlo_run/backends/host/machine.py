@@ -20,6 +20,7 @@ from hlo_run.backends.host.statistics import KernelStatistics
 from hlo_run.backends.host.variables import variable_regions
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Bytes, Literal
+from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
 
@@ -60,13 +61,20 @@ class Machine:
     """
 
     def __init__(
-        self, launcher: Launcher, executable: Executable, checks: frozenset[str], world: World | None = None, device: int = 0
+        self,
+        launcher: Launcher,
+        executable: Executable,
+        checks: frozenset[str],
+        profile: Profile | None = None,
+        world: World | None = None,
+        device: int = 0,
     ) -> None:
         self.world = world or World()
         self.device = device
         self.launcher = launcher
         self.executable = executable
         self.checks = checks
+        self.profile = profile
         self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
         self.written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
         self.statistics: list[KernelStatistics] = []
@@ -148,6 +156,8 @@ class Machine:
     def start(self, deadline: float | None, seed: int) -> None:
         """Begin a run."""
         self.deadline, self.seed = deadline, seed
+        if self.profile is not None:
+            self.profile.begin_run()
         self.statistics = []
         self.outfeed = []
         self.messages = {}

@@ -42,8 +42,8 @@ def poisoned(size_bytes: int) -> NDArray[np.uint8]:
 class Region:
     """A piece of memory that one kind of pointer reaches.
 
-    `low` and `high` bound the offsets that may be accessed. Loads and atomics of a word may reach over them to the end of
-    the word: that is how 16-bit and smaller atomics are made of 32-bit ones, and no GPU minds.
+    `low` and `high` bound the offsets that may be accessed. Loads, and atomics of a word, may reach over them to the end of
+    the word: three 16-bit elements are loaded as two words, smaller atomics are made of 32-bit ones, and no GPU minds.
     `copy_bytes` is the distance between the copies that blocks (shared memory) or threads (local memory) have, 0 for
     memory that all see. `written` says of each byte of `data` whether anything was ever written there; None where
     everything was, or where nobody keeps account.
@@ -72,6 +72,11 @@ class Region:
         self.word_low = low // 4 * 4
         self.word_high = max(high, min(-(-high // 4) * 4, data.size)) if high > low else high
         self._views: dict[int, Array] = {}
+
+    def bounds(self, kind: str, size_bytes: int) -> tuple[int, int]:
+        """Return what an access must lie within."""
+        by_word = kind == "load" or (kind != "store" and size_bytes <= 4)
+        return (self.word_low, self.word_high) if by_word else (self.low, self.high)
 
     def view(self, item_bytes: int) -> Array:
         """Return the memory as items of 1 to 16 bytes."""
@@ -118,7 +123,7 @@ class Pointer:
     def check(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
         """Raise a DeviceError unless every lane may access `size_bytes` bytes at its address plus `displacement`."""
         region = self.region
-        low, high = (region.low, region.high) if kind == "store" or size_bytes > 4 else (region.word_low, region.word_high)
+        low, high = region.bounds(kind, size_bytes)
         inside = self._low + displacement >= low and self._high + displacement + size_bytes <= high
         if not inside or (kind != "load" and not region.writable):
             self._fault(displacement, size_bytes, kind, line)
@@ -129,7 +134,7 @@ class Pointer:
         """Raise for the first lane that does something forbidden; a vector access only has to be aligned as a whole."""
         region = self.region
         places = self.addresses + displacement
-        low, high = (region.low, region.high) if kind == "store" or size_bytes > 4 else (region.word_low, region.word_high)
+        low, high = region.bounds(kind, size_bytes)
         outside = (places < low) | (places + size_bytes > high)
         misaligned = (places & (size_bytes - 1)) != 0
         if outside.any():

@@ -10,6 +10,7 @@ from hlo_run.backends.host.machine import Launcher, Machine
 from hlo_run.backends.host.steps import KernelStep, Step
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
+from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import result_literal
 
 
@@ -17,9 +18,15 @@ class Prepared:
     """The steps of an executable. A step is bound anew when an allocation that it touches has moved."""
 
     def __init__(
-        self, launcher: Launcher, executable: Executable, checks: frozenset[str], world: World | None = None, device: int = 0
+        self,
+        launcher: Launcher,
+        executable: Executable,
+        checks: frozenset[str],
+        profile: Profile | None = None,
+        world: World | None = None,
+        device: int = 0,
     ) -> None:
-        self.machine = Machine(launcher, executable, checks, world, device)
+        self.machine = Machine(launcher, executable, checks, profile, world, device)
         self._steps = make_steps(self.machine, executable.thunks)
         self._all = list(every_step(self._steps))
         self._touching: dict[int, list[Step]] = {}

@@ -38,7 +38,7 @@ def view(spec: ArraySpec, data: Bytes) -> Array:
 
 def store(spec: ArraySpec, data: Bytes, array: Array) -> None:
     """Write an array that is not viewable into its buffer."""
-    packed = to_bytes(np.ascontiguousarray(array), spec.dtype, spec.minor_to_major)
+    packed = to_bytes(array, spec.dtype, spec.minor_to_major)
     data[: packed.size] = packed
 
 

@@ -14,6 +14,7 @@ _ALLOWED = (
     rf"(?:fabs|floor|ceil|trunc|rint|nearbyint|roundeven|round|sqrt|copysign|fma|fmuladd)\.(?:v\d+)?{_FLOAT}",
     rf"(?:maximum|minimum|maxnum|minnum|maximumnum|minimumnum)\.(?:v\d+)?{_FLOAT}",
     rf"(?:ctlz|cttz|ctpop|abs|bitreverse|bswap|smax|smin|umax|umin|fshl|fshr)\.(?:v\d+)?{_INTEGER}",
+    r"(?:ctlz|ctpop|abs|smax|smin|umax|umin)\.i[24]",
     rf"(?:sadd|uadd|ssub|usub)\.sat\.(?:v\d+)?{_INTEGER}",
     rf"(?:sadd|uadd|ssub|usub|smul|umul)\.with\.overflow\.{_INTEGER}",
     rf"vector\.reduce\.\w+\.v\d+{_EITHER}",

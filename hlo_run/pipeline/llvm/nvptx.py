@@ -15,7 +15,6 @@ TRIPLE = "nvptx64-nvidia-cuda"
 DATA_LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 _DEFAULT_PTX_VERSION = 86
 _WIDE_VECTORS_PTX_VERSION = 88
-_INLINING_THRESHOLD = 1100
 
 # The cards LLVM 22 knows from Volta on, with the PTX version each of them needs at least.
 _PTX_VERSION_OF_SM = {
@@ -26,8 +25,9 @@ _PTX_VERSION_OF_SM = {
     121: 88,
 }
 
-# XLA's, minus its two options for the SLP vectoriser: that pass is off here (see `Module.optimize`).
-_COMMAND_LINE = ("-nvptx-prec-divf32=1", "-bonus-inst-threshold=2")
+# XLA's, minus its two options for the SLP vectoriser: that pass is off here (see `Module.optimize`). XLA hands over the
+# inlining threshold with the pipeline; llvmlite (0.50) would keep the low byte of it alone.
+_COMMAND_LINE = ("-nvptx-prec-divf32=1", "-bonus-inst-threshold=2", "-inline-threshold=1100")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,6 @@ class Module:
 def _pass_builder(machine: Any, level: int) -> Any:
     # A pass manager is used up by its run, so builders are not shared.
     tuning = _binding().create_pipeline_tuning_options(speed_level=level)
-    tuning.inlining_threshold = _INLINING_THRESHOLD
     tuning.slp_vectorization = False
     return _binding().create_pass_builder(machine, tuning)
 

@@ -77,6 +77,13 @@ def test_words_may_reach_over_the_end_of_packed_data() -> None:
     assert Region("r", "global", memory, 0, 0).word_high == 0
 
 
+def test_loads_may_reach_to_the_end_of_the_last_word() -> None:
+    """LLVM loads three 16-bit elements as two words."""
+    region = Region("r", "global", np.zeros(16, np.uint8), 0, 6)
+    assert [region.bounds("load", size) for size in (2, 8, 16)] == [(0, 8)] * 3
+    assert [region.bounds(kind, 8) for kind in ("store", "atomic")] == [(0, 6)] * 2
+
+
 def test_misaligned_accesses() -> None:
     for access, size in (
         ("ld.global.u32 %r1, [%d1+2];", 4),

@@ -107,3 +107,25 @@ def test_without_ptxas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptxas, "find_in_toolkit", _found_nowhere)
     with pytest.raises(DeviceError, match="ptxas is not found"):
         assemble(".target sm_90")
+
+
+def test_functions_of_some_hundred_instructions_are_inlined_as_in_xla() -> None:
+    steps = "\n".join(f"  %v{n} = call float @llvm.sqrt.f32(float %v{n - 1})" for n in range(1, 300))
+    calls = "\n".join(f"  %c{n} = call float @root(float %c{n - 1})" for n in range(1, 3))
+    ptx = compile_llvm(
+        f"""define ptx_kernel void @k(ptr noalias align 16 %in) {{
+  %c0 = load float, ptr %in, align 4
+{calls}
+  store float %c2, ptr %in, align 4
+  ret void
+}}
+define internal float @root(float %v0) {{
+{steps}
+  ret float %v299
+}}
+declare float @llvm.sqrt.f32(float)
+""",
+        preset("h100"),
+    ).ptx
+    assert "call" not in ptx
+    assert ptx.count("sqrt") == 2 * 299

@@ -135,7 +135,7 @@ def _dynamic(e: Body, base: Register | Symbol | Integer, displacement: int, size
             row = b.select(inside, "i64", b.binary("add", "i64", nth, str(rows[first])), row)
     entry = b.pointer(e.state(TABLE), b.binary("mul", "i64", row, str(8 * ROW_WORDS)))
     words = [b.op(f"load i64, ptr {b.pointer(entry, str(8 * word))}, align 8, {_GROUP}") for word in range(ROW_WORDS)]
-    by_word = kind != "store" and size <= 4
+    by_word = kind == "load" or (kind != "store" and size <= 4)
     low, high = (words[3], words[4]) if by_word else (words[1], words[2])
     offset = b.binary("sub", "i64", address, b.op(f"shl i64 {number}, {NUMBER_SHIFT}"))
     offset = b.binary("add", "i64", offset, str(displacement))

@@ -48,7 +48,8 @@ class RegionSpec:
 
     def bounds(self, kind: str, size_bytes: int) -> tuple[int, int]:
         """Return what an access must lie within."""
-        return (self.low, self.high) if kind == "store" or size_bytes > 4 else (self.word_low, self.word_high)
+        by_word = kind == "load" or (kind != "store" and size_bytes <= 4)
+        return (self.word_low, self.word_high) if by_word else (self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)

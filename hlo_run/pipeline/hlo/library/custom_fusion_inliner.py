@@ -1,14 +1,14 @@
-"""Put the computations of Triton fusions into their callers, where our emitters and libraries take each part.
+"""Put the computations of fusions of kind kCustom into their callers, where our emitters and libraries take each part.
 
     f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
         =>   what `gemm` computes; its dot as a library's call
 
-XLA has no such pass: it compiles these fusions with Triton. A fusion inside such a fusion is put there as well.
+XLA has no such pass: it has Triton compile these fusions, or a library, or its emitter of sorts. A fusion inside such a
+fusion is put there as well.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,21 +18,19 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pipeline.library_calls import gemm_call, result_of
 from hlo_run.pipeline.passes import PassContext
 
-_KIND = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"__triton[^"]*"')
-
 
 @dataclass(frozen=True)
-class TritonFusionInliner:
+class CustomFusionInliner:
     """The pass; see the module's docstring."""
 
-    name: ClassVar[str] = "triton-fusion-inliner"
+    name: ClassVar[str] = "custom-fusion-inliner"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place; what stood in a fusion stands in its place."""
         found = False
         for computation in executed_computations(module):
             for fusion in list(computation.instructions):
-                if fusion.opcode == "fusion" and _KIND.search(str(fusion.attrs.get("backend_config", ""))):
+                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom":
                     found = True
                     result = _Inliner(ctx, computation, fusion).inline(fusion.fused_computation, fusion.operands)
                     module.replace(fusion, result)

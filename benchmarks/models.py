@@ -1,0 +1,135 @@
+"""Time whole modules on Host against real XLA:CPU, side by side: compiling, JIT, and warm runs.
+
+    python3 scripts/venv.py python benchmarks/models.py FOLDER|FILE... [--xla "PYTHON RUN_CPU.py"] [--match RE]
+        [--iterations N] [--engine jit|auto|emulator]
+
+Every module is compiled once, run once (the first run also makes native code) and then N times in turns with XLA:CPU on the same
+arguments; a figure is the median. Ours includes handing over arguments and results, which XLA's does not: there they lie in
+its memory. Prints the modules by XLA's time, and the geometric mean of the ratios of those for which XLA needs 5 ms or
+more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hlo_run
+from hlo_run.backends.host.backend import HostBackend
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.values import Array, Value
+from hlo_run.target import DEFAULT_TARGET, preset
+
+_LARGE_SECONDS = 5e-3
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one module: our compiling, what the first run takes beyond the others, our run, XLA's run (NaN if not asked)."""
+
+    name: str
+    compiling: float
+    jit: float
+    ours: float
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.theirs
+
+
+def main() -> int:
+    """Print the table; the exit code is 1 if a module does not run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", type=Path, nargs="+", metavar="FOLDER|FILE")
+    parser.add_argument("--xla", default="", help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')
+    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--engine", default="jit")
+    options = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+    tool: Any = importlib.import_module("xla_cpu")
+    xla = tool.XlaCpu(options.xla) if options.xla else None
+    rows: list[Times] = []
+    failed = 0
+    for path in _files(options.paths, options.match):
+        try:
+            rows.append(measure(path, xla, options.iterations, options.engine))
+        except (HloRunError, tool.XlaError) as error:
+            failed += 1
+            print(f"{path.stem}: {error}", file=sys.stderr, flush=True)
+            continue
+        print(_row(rows[-1]), file=sys.stderr, flush=True)
+    if xla is not None:
+        xla.stop()
+    _print_table(rows)
+    return int(failed > 0)
+
+
+def _files(paths: Iterable[Path], match: str) -> list[Path]:
+    files = [file for path in paths for file in (sorted(path.glob("*.hlo")) if path.is_dir() else [path])]
+    return [file for file in files if re.search(match, file.name)]
+
+
+def measure(path: Path, xla: Any, iterations: int, engine: str) -> Times:
+    """Return the times of one module; raises HloRunError, or the XLA tool's error."""
+    text = path.read_text(encoding="utf-8")
+    module = hlo_run.parse(text, path.name)
+    values = make_fake_arguments(module, 1)
+    begin = time.perf_counter()
+    executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(), ()), wrap_bare_module(module.clone()))
+    compiling = time.perf_counter() - begin
+    backend = HostBackend(engine=engine)
+    first = _seconds(backend, executable, values)
+    ours, theirs = [], [math.nan]
+    flat = [leaf for value in values for leaf in _flat(value)]
+    for _ in range(2):
+        if xla is not None:
+            theirs += xla.run(text, flat, repeat=iterations // 2, round_each_op=False).seconds
+        ours += [_seconds(backend, executable, values) for _ in range(iterations // 2)]
+    run = statistics.median(ours)
+    return Times(path.stem, compiling, first - run, run, statistics.median(theirs[1:] or theirs))
+
+
+def _seconds(backend: HostBackend, executable: Any, values: list[Value]) -> float:
+    begin = time.perf_counter()
+    backend.run(executable, values)
+    return time.perf_counter() - begin
+
+
+def _flat(value: Value) -> list[Array]:
+    return [leaf for part in value for leaf in _flat(part)] if isinstance(value, tuple) else [value]
+
+
+def _row(times: Times) -> str:
+    run = f"{1e3 * times.theirs:.2f} | {1e3 * times.ours:.2f} | {times.ratio:.1f}"
+    return f"| {times.name} | {run} | {times.compiling:.2f} | {times.jit:.2f} |"
+
+
+def _print_table(rows: list[Times]) -> None:
+    print("| module | XLA:CPU ms | Host ms | ratio | compile s | JIT s |\n| --- | --- | --- | --- | --- | --- |")
+    for times in sorted(rows, key=lambda times: -times.theirs):
+        print(_row(times))
+    for what, least in (("all modules", 0.0), (f"XLA:CPU {1e3 * _LARGE_SECONDS:g} ms or more", _LARGE_SECONDS)):
+        ratios = [times.ratio for times in rows if times.theirs >= least]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"\n{what}: {len(ratios)} modules, geometric mean {mean:.2f}, worst {max(ratios):.1f}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""`--profile`: how long every thunk took, how many bytes it touched, and all of it as a Chrome trace."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from hlo_run.artifact import Thunk, accesses, nested_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One execution of a thunk, in seconds since the profile began; `run` counts from 1."""
+
+    thunk: Thunk
+    run: int
+    begin: float
+    seconds: float
+
+
+@dataclass(slots=True)
+class Profile:
+    """Collects the events of all runs; a thunk with others inside has an event around theirs."""
+
+    events: list[Event] = field(default_factory=list[Event])
+    runs: int = 0
+    _start: float = field(default_factory=time.perf_counter)
+
+    def begin_run(self) -> None:
+        """Begin the next run."""
+        self.runs += 1
+
+    def add(self, thunk: Thunk, begin: float) -> None:
+        """Note that a thunk, begun at `begin` (time.perf_counter), ended now."""
+        now = time.perf_counter()
+        self.events.append(Event(thunk, self.runs, begin - self._start, now - begin))
+
+    def table(self) -> str:
+        """Return a line per thunk, the longest first: kind, name, times, milliseconds each, share, bytes, GB/s."""
+        totals: dict[int, list[Event]] = {}
+        for event in self.events:
+            totals.setdefault(id(event.thunk), []).append(event)
+        groups = sorted(totals.values(), key=lambda events: -sum(event.seconds for event in events))
+        whole = sum(event.seconds for event in self.events if not nested_sequences(event.thunk)) or 1.0
+        width = max([len(events[0].thunk.name) for events in groups], default=4)
+        lines = [f"{'kind':<17}{'thunk':<{width}}{'runs':>8}{'ms':>11}{'share':>8}{'bytes':>14}{'GB/s':>9}"]
+        for events in groups:
+            thunk, seconds = events[0].thunk, sum(event.seconds for event in events)
+            size = touched_bytes(thunk)
+            each = seconds / len(events)
+            # What runs other thunks is timed with them; its share would count twice.
+            share = "" if nested_sequences(thunk) else f"{seconds / whole:.1%}"
+            rate = f"{size / each / 1e9:.2f}" if each and not nested_sequences(thunk) else ""
+            lines.append(f"{thunk.kind:<17}{thunk.name:<{width}}{len(events):>8}{each * 1e3:>11.3f}{share:>8}{size:>14}{rate:>9}")
+        return "\n".join([*lines, f"{self.runs} runs, {whole * 1e3 / max(self.runs, 1):.3f} ms each in thunks"])
+
+    def chrome_trace(self) -> str:
+        """Return the events in Chrome's trace format (chrome://tracing, Perfetto)."""
+        events: list[dict[str, Any]] = [
+            {
+                "name": event.thunk.name,
+                "cat": event.thunk.kind,
+                "ph": "X",
+                "ts": round(event.begin * 1e6, 3),
+                "dur": round(event.seconds * 1e6, 3),
+                "pid": 1,
+                "tid": 1,
+                "args": {"run": event.run, "bytes": touched_bytes(event.thunk)},
+            }
+            for event in sorted(self.events, key=lambda event: event.begin)
+        ]
+        return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
+
+
+def touched_bytes(thunk: Thunk) -> int:
+    """Return the bytes of all slices that a thunk reads or writes, each once."""
+    found = accesses(thunk)
+    return sum(piece.size_bytes for piece in dict.fromkeys((*found.reads, *found.writes)))

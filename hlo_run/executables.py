@@ -1,0 +1,59 @@
+"""Executables as files, and the Python files of `--custom_calls`."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import traceback
+from dataclasses import replace
+
+from hlo_run.artifact import Executable
+from hlo_run.artifact.file import ENDING, load, save
+from hlo_run.errors import HloRunError, UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import FULL, module_to_string
+
+
+def is_executable_file(path: str) -> bool:
+    """True for the name of a saved executable."""
+    return path.endswith(ENDING)
+
+
+def read_executable(path: str) -> Executable:
+    """Return the executable in a file; raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be read: {os.strerror(error.errno or 0)}") from None
+    return load(data, path)
+
+
+def write_executable(path: str, executable: Executable, source: HloModule, optimized: HloModule) -> None:
+    """Write an executable with the module it came from and the one it was made of; a file is written whole or not at all."""
+    texts = {"source_text": module_to_string(source, FULL), "module_text": module_to_string(optimized, FULL)}
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(save(replace(executable, **texts)))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"--output={path} cannot be written: {os.strerror(error.errno or 0)}") from None
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def load_custom_calls(files: str) -> None:
+    """Run Python files, comma separated, that register functions; raises UsageError for one that fails."""
+    for path in filter(None, (name.strip() for name in files.split(","))):
+        if not os.path.exists(path):
+            raise UsageError(f"--custom_calls={path}: there is no such file")
+        try:
+            runpy.run_path(path)
+        except HloRunError:
+            raise
+        except Exception as error:  # whatever the user's file raises
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"at {frame.filename}:{frame.lineno}"
+            raise UsageError(f"--custom_calls={path}: {type(error).__name__}: {error}", notes=(where,)) from error

@@ -1,0 +1,195 @@
+"""Give every array a layout: those that are asked for spread, where they meet there are copies, the rest is the default.
+
+    t = f32[4,3] transpose(f32[3,4]{1,0} p), dimensions={1,0};  ROOT n = f32[4,3]{1,0} negate(t)
+        =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
+
+The entry keeps the layouts that it was given. Library calls, loops, branches and other devices get the default layout, and
+so do products in batches; fusions and bitcasts keep theirs. XLA's `GpuLayoutAssignment`, in which loops may have other
+layouts, and convolutions those that cuDNN likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.layout_propagation import LayoutPropagation, Order, leaf_at
+from hlo_run.hlo.attributes import EntryLayout
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shape import Layout, Shape
+from hlo_run.ops.layouts import KEEPS_LAYOUT
+from hlo_run.pipeline.passes import PassContext
+
+# What is no kernel of ours, or talks to others, takes and gives default layouts.
+_DEFAULT = frozenset(
+    """after-all all-gather all-gather-done all-gather-start all-reduce all-reduce-done all-reduce-start all-to-all async-done
+    async-start async-update call cholesky collective-broadcast collective-permute collective-permute-done
+    collective-permute-start conditional convolution copy-done copy-start custom-call domain dynamic-reshape fft infeed map
+    outfeed partition-id ragged-all-to-all ragged-dot recv recv-done reduce-scatter replica-id rng rng-bit-generator
+    rng-get-and-update-state scan send send-done set-dimension-size sort topk triangular-solve while""".split()
+)
+_AS_WRITTEN = frozenset(("bitcast", "fusion"))
+
+
+@dataclass(frozen=True)
+class LayoutAssignment:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "layout-assignment"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit the executed computations in place."""
+        del ctx
+        for computation in executed_computations(module):
+            _assign(module, computation)
+
+
+def _assign(module: HloModule, computation: HloComputation) -> None:
+    layouts = LayoutPropagation(computation)
+    for instruction in computation.post_order():
+        _pin(layouts, instruction)
+    _pin_ends(layouts, module)
+    layouts.run()
+    instructions = computation.post_order()
+    for (instruction, index), order in layouts.values.items():
+        _set_order(instruction, index, order)
+    for instruction in instructions:
+        if instruction.opcode in ("tuple", "get-tuple-element", "opt-barrier", "add-dependency"):
+            _follow(instruction)
+    _insert_copies(layouts, instructions)
+
+
+def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
+    """Ask for what an instruction must have, whatever is around it."""
+    opcode = instruction.opcode
+    if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
+        for number, operand in enumerate(instruction.operands):
+            for index, leaf in operand.shape.leaves():
+                if leaf.is_array:
+                    written = _operand_as_written(instruction, number, index) if opcode in _AS_WRITTEN else _default(leaf)
+                    layouts.pin_use((instruction, number, index), written)
+        for index, leaf in instruction.shape.leaves():
+            if leaf.is_array:
+                layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
+    elif opcode == "dot":
+        _pin_dot(layouts, instruction)
+
+
+def _changes_rank(instruction: HloInstruction) -> bool:
+    return instruction.opcode == "bitcast-convert" and instruction.operands[0].shape.rank != instruction.shape.rank
+
+
+def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIndex) -> Order:
+    if instruction.opcode == "fusion":
+        return leaf_at(instruction.fused_computation.parameters[number].shape, index).minor_to_major
+    return leaf_at(instruction.operands[number].shape, index).minor_to_major
+
+
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction) -> None:
+    """Let batch, row and column dimensions each be neighbours, the batch not innermost: so they are in default layouts."""
+    batch = dot.attrs.get("lhs_batch_dims", ())
+    free = [operand.shape.rank - len(batch) - 1 for operand in dot.operands]
+    for number, side in enumerate(("lhs", "rhs")):
+        if batch or free[number] > 1 or len(dot.attrs[f"{side}_contracting_dims"]) > 1:
+            layouts.pin_use((dot, number, ()), _default(dot.operands[number].shape))
+    if batch or max(free) > 1:
+        layouts.pin_value((dot, ()), _default(dot.shape))
+
+
+def _pin_ends(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle parameters and results: of the entry as they were given, of other computations the default."""
+    computation = layouts.computation
+    given = module.attrs.get("entry_computation_layout")
+    shape = given.result if computation.is_entry and isinstance(given, EntryLayout) else computation.root.shape
+    for index, leaf in shape.leaves():
+        if leaf.is_array:
+            layouts.pin_use((None, 0, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+    for number, parameter in enumerate(computation.parameters):
+        shape = given.parameters[number] if computation.is_entry and isinstance(given, EntryLayout) else parameter.shape
+        for index, leaf in shape.leaves():
+            if leaf.is_array:
+                layouts.pin_value((parameter, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+
+
+def _default(shape: Shape) -> Order:
+    return tuple(reversed(range(shape.rank)))
+
+
+def _with_order(shape: Shape, index: ShapeIndex, order: Order) -> Shape:
+    if not index:
+        if shape.minor_to_major == order and shape.layout is not None:
+            return shape
+        return replace(shape, layout=Layout(order, shape.layout.extra if shape.layout else ""))
+    elements = list(shape.tuple_shapes)
+    elements[index[0]] = _with_order(elements[index[0]], index[1:], order)
+    return replace(shape, tuple_shapes=tuple(elements))
+
+
+def _set_order(instruction: HloInstruction, index: ShapeIndex, order: Order) -> None:
+    if leaf_at(instruction.shape, index).minor_to_major != order:
+        instruction.shape = _with_order(instruction.shape, index, order)
+
+
+def _follow(instruction: HloInstruction) -> None:
+    """Give another name for values the layouts of those values; operands are settled already."""
+    match instruction.opcode:
+        case "tuple":
+            shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
+        case "get-tuple-element":
+            index: int = instruction.attrs["index"]
+            shape = instruction.operands[0].shape.tuple_shapes[index]
+        case _:
+            shape = instruction.operands[0].shape
+    if shape != instruction.shape:
+        instruction.shape = shape
+
+
+def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
+    """Copy what a user wants in another layout than it has; users that want the same share a copy."""
+    copies: dict[tuple[HloInstruction, Order], HloInstruction] = {}
+    for user in instructions:
+        if user.opcode in ("tuple", "get-tuple-element"):
+            continue
+        operands = list(user.operands)
+        for number, operand in enumerate(operands):
+            wanted = {index: _wanted(layouts, user, number, index) for index, leaf in operand.shape.leaves() if leaf.is_array}
+            operands[number] = _relaid(operand, (), wanted, copies)
+        if operands != list(user.operands):
+            user.operands = operands
+    root = layouts.computation.root
+    wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
+    if (new := _relaid(root, (), wanted, copies)) is not root:
+        layouts.computation.root = new
+
+
+def _wanted(layouts: LayoutPropagation, user: HloInstruction, number: int, index: ShapeIndex) -> Order:
+    operand = user.operands[number].shape
+    if user.opcode in KEEPS_LAYOUT and user.shape.is_array and operand.is_array and operand.rank == user.shape.rank:
+        return user.shape.minor_to_major
+    found = layouts.uses.get((user, number, index))
+    # Barriers and the like are names: they take their operand as it is.
+    return leaf_at(operand, index).minor_to_major if found is None else found
+
+
+def _relaid(
+    value: HloInstruction,
+    index: ShapeIndex,
+    wanted: dict[ShapeIndex, Order],
+    copies: dict[tuple[HloInstruction, Order], HloInstruction],
+) -> HloInstruction:
+    """Return `value`, which stands at `index` of an operand, with the layouts wanted there."""
+    if not value.shape.is_tuple:
+        order = wanted.get(index)
+        if order is None or order == value.shape.minor_to_major:
+            return value
+        if (value, order) not in copies:
+            copies[value, order] = Editor(value).add("copy", _with_order(value.shape, (), order), [value])
+        return copies[value, order]
+    if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
+        return value
+    editor = Editor(value)
+    parts = [editor.element(value, number) for number in range(len(value.shape.tuple_shapes))]
+    return editor.tuple([_relaid(part, (*index, number), wanted, copies) for number, part in enumerate(parts)])
