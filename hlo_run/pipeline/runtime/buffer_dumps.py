@@ -90,7 +90,7 @@ def live_range_text(buffers: BufferAssignment) -> str:
     peak = _peak_time(buffers)
     lines.append(f"  Live ranges at {peak} (peak):")
     alive = [value for value, bound in by_id if bound.start <= peak <= bound.end]
-    alive.sort(key=lambda value: (-buffer_size_bytes(value), _full_name(value)))
+    alive.sort(key=lambda value: (-buffer_size_bytes(value), value.instruction.name, value.index))
     for value, total in zip(alive, accumulate(map(buffer_size_bytes, alive)), strict=True):
         lines.append(f"    {_full_name(value)}: {buffer_size_bytes(value)} bytes (cumulative: {total} bytes)")
     return "\n".join(lines) + "\n"
