@@ -31,7 +31,9 @@ from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
+from hlo_run.pipeline.hlo.expanders.eigh_expander import EighExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
+from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
@@ -159,7 +161,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
             HloRow("cholesky_expander", lambda c: CholeskyExpander()),
+            HloRow("lu_expander", lambda c: LuExpander()),
             HloRow("qr_expander", lambda c: QrExpander()),
+            HloRow("eigh_expander", lambda c: EighExpander()),
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
