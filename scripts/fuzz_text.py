@@ -51,6 +51,7 @@ KNOWN = {
         r"|expects integer$|a DimLevelType abbreviation|saw k\w+$|the text as a HloModule:\s*$"
     ),
     "window reversals of another number than dimensions": re.compile(r"'rhs_reversal=' has the same size"),
+    "an alias without a number of its parameter": re.compile(r"expects entries like"),
     "a literal that leaves out a tuple's elements": re.compile(r"expects .*, but sees '\)'$"),
     "a scaled-dot without its shape": re.compile(r"Cannot infer shape for dot operation"),
     "attributes of later versions": re.compile(r'unexpected attribute "(is_stable|has_dynamic_root)"'),
