@@ -32,6 +32,7 @@ from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpande
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
+from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
@@ -159,6 +160,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
             HloRow("cholesky_expander", lambda c: CholeskyExpander()),
+            HloRow("lu_expander", lambda c: LuExpander()),
             HloRow("qr_expander", lambda c: QrExpander()),
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
