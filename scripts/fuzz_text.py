@@ -35,8 +35,8 @@ from xla_text import OPTIONS, XlaText
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.parser import parse_module
-from hlo_run.hlo.verify import verify_module
 from hlo_run.ops.infer import infer_module
+from hlo_run.ops.verify import verify
 
 # Differences that stay, each with the message that tells it; docs/conformance.md has the reasons.
 KNOWN = {
@@ -102,7 +102,7 @@ def judge(text: str, xla: XlaText) -> str:
         return _find("refuses", error.message) if status == "ok" else ""
     try:
         infer_module(module)
-        verified = status == "ok" or verify_module(module) is None
+        verified = status == "ok" or verify(module) is None
     except HloRunError:
         return ""
     if status == "error":
