@@ -30,6 +30,7 @@ from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
+from hlo_run.pipeline.hlo.expanders.gpu_scatter_expander import GpuScatterExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
@@ -48,6 +49,7 @@ from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitt
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
+from hlo_run.pipeline.hlo.layout.layout_normalization import LayoutNormalization
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
@@ -157,6 +159,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
             HloRow("cholesky_expander", lambda c: CholeskyExpander()),
+            HloRow("gpu_scatter_expander", lambda c: GpuScatterExpander()),
             HloRow("qr_expander", lambda c: QrExpander()),
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
@@ -200,6 +203,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "layout normalization",
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
         ),
     ),
@@ -210,6 +214,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
             HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
             HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
