@@ -10,6 +10,8 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 
+POINTER_BYTES = 8
+
 
 class HloUse(NamedTuple):
     """An instruction that reads a value: which operand, and where in the operand's shape the value is."""
@@ -77,3 +79,9 @@ def subshape(shape: Shape, index: ShapeIndex) -> Shape:
     for number in index:
         shape = shape.tuple_shapes[number]
     return shape
+
+
+def buffer_size_bytes(value: HloValue) -> int:
+    """Return the bytes of a value's buffer: a tuple is a table of pointers."""
+    shape = value.shape
+    return POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes

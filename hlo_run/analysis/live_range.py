@@ -148,4 +148,4 @@ def _part(bounds: list[TimeBound]) -> None:
     """Let each of the ranges, sorted by their starts, end before the next begins."""
     for one, following in pairwise(bounds):
         following.end = max(following.end, one.end)
-        one.end = min(one.end, following.start - 1)
+        one.end = min(one.end, following.start)

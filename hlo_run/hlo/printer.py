@@ -35,6 +35,8 @@ __all__ = [
     "module_to_string",
 ]
 
+# Stands around the number of a body that is still to be printed. Strings of HLO may hold any character but half a pair.
+_MARK = "\ud800"
 _HEADER_BEFORE_LAYOUT = ("input_output_alias", "buffer_donor", "alias_passthrough_params")
 _FLAG_LISTS = ("allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output")
 _HEADER_AFTER_LAYOUT = (
@@ -174,7 +176,7 @@ class _Bodies:
     def mark(self, computation: HloComputation, options: PrintOptions, indent: int) -> str:
         """Return the mark for a body as it stands in the place of its computation's name."""
         self._marked.append((computation, options, indent))
-        return f"\0{len(self._marked) - 1}\0"
+        return f"{_MARK}{len(self._marked) - 1}{_MARK}"
 
     def filled(self, text: str) -> str:
         """Return `text` with every body in the place of its mark."""
@@ -191,8 +193,8 @@ class _Bodies:
                 assert module is None or indent <= options.indent + len(module.computations), "computations call in a circle"
                 # In the place of a name XLA does not look at the schedule.
                 piece = _body(computation, options, indent, "", computation.post_order(), self.mark)
-            if "\0" in piece:
-                pieces = piece.split("\0")
+            if _MARK in piece:
+                pieces = piece.split(_MARK)
                 waiting += [(pieces[number], number % 2 == 1) for number in reversed(range(len(pieces)))]
             else:
                 done.append(piece)

@@ -15,6 +15,8 @@ from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Level, Obs
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
+from hlo_run.pipeline.runtime.buffer_check import check_buffers
+from hlo_run.pipeline.runtime.buffer_dumps import buffer_texts
 from hlo_run.pipeline.runtime.buffers import assign_buffers
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
 from hlo_run.pipeline.runtime.thunks import plan_thunks
@@ -47,6 +49,11 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
     buffers = assign_buffers(module)
+    if ctx.options.verify == "every":
+        check_buffers(module, buffers)
+    for title, text in buffer_texts(buffers, module).items():
+        for observer in ctx.observers:
+            observer.note("", title, text)
     thunks, requests = plan_thunks(module, buffers)
     kernels = _compile_kernels(ctx, requests)
     return Executable(

@@ -20,7 +20,9 @@ LLVM = "llvm"
 PTX = "ptx"
 # A table of all fusions: a note of the module, not a step.
 FUSION_ANALYSIS = "fusion-analysis"
-STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
+# The texts about buffers, likewise notes; their names end those of XLA's files.
+BUFFER_TEXTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "memory-usage-report")
+STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
 
 
 class Level(Enum):

@@ -30,12 +30,15 @@ from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
+from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.gpu_scatter_expander import GpuScatterExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
+from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
 from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
+from hlo_run.pipeline.hlo.expanders.reduce_window_rewriter import ReduceWindowRewriter
 from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
 from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
 from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
@@ -160,6 +163,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
             HloRow("cholesky_expander", lambda c: CholeskyExpander()),
             HloRow("gpu_scatter_expander", lambda c: GpuScatterExpander()),
+            HloRow("lu_expander", lambda c: LuExpander()),
             HloRow("qr_expander", lambda c: QrExpander()),
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
@@ -167,7 +171,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
             HloRow("scan_expander", lambda c: ScanExpander()),
+            HloRow("dynamic_padder", lambda c: DynamicPadder()),
             HloRow("stable-sort-expander", lambda c: StableSortExpander()),
             HloGroup(
                 "simplification",

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.options import Options
-from hlo_run.pipeline.observer import LLVM_BEFORE_OPTIMIZATIONS, OPTIMIZED_HLO, PIPELINE_START, Level, Observer, Step
+from hlo_run.pipeline.observer import (
+    BUFFER_TEXTS,
+    LLVM_BEFORE_OPTIMIZATIONS,
+    OPTIMIZED_HLO,
+    PIPELINE_START,
+    Level,
+    Observer,
+    Step,
+)
 from hlo_run.pipeline.replacements import file_name, header
 from hlo_run.target import TargetSpec
 
@@ -74,6 +82,10 @@ class DumpObserver(Observer):
 
     def kernel_done(self, kernel: str) -> None:
         self._flush_log(kernel)
+
+    def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        if title in BUFFER_TEXTS and self._directory:
+            self._write(f"{self._target.xla_name}_gpu_after_optimizations-{title}.txt", text())
 
     def _wants(self, emitter: str) -> bool:
         return self._emitter_re is not None and bool(self._directory) and self._emitter_re.search(emitter) is not None

@@ -12,17 +12,15 @@ from hlo_run.analysis.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.best_fit_heap import BestFitHeap
 from hlo_run.analysis.buffer_sharing import BufferSharing
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.analysis.dataflow_values import HloValue
+from hlo_run.analysis.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.heap_simulator import simulate
 from hlo_run.analysis.live_range import LiveRanges
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.verify_config import aliases
 from hlo_run.pipeline.runtime.interference import Occupancy
 
 ALIGNMENT_BYTES = 256
-POINTER_BYTES = 8
 
 
 @dataclass(eq=False, slots=True)
@@ -47,12 +45,6 @@ class PlannedAllocation:
     def is_reusable(self) -> bool:
         """True if values of other buffers may be put there too."""
         return not (self.is_thread_local or self.is_tuple or self.is_constant) and (self.parameter is None or self.is_aliased)
-
-
-def value_size_bytes(value: HloValue) -> int:
-    """Return the bytes of a value's buffer: a tuple is a table of pointers."""
-    shape: Shape = value.shape
-    return POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes
 
 
 def plan_allocations(analysis: AliasAnalysis, live: LiveRanges) -> list[PlannedAllocation]:
@@ -156,13 +148,13 @@ class _Assigner:
         if not self._packed:
             return
         heap = BestFitHeap()
-        simulate(heap, self._packed, self._analysis, self._live, value_size_bytes, self._sharing)
+        simulate(heap, self._packed, self._analysis, self._live, buffer_size_bytes, self._sharing)
         packing = heap.pack(ALIGNMENT_BYTES)
         self._allocations.append(PlannedAllocation(packing.size_bytes, packing.offsets))
 
 
 def _size(buffer: HloBuffer) -> int:
-    return max(value_size_bytes(value) for value in buffer.values)
+    return max(buffer_size_bytes(value) for value in buffer.values)
 
 
 def _is_constant(buffer: HloBuffer) -> bool:

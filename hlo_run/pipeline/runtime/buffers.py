@@ -12,14 +12,14 @@ import numpy as np
 
 from hlo_run.analysis.alias_analysis import analyze_aliases
 from hlo_run.analysis.dataflow import analyze_dataflow
-from hlo_run.analysis.dataflow_values import HloValue
+from hlo_run.analysis.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.live_range import LiveRanges, flatten_schedule, live_ranges
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.verify_config import aliases
-from hlo_run.pipeline.runtime.buffer_assigner import PlannedAllocation, plan_allocations, value_size_bytes
+from hlo_run.pipeline.runtime.buffer_assigner import PlannedAllocation, plan_allocations
 
 # Entry parameters come from the caller, who only promises this much; everything else is allocated by us.
 PARAMETER_ALIGNMENT_BYTES = 16
@@ -70,7 +70,7 @@ def assign_buffers(module: HloModule) -> BufferAssignment:
     kinds = {(number, index): must for _, number, index, must in aliases(module)}
     allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
     places = {
-        value: BufferSlice(number, offset, value_size_bytes(value))
+        value: BufferSlice(number, offset, buffer_size_bytes(value))
         for number, allocation in enumerate(planned)
         for value, offset in allocation.offsets.items()
     }

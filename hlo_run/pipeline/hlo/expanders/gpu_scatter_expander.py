@@ -115,9 +115,10 @@ def _starts(
 ) -> tuple[list[HloInstruction], HloInstruction]:
     """Return where the window of an index row begins in each dimension, and whether all of it is inside."""
     dims, element_type = scatter.operands[0].shape.dims, row.shape.element_type
+    dim_of: tuple[int, ...] = scatter.attrs["scatter_dims_to_operand_dims"]
     inside = editor.constant(np.True_, "pred")
     starts = [editor.constant(0, element_type)] * len(dims)
-    for number, dim in enumerate(scatter.attrs["scatter_dims_to_operand_dims"]):
+    for number, dim in enumerate(dim_of):
         start = editor.reshape(editor.slice(row, [0, number], [1, number + 1]), ())
         # An index of few bits may be inside of what it cannot count up to.
         largest = int(np.iinfo(DTYPES[element_type].numpy).max)

@@ -1,0 +1,17 @@
+"""Comparators of sorts that know more than the one they are made of."""
+
+from __future__ import annotations
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.hlo.graph import HloComputation
+from hlo_run.hlo.shape import Shape
+from hlo_run.pipeline.copying import copy_into
+
+
+def with_flags(old: HloComputation) -> HloComputation:
+    """Return a comparator that takes a pair of pred besides: who has the flag comes first, else the old one decides."""
+    b = HloBuilder(f"{old.name}.clone")
+    shapes = [parameter.shape for parameter in old.parameters] + [Shape.array("pred", ())] * 2
+    values = [b.leaf("parameter", shape, {"parameter_number": number}) for number, shape in enumerate(shapes)]
+    decided = copy_into(b, old, values[:-2])
+    return b.build_computation(b.select(b.compare(values[-2], values[-1], "EQ"), decided, values[-2]))
