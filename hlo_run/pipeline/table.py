@@ -31,6 +31,7 @@ from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
+from hlo_run.pipeline.hlo.expanders.eigh_expander import EighExpander
 from hlo_run.pipeline.hlo.expanders.gpu_scatter_expander import GpuScatterExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
@@ -165,6 +166,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("gpu_scatter_expander", lambda c: GpuScatterExpander()),
             HloRow("lu_expander", lambda c: LuExpander()),
             HloRow("qr_expander", lambda c: QrExpander()),
+            HloRow("eigh_expander", lambda c: EighExpander()),
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
