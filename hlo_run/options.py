@@ -89,6 +89,13 @@ class Options:
     )
     xla_gpu_llvm_ir_file: str = _flag("", "LLVM IR (.ll) that replaces the kernels it defines.", "FILES", section="Compile")
     xla_gpu_ptx_file: str = _flag("", "PTX that replaces the kernels it defines.", "FILES", section="Compile")
+    xla_gpu_enable_command_buffer: str = _flag(
+        "",
+        "Record runs of thunks once, replay them: FUSION,CUBLAS,.. or +WHILE (added to XLA's).",
+        "KINDS",
+        section="Compile",
+    )
+    xla_gpu_graph_min_graph_size: int = _flag(5, "Shorter runs of thunks are not recorded.", "N", section="Compile")
     compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 

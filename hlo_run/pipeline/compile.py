@@ -11,14 +11,26 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.fusion_table import fusion_table
 from hlo_run.pipeline.kernels import compile_kernel
-from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Level, Observer, Step, StopAtStage
+from hlo_run.pipeline.observer import (
+    FUSION_ANALYSIS,
+    OPTIMIZED_HLO,
+    THUNK_METADATA,
+    THUNKS,
+    THUNKS_AFTER_PASSES,
+    Level,
+    Observer,
+    Step,
+    StopAtStage,
+)
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.runtime.buffer_check import check_buffers
 from hlo_run.pipeline.runtime.buffer_dumps import buffer_texts
 from hlo_run.pipeline.runtime.buffers import assign_buffers
+from hlo_run.pipeline.runtime.command_buffers import command_buffer_conversion
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
+from hlo_run.pipeline.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
 from hlo_run.pipeline.runtime.thunks import plan_thunks
 from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
 
@@ -56,7 +68,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
             observer.note("", title, text)
     thunks, requests = plan_thunks(module, buffers)
     kernels = _compile_kernels(ctx, requests)
-    return Executable(
+    program = Executable(
         name=module.name,
         target=ctx.target.name,
         kernels=kernels,
@@ -65,6 +77,20 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
         result=buffers.array_tree(module.entry.root),
     )
+    for observer in ctx.observers:
+        observer.note("", THUNKS, lambda: thunk_sequence_text(program))
+    final = _with_command_buffers(ctx, program)
+    for observer in ctx.observers:
+        if final is not program:
+            observer.note("", THUNKS_AFTER_PASSES, lambda: thunk_sequence_text(final))
+        observer.note("", THUNK_METADATA, lambda: thunk_metadata_text(final))
+    return final
+
+
+def _with_command_buffers(ctx: PassContext, program: Executable) -> Executable:
+    conversion = command_buffer_conversion(ctx.options)
+    thunks = program.thunks if conversion is None else conversion.convert(program.thunks)
+    return program if thunks == program.thunks else replace(program, thunks=thunks)
 
 
 def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:

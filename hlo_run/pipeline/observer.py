@@ -22,7 +22,13 @@ PTX = "ptx"
 FUSION_ANALYSIS = "fusion-analysis"
 # The texts about buffers, likewise notes; their names end those of XLA's files.
 BUFFER_TEXTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "memory-usage-report")
-STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
+# The texts about thunks.
+THUNKS = "thunks"
+THUNK_METADATA = "thunk-metadata"
+THUNKS_AFTER_PASSES = "thunks-after-passes"
+THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)
+_KERNEL_STAGES = (EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
+STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, *THUNK_TEXTS, *_KERNEL_STAGES)
 
 
 class Level(Enum):

@@ -23,6 +23,7 @@ def total_order_key(x: Array, dtype: DType) -> Array:
     highest = bits.dtype.type((1 << (dtype.bits - 1)) - 1)
     keys = np.where(bits < 0, bits ^ highest, bits)
     if dtype.name.endswith("fnuz"):
-        # Their one NaN has the bits of -0; it is the smallest.
-        keys = np.where(bits == np.iinfo(bits.dtype).min, np.iinfo(bits.dtype).min, keys)
+        # Their one NaN has the bits of -0; it is the smallest, and the negative numbers begin one above it.
+        least = np.array(np.iinfo(bits.dtype).min, bits.dtype)
+        keys = np.where(bits < 0, np.where(bits == least, least, least - bits), bits)
     return keys.astype(bits.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +30,7 @@ from hlo_run.artifact import (
     SequentialThunk,
     Thunk,
     WhileThunk,
+    accesses,
     nested_sequences,
     tree_slices,
 )
@@ -81,8 +82,10 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return WhileStep(machine, thunk)
         case ConditionalThunk():
             return ConditionalStep(machine, thunk)
-        case SequentialThunk() | CommandBufferThunk():
+        case SequentialThunk():
             return SequenceStep(machine, thunk)
+        case CommandBufferThunk():
+            return CommandBufferStep(machine, thunk)
         case CustomCallThunk():
             return CustomCallStep(machine, thunk)
         case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
@@ -133,13 +136,41 @@ class _Nested:
 
 
 class SequenceStep(_Nested):
-    """Run steps one after the other: the body of a call, or commands that are replayed."""
+    """Run steps one after the other: the body of a call."""
 
-    def __init__(self, machine: Machine, thunk: SequentialThunk | CommandBufferThunk) -> None:
+    def __init__(self, machine: Machine, thunk: SequentialThunk) -> None:
         super().__init__(machine, thunk, ())
 
     def run(self) -> None:
         run_steps(self._machine, self._sequences[0])
+
+
+class CommandBufferStep(_Nested):
+    """Replay a list of calls. It is recorded at the first run, and anew when something that it touches has moved.
+
+    A profile, and a limit of time, look between the thunks: then they run one by one, as they were.
+    """
+
+    def __init__(self, machine: Machine, thunk: CommandBufferThunk) -> None:
+        touched = accesses(thunk)
+        super().__init__(machine, thunk, (*touched.reads, *touched.writes))
+        self._calls: list[Callable[[], None]] | None = None
+        self.recordings = 0
+
+    def bind(self) -> None:
+        """Forget what was recorded."""
+        self._calls = None
+
+    def run(self) -> None:
+        machine = self._machine
+        if machine.profile is not None or machine.deadline is not None:
+            run_steps(machine, self._sequences[0])
+            return
+        if self._calls is None:
+            self._calls = [step.run for step in self._sequences[0]]
+            self.recordings += 1
+        for call in self._calls:
+            call()
 
 
 class WhileStep(_Nested):

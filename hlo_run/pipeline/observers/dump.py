@@ -14,6 +14,9 @@ from hlo_run.pipeline.observer import (
     LLVM_BEFORE_OPTIMIZATIONS,
     OPTIMIZED_HLO,
     PIPELINE_START,
+    THUNK_METADATA,
+    THUNKS,
+    THUNKS_AFTER_PASSES,
     Level,
     Observer,
     Step,
@@ -22,6 +25,11 @@ from hlo_run.pipeline.replacements import file_name, header
 from hlo_run.target import TargetSpec
 
 _FILE_NAME_LIMIT = 255
+_THUNK_FILES = {
+    THUNKS: "thunk_sequence.txt",
+    THUNKS_AFTER_PASSES: "thunk_sequence_after_thunk_passes.txt",
+    THUNK_METADATA: "thunk_metadata.txt",
+}
 
 
 class DumpObserver(Observer):
@@ -86,6 +94,8 @@ class DumpObserver(Observer):
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         if title in BUFFER_TEXTS and self._directory:
             self._write(f"{self._target.xla_name}_gpu_after_optimizations-{title}.txt", text())
+        if title in _THUNK_FILES and self._directory:
+            self._write(_THUNK_FILES[title], text())
 
     def _wants(self, emitter: str) -> bool:
         return self._emitter_re is not None and bool(self._directory) and self._emitter_re.search(emitter) is not None

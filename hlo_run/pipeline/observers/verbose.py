@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hlo_run.pipeline.observer import BUFFER_TEXTS, PIPELINE_START, Level, Observer, Step
+from hlo_run.pipeline.observer import BUFFER_TEXTS, PIPELINE_START, THUNK_METADATA, Level, Observer, Step
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class VerboseObserver(Observer):
             self.write(step.text().rstrip("\n") + "\n")
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
-        if self.level >= 4 and title not in BUFFER_TEXTS[1:]:
+        if self.level >= 4 and title not in (*BUFFER_TEXTS[1:], THUNK_METADATA):
             subject = f" ({kernel})" if kernel else ""
             self.write(f"// -----// {title}{subject} //----- //\n{text().rstrip()}\n")
 

@@ -3,8 +3,7 @@
     compare(x, y), direction=LT, type=TOTALORDER   =>   compare(ordered(x), ordered(y)), direction=LT
         where ordered(x) = select(bits < 0, bits xor 0x7fffffff, bits), bits = s32 bitcast-convert(x)
 
-Floats below 32 bits are widened first, which keeps their order; 8 bits and less go through f32 as well. XLA's
-`comparison_expander.cc`.
+The integers are as wide as the floats; bf16 goes through f32. XLA's `comparison_expander.cc`.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.expansion import expand
 from hlo_run.pipeline.passes import PassContext
+
+# The bits of what has no sign are in order.
+_UNSIGNED = "f8e8m0fnu"
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,21 @@ def _is_total_order(instruction: HloInstruction) -> bool:
 
 
 def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) -> HloValue:
-    integer = "s64" if x.shape.element_type == "f64" else "s32"
-    zero, most = (b.constant(value, integer) for value in (0, np.iinfo(integer.replace("s", "int")).max))
+    if x.shape.element_type == "bf16":
+        x, y = b.convert(x, "f32"), b.convert(y, "f32")
+    dtype = x.shape.dtype
+    if dtype.name == _UNSIGNED:
+        bits = [b.bitcast_convert(value, "u8") for value in (x, y)]
+        return b.compare(bits[0], bits[1], old.attrs["direction"])
+    integer = f"s{dtype.bits}"
+    zero, least, most = (b.constant(value, integer) for value in (0, -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1))
 
     def ordered(value: HloValue) -> HloValue:
-        if value.shape.dtype.bits < 32:
-            value = b.convert(value, "f32")
         bits = b.bitcast_convert(value, integer)
-        return b.select(bits < zero, b.xor(most, bits), bits)
+        if not dtype.name.endswith("fnuz"):
+            return b.select(bits < zero, b.xor(most, bits), bits)
+        # Without a zero below 0 there is one pattern less; what would be it is NaN, and the smallest.
+        negative = b.select(b.compare(bits, least, "EQ"), least, least - bits)
+        return b.select(bits < zero, negative, bits)
 
     return b.compare(ordered(x), ordered(y), old.attrs["direction"])

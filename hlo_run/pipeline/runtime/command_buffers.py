@@ -1,0 +1,101 @@
+"""Put runs of thunks that a device can record into command buffers, which are recorded once and replayed.
+
+    kCustomKernel, kCublasLtMatmul, kCopy, kCustomKernel, kCustomKernel, kFft   =>   kCommandBuffer { the first five }, kFft
+
+A run shorter than `xla_gpu_graph_min_graph_size` stays as it is; so does what a device cannot record, but what is inside a loop
+or a branch is looked at. XLA's `CommandBufferConversionPass`; its kinds are those of `xla_gpu_enable_command_buffer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hlo_run.artifact import (
+    CommandBufferThunk,
+    ConditionalThunk,
+    CopyThunk,
+    GemmThunk,
+    KernelThunk,
+    SequentialThunk,
+    Thunk,
+    WhileThunk,
+)
+from hlo_run.errors import UsageError
+from hlo_run.options import Options
+
+DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")
+"""What XLA records unless told otherwise."""
+_KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "DYNAMIC_SLICE_COPY_FUSION")
+
+
+@dataclass(frozen=True)
+class CommandBufferConversion:
+    """Which kinds are recorded, and from which number of commands on."""
+
+    kinds: frozenset[str]
+    smallest: int
+
+    def convert(self, thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
+        """Return the sequence with command buffers in the place of runs."""
+        converted: list[Thunk] = []
+        run: list[Thunk] = []
+        for thunk in thunks:
+            if self._is_recorded(thunk):
+                run.append(thunk)
+                continue
+            converted += self._close(run)
+            run = []
+            converted.append(self._inside(thunk))
+        return (*converted, *self._close(run))
+
+    def _close(self, run: list[Thunk]) -> list[Thunk]:
+        if len(run) < self.smallest:
+            return [self._inside(thunk) for thunk in run]
+        return [CommandBufferThunk("command_buffer", tuple(run))]
+
+    def _is_recorded(self, thunk: Thunk) -> bool:
+        match thunk:
+            case KernelThunk() | CopyThunk():
+                return "FUSION" in self.kinds
+            case GemmThunk():
+                return ("CUBLAS" if thunk.kind == "kGemm" else "CUBLASLT") in self.kinds
+            case ConditionalThunk():
+                return "CONDITIONAL" in self.kinds and all(self._all_recorded(branch) for branch in thunk.branches)
+            case WhileThunk():
+                return "WHILE" in self.kinds and self._all_recorded(thunk.condition) and self._all_recorded(thunk.body)
+            case SequentialThunk():
+                return self._all_recorded(thunk.thunks)
+            case _:
+                return False
+
+    def _all_recorded(self, thunks: Sequence[Thunk]) -> bool:
+        return all(self._is_recorded(thunk) for thunk in thunks)
+
+    def _inside(self, thunk: Thunk) -> Thunk:
+        """Return a thunk that is not recorded itself with command buffers in it."""
+        match thunk:
+            case WhileThunk():
+                return replace(thunk, condition=self.convert(thunk.condition), body=self.convert(thunk.body))
+            case ConditionalThunk():
+                return replace(thunk, branches=tuple(self.convert(branch) for branch in thunk.branches))
+            case SequentialThunk():
+                return replace(thunk, thunks=self.convert(thunk.thunks))
+            case _:
+                return thunk
+
+
+def command_buffer_conversion(options: Options) -> CommandBufferConversion | None:
+    """Return what the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
+
+    The flag lists kinds, or changes the default by `+KIND` and `-KIND`.
+    """
+    words = [word.strip().upper() for word in options.xla_gpu_enable_command_buffer.split(",") if word.strip()]
+    kinds: set[str] = set(DEFAULT_KINDS) if any(word[0] in "+-" for word in words) else set()
+    for word in words:
+        name = word.lstrip("+-")
+        if name not in _KNOWN:
+            hint = f"choose from {', '.join(_KNOWN)}"
+            raise UsageError(f"--xla_gpu_enable_command_buffer: there is no command '{name}'", hint=hint)
+        (kinds.discard if word[0] == "-" else kinds.add)(name)
+    return CommandBufferConversion(frozenset(kinds), options.xla_gpu_graph_min_graph_size) if kinds else None

@@ -1,0 +1,140 @@
+"""Thunks as XLA prints them: `*.thunk_sequence.txt` and `*.thunk_metadata.txt`.
+
+    001: kCopy         [source       | next=002 (1)] kCopy
+    002: kCustomKernel [prev=001 (1) | sink        ] wrapped_tanh grid: [32, 1, 1] threads: [128, 1, 1]  shared_memory: 0 bytes
+
+A thunk's neighbours are the nearest ones before and after it that touch memory which one of the two writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hlo_run.artifact import (
+    Accesses,
+    BufferSlice,
+    CommandBufferThunk,
+    ConditionalThunk,
+    Executable,
+    KernelThunk,
+    SequentialThunk,
+    Thunk,
+    WhileThunk,
+    accesses,
+    nested_sequences,
+)
+
+# Kinds that XLA describes by their own word.
+_SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution")
+
+
+def thunk_sequence_text(program: Executable) -> str:
+    """Return the thunks of an executable with their numbers, neighbours and descriptions."""
+    if not program.thunks:
+        return "No thunks."
+    return _Printer(program).sequence(program.thunks, 0)
+
+
+def thunk_metadata_text(program: Executable) -> str:
+    """Return a text proto with number, instruction and kind of every thunk."""
+    numbers = _numbers(program.thunks)
+    records = [
+        f'thunk_metadata {{\n  thunk_info {{\n    profile_annotation: "{thunk.name}"\n    thunk_id: {numbers[id(thunk)]}\n  }}\n'
+        f'  thunk_kind: "{thunk.kind}"\n}}\n'
+        for thunk in _all_thunks(program.thunks)
+    ]
+    return "".join(records)
+
+
+def _all_thunks(sequence: Sequence[Thunk]) -> Iterator[Thunk]:
+    for thunk in sequence:
+        yield thunk
+        for inner in nested_sequences(thunk):
+            yield from _all_thunks(inner)
+
+
+def _numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
+    """Number thunks from 1 in the order in which XLA makes them: what others hold comes first, but for loops."""
+    numbers: dict[int, int] = {}
+
+    def visit(thunks: Sequence[Thunk]) -> None:
+        for thunk in thunks:
+            if isinstance(thunk, WhileThunk):
+                numbers[id(thunk)] = len(numbers) + 1
+            for inner in nested_sequences(thunk):
+                visit(inner)
+            numbers.setdefault(id(thunk), len(numbers) + 1)
+
+    visit(sequence)
+    return numbers
+
+
+class _Printer:
+    def __init__(self, program: Executable) -> None:
+        self._numbers = _numbers(program.thunks)
+        self._kernels = {kernel.name: kernel for kernel in program.kernels}
+
+    def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
+        """Return a line per thunk, indented by `level`; nested sequences follow the line of theirs."""
+        touched = [accesses(thunk) for thunk in thunks]
+        kind_width = max(len(thunk.kind) for thunk in thunks)
+        befores = [self._before(thunks, touched, place) for place in range(len(thunks))]
+        afters = [self._after(thunks, touched, place) for place in range(len(thunks))]
+        before_width, after_width = max(map(len, befores)), max(map(len, afters))
+        lines: list[str] = []
+        for thunk, before, after in zip(thunks, befores, afters, strict=True):
+            head = f"{'  ' * level}{self._numbers[id(thunk)]:03d}: {thunk.kind:<{kind_width}}"
+            lines.append(f"{head} [{before:<{before_width}} | {after:<{after_width}}] {self._describe(thunk, level)}\n")
+        return "".join(lines)
+
+    def _before(self, thunks: Sequence[Thunk], touched: Sequence[Accesses], place: int) -> str:
+        found = next((n for n in range(place - 1, -1, -1) if _conflict(touched[n], touched[place])), None)
+        return "source" if found is None else f"prev={self._numbers[id(thunks[found])]:03d} ({place - found})"
+
+    def _after(self, thunks: Sequence[Thunk], touched: Sequence[Accesses], place: int) -> str:
+        found = next((n for n in range(place + 1, len(thunks)) if _conflict(touched[place], touched[n])), None)
+        return "sink" if found is None else f"next={self._numbers[id(thunks[found])]:03d} ({found - place})"
+
+    def _describe(self, thunk: Thunk, level: int) -> str:
+        indent = "  " * (level + 1)
+        match thunk:
+            case KernelThunk():
+                kernel = self._kernels[thunk.kernel]
+                grid, block = ", ".join(map(str, kernel.grid)), ", ".join(map(str, kernel.block))
+                return f"{kernel.name} grid: [{grid}] threads: [{block}]  shared_memory: {kernel.shared_bytes} bytes"
+            case WhileThunk():
+                condition, body = (self._inner(part, level) for part in (thunk.condition, thunk.body))
+                return f"{indent}\ncondition:\n{condition}{indent}body:\n{body}".rstrip("\n")
+            case ConditionalThunk():
+                names = _branch_names(thunk)
+                parts = [f"{indent}{name}:\n{self._inner(b, level)}" for name, b in zip(names, thunk.branches, strict=True)]
+                return f"{indent}\n{''.join(parts)}".rstrip("\n")
+            case SequentialThunk() | CommandBufferThunk():
+                inner = self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
+                return f"\n{inner}" if isinstance(thunk, CommandBufferThunk) else inner
+            case _:
+                return thunk.kind if thunk.kind in _SELF_DESCRIBED else "(no description)"
+
+    def _inner(self, thunks: Sequence[Thunk], level: int) -> str:
+        return self.sequence(thunks, level + 2) if thunks else "No thunks.\n"
+
+
+def _branch_names(thunk: ConditionalThunk) -> list[str]:
+    """Branch 0 is the one for true, but XLA calls it false_branch."""
+    return ["false_branch", "true_branch"] if thunk.is_predicate else [f"branch_{n}" for n in range(len(thunk.branches))]
+
+
+def _conflict(one: Accesses, two: Accesses) -> bool:
+    """True if one of the two writes what the other touches."""
+    return _meet(one.writes, (*two.reads, *two.writes)) or _meet(one.reads, two.writes)
+
+
+def _meet(ours: Sequence[BufferSlice], theirs: Sequence[BufferSlice]) -> bool:
+    by_allocation: dict[int, list[BufferSlice]] = {}
+    for piece in ours:
+        by_allocation.setdefault(piece.allocation, []).append(piece)
+    return any(_overlap(piece, other) for piece in theirs for other in by_allocation.get(piece.allocation, ()))
+
+
+def _overlap(one: BufferSlice, two: BufferSlice) -> bool:
+    return one.offset_bytes < two.offset_bytes + two.size_bytes and two.offset_bytes < one.offset_bytes + one.size_bytes
