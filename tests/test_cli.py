@@ -123,9 +123,12 @@ def test_dumps_have_xla_names(small: str, tmp_path: Path) -> None:
 def test_dumps_without_kernels_unless_asked(small: str, tmp_path: Path) -> None:
     folder = tmp_path / "dumps"
     assert run(["--platform=Host", f"--xla_dump_to={folder}", small]) == 0
+    after = "module_0000.small.sm_9.0a_gpu_after_optimizations"
+    buffers = ("buffer-assignment-values", "buffer-assignment", "live-range", "memory-usage-report")
     assert sorted(path.name for path in folder.iterdir()) == [
         "module_0000.small.before_optimizations.txt",
-        "module_0000.small.sm_9.0a_gpu_after_optimizations.txt",
+        *(f"{after}-{kind}.txt" for kind in buffers),
+        f"{after}.txt",
     ]
 
 

@@ -32,6 +32,7 @@ from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpande
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.eigh_expander import EighExpander
+from hlo_run.pipeline.hlo.expanders.gpu_scatter_expander import GpuScatterExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
@@ -52,6 +53,7 @@ from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitt
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
+from hlo_run.pipeline.hlo.layout.layout_normalization import LayoutNormalization
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
@@ -161,6 +163,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
             HloRow("cholesky_expander", lambda c: CholeskyExpander()),
+            HloRow("gpu_scatter_expander", lambda c: GpuScatterExpander()),
             HloRow("lu_expander", lambda c: LuExpander()),
             HloRow("qr_expander", lambda c: QrExpander()),
             HloRow("eigh_expander", lambda c: EighExpander()),
@@ -208,6 +211,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "layout normalization",
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
         ),
     ),
@@ -218,6 +222,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
             HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
             HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),

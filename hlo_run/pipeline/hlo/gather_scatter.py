@@ -1,8 +1,9 @@
-"""What the simplifiers of gather and scatter share: indices as a matrix with one row per slice."""
+"""What passes share that know gather and scatter: the form in which one row of indices means one slice."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
@@ -16,3 +17,34 @@ def index_rows(editor: Editor, indices: HloInstruction, index_vector_dim: int) -
     others = [d for d in range(rank) if d != index_vector_dim]
     moved = editor.transpose(indices, [*others, index_vector_dim])
     return editor.reshape(moved, (math.prod(moved.shape.dims[:-1]), moved.shape.dims[-1]))
+
+
+def simple_scatter(scatter: HloInstruction) -> HloInstruction:
+    """Return the value of a scatter, made by one in which an index row takes an update with all dimensions of the operand."""
+    editor, attrs, count = Editor(scatter), scatter.attrs, len(scatter.operands) // 2
+    inputs, indices, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
+    if 0 in updates[0].shape.dims:
+        return editor.joined(inputs, scatter)
+    rows = index_rows(editor, indices, attrs["index_vector_dim"])
+    new_updates = [_with_all_dims(editor, scatter, update) for update in updates]
+    changed: dict[str, Any] = {
+        "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),
+        "inserted_window_dims": (),
+        "scatter_dims_to_operand_dims": attrs["scatter_dims_to_operand_dims"],
+        "index_vector_dim": 1,
+    }
+    flags: dict[str, Any] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
+    return editor.add(
+        "scatter", scatter.shape, [*inputs, rows, *new_updates], {"to_apply": scatter.called["to_apply"]}, **changed, **flags
+    )
+
+
+def _with_all_dims(editor: Editor, scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
+    """Return an update with its rows first, then every dimension of the operand."""
+    window: tuple[int, ...] = scatter.attrs["update_window_dims"]
+    inserted: tuple[int, ...] = scatter.attrs["inserted_window_dims"]
+    batch = [d for d in range(update.shape.rank) if d not in window]
+    moved = editor.transpose(update, [*batch, *window])
+    sizes = iter(moved.shape.dims[len(batch) :])
+    full = [1 if d in inserted else next(sizes) for d in range(scatter.operands[0].shape.rank)]
+    return editor.reshape(moved, (math.prod(moved.shape.dims[: len(batch)]), *full))

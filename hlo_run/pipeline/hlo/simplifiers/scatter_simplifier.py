@@ -8,13 +8,12 @@ XLA's `ScatterSimplifier`; batching dimensions are gone by then.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.pipeline.hlo.gather_scatter import index_rows
+from hlo_run.pipeline.hlo.gather_scatter import simple_scatter
 from hlo_run.pipeline.passes import PassContext
 
 
@@ -29,7 +28,7 @@ class ScatterSimplifier:
         del ctx
         replaced = [s for s in module.instructions_of("scatter") if not _is_simple(s) and not s.attrs.get("input_batching_dims")]
         for scatter in replaced:
-            module.replace(scatter, _simple(scatter))
+            module.replace(scatter, simple_scatter(scatter))
         remove_unused(replaced)
 
 
@@ -43,33 +42,3 @@ def _is_simple(scatter: HloInstruction) -> bool:
         and not attrs["inserted_window_dims"]
         and tuple(attrs["update_window_dims"]) == tuple(range(1, scatter.operands[-1].shape.rank))
     )
-
-
-def _simple(scatter: HloInstruction) -> HloInstruction:
-    editor, attrs, count = Editor(scatter), scatter.attrs, len(scatter.operands) // 2
-    inputs, indices, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
-    if 0 in updates[0].shape.dims:
-        return editor.joined(inputs, scatter)
-    rows = index_rows(editor, indices, attrs["index_vector_dim"])
-    new_updates = [_with_all_dims(editor, scatter, update) for update in updates]
-    changed: dict[str, Any] = {
-        "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),
-        "inserted_window_dims": (),
-        "scatter_dims_to_operand_dims": attrs["scatter_dims_to_operand_dims"],
-        "index_vector_dim": 1,
-    }
-    flags: dict[str, Any] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
-    return editor.add(
-        "scatter", scatter.shape, [*inputs, rows, *new_updates], {"to_apply": scatter.called["to_apply"]}, **changed, **flags
-    )
-
-
-def _with_all_dims(editor: Editor, scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
-    """Return an update with its rows first, then every dimension of the operand."""
-    window: tuple[int, ...] = scatter.attrs["update_window_dims"]
-    inserted: tuple[int, ...] = scatter.attrs["inserted_window_dims"]
-    batch = [d for d in range(update.shape.rank) if d not in window]
-    moved = editor.transpose(update, [*batch, *window])
-    sizes = iter(moved.shape.dims[len(batch) :])
-    full = [1 if d in inserted else next(sizes) for d in range(scatter.operands[0].shape.rank)]
-    return editor.reshape(moved, (math.prod(moved.shape.dims[: len(batch)]), *full))
