@@ -99,11 +99,13 @@ class HloInstruction:
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
         new = tuple(operands)
-        for old in dict.fromkeys(self._operands):
-            if old not in new:
+        # Tables, since a root tuple may have thousands of operands.
+        before, after = dict.fromkeys(self._operands), dict.fromkeys(new)
+        for old in before:
+            if old not in after:
                 old.users.remove(self)
-        for operand in dict.fromkeys(new):
-            if operand not in self._operands:
+        for operand in after:
+            if operand not in before:
                 operand.users.append(self)
         self._operands = new
         self.touch()
@@ -137,6 +139,8 @@ class HloInstruction:
 
     def touch(self) -> None:
         """Count an edit of the module that holds this instruction."""
+        if self.opcode == "parameter" and self.parent is not None:
+            self.parent.forget_parameters()
         if self.parent is not None and self.parent.module is not None:
             self.parent.module.version += 1
 
@@ -155,6 +159,7 @@ class HloComputation:
         self.callers: list[HloInstruction] = []
         self.execution_thread = "main"
         self._root: HloInstruction | None = None
+        self._parameters: list[HloInstruction] | None = None
 
     @property
     def root(self) -> HloInstruction:
@@ -173,8 +178,14 @@ class HloComputation:
     @property
     def parameters(self) -> list[HloInstruction]:
         """The parameters ordered by number."""
-        found = [i for i in self.instructions if i.opcode == "parameter"]
-        return sorted(found, key=lambda i: i.attrs["parameter_number"])
+        if self._parameters is None:
+            found = [i for i in self.instructions if i.opcode == "parameter"]
+            self._parameters = sorted(found, key=lambda i: i.attrs["parameter_number"])
+        return list(self._parameters)
+
+    def forget_parameters(self) -> None:
+        """Look for the parameters anew when they are next asked for: one came, went or has another number."""
+        self._parameters = None
 
     @property
     def is_fusion(self) -> bool:
