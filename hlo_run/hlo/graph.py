@@ -32,6 +32,8 @@ class Attributes(MutableMapping[str, AttributeValue]):
 
     def __setitem__(self, key: str, value: AttributeValue) -> None:
         self._values[key] = value
+        if key == "parameter_number" and self._owner.parent is not None:
+            self._owner.parent.forget_parameters()
         self._owner.touch()
 
     def __delitem__(self, key: str) -> None:
@@ -99,11 +101,12 @@ class HloInstruction:
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
         new = tuple(operands)
-        for old in dict.fromkeys(self._operands):
-            if old not in new:
+        before, after = dict.fromkeys(self._operands), dict.fromkeys(new)
+        for old in before:
+            if old not in after:
                 old.users.remove(self)
-        for operand in dict.fromkeys(new):
-            if operand not in self._operands:
+        for operand in after:
+            if operand not in before:
                 operand.users.append(self)
         self._operands = new
         self.touch()
@@ -155,6 +158,7 @@ class HloComputation:
         self.callers: list[HloInstruction] = []
         self.execution_thread = "main"
         self._root: HloInstruction | None = None
+        self._parameters: list[HloInstruction] | None = None
 
     @property
     def root(self) -> HloInstruction:
@@ -173,8 +177,14 @@ class HloComputation:
     @property
     def parameters(self) -> list[HloInstruction]:
         """The parameters ordered by number."""
-        found = [i for i in self.instructions if i.opcode == "parameter"]
-        return sorted(found, key=lambda i: i.attrs["parameter_number"])
+        if self._parameters is None:
+            found = [i for i in self.instructions if i.opcode == "parameter"]
+            self._parameters = sorted(found, key=lambda i: i.attrs["parameter_number"])
+        return list(self._parameters)
+
+    def forget_parameters(self) -> None:
+        """Look for the parameters anew when asked for them again."""
+        self._parameters = None
 
     @property
     def is_fusion(self) -> bool:
@@ -191,6 +201,8 @@ class HloComputation:
         A schedule of the computation takes it in at the same place.
         """
         instruction.parent = self
+        if instruction.opcode == "parameter":
+            self._parameters = None
         if self.module is not None:
             instruction.name = self.module.unique_instruction_name(instruction.name)
         place = len(self.instructions) if before is None else self.instructions.index(before)
@@ -211,6 +223,7 @@ class HloComputation:
         instruction.operands = ()
         instruction.called = {}
         self.instructions.remove(instruction)
+        self._parameters = None
         if self._schedule is not None:
             self._schedule.remove(instruction)
         instruction.parent = None
@@ -227,8 +240,19 @@ class HloComputation:
             assert not instruction.users, f"{instruction.name} is still used"
             instruction.parent = None
         self.instructions = [i for i in self.instructions if i not in instructions]
+        self._parameters = None
         if self._schedule is not None:
             self._schedule[:] = [i for i in self._schedule if i not in instructions]
+
+    def substitute(self, pairs: dict[HloInstruction, HloInstruction]) -> None:
+        """Put new instructions, named already, in the places of old ones that nothing uses any more; one walk for all."""
+        for old, new in pairs.items():
+            assert not old.users, f"{old.name} is still used"
+            new.parent, old.operands, old.called, old.parent = self, (), {}, None
+        self.instructions = [pairs.get(i, i) for i in self.instructions]
+        self._parameters = None
+        if self._schedule is not None:
+            self._schedule[:] = [pairs.get(i, i) for i in self._schedule]
 
     @property
     def _schedule(self) -> list[HloInstruction] | None:
