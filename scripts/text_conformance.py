@@ -22,8 +22,8 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.print_options import FULL
-from hlo_run.hlo.verify import verify_module
 from hlo_run.ops.infer import infer_module
+from hlo_run.ops.verify import verify
 
 _COLUMNS = ("modules", "parsed", "verified", "printed identically", "read back")
 
@@ -59,8 +59,7 @@ def _count_file(file: Path, count: Count, xla: XlaText, verbose: bool) -> str:
     try:
         module = parse_module(text, file.name)
         count.numbers["parsed"] += 1
-        infer_module(module)
-        verify_module(module)
+        verify(module)
     except HloRunError as error:
         return error.message if status == "ok" else ""
     except Exception as error:

@@ -63,6 +63,9 @@ def _judge(user: HloInstruction, number: int, output: ShapeIndex) -> bool:
         return False
     if InPlacePair(number, (), output) in in_place_pairs(user):
         return True
+    if user.opcode == "sort":
+        # The order is known before the first element moves; each result is made of its own operand.
+        return output == ((number,) if user.shape.is_tuple else ()) and operand.shape == subshape(user.shape, output)
     if user.opcode != "fusion":
         return False
     return _same_room(operand.shape, subshape(user.shape, output)) and _read_where_written(user, number, output)

@@ -32,7 +32,7 @@ class HloPosition(NamedTuple):
 class HloValue:
     """One array, tuple table or token, defined by `instruction` at `index`; a phi is one of several, by control flow.
 
-    `positions` begin with the defining one. `id` counts as XLA's does.
+    `positions` begin with the defining one. `id` counts as XLA's does. `buffer_bytes` is for `buffer_size_bytes` to remember.
     """
 
     id: int
@@ -41,6 +41,7 @@ class HloValue:
     is_phi: bool = False
     positions: list[HloPosition] = field(default_factory=list[HloPosition])
     uses: list[HloUse] = field(default_factory=list[HloUse])
+    buffer_bytes: int = -1
 
     @property
     def shape(self) -> Shape:
@@ -83,5 +84,10 @@ def subshape(shape: Shape, index: ShapeIndex) -> Shape:
 
 def buffer_size_bytes(value: HloValue) -> int:
     """Return the bytes of a value's buffer: a tuple is a table of pointers."""
-    shape = value.shape
+    if value.buffer_bytes < 0:
+        value.buffer_bytes = _size_bytes(value.shape)
+    return value.buffer_bytes
+
+
+def _size_bytes(shape: Shape) -> int:
     return POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes

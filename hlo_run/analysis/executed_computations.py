@@ -11,8 +11,11 @@ CONTROL_FLOW = frozenset(("call", "while", "conditional", "async-start"))
 def executed_computations(module: HloModule) -> list[HloComputation]:
     """Return the entry and every computation reached from it through control flow, callers first."""
     found = [module.entry]
+    reached = set(found)
     for computation in found:  # grows while we walk
         for instruction in computation.instructions:
             if instruction.opcode in CONTROL_FLOW:
-                found += [c for c in dict.fromkeys(instruction.called_computations) if c not in found]
+                fresh = [c for c in dict.fromkeys(instruction.called_computations) if c not in reached]
+                reached.update(fresh)
+                found += fresh
     return found

@@ -96,21 +96,35 @@ class _Simulation:
 
 
 class PeakHeap:
-    """Counts the bytes in use, as if memory never fell to pieces. XLA's `NoFragmentationStatsHeap`."""
+    """Counts the bytes in use, as if memory never fell to pieces. XLA's `NoFragmentationStatsHeap`.
+
+    Values that share a place count once.
+    """
 
     def __init__(self) -> None:
         self._used_bytes = 0
+        self._owners: dict[HloValue, HloValue] = {}
+        self._alive: dict[HloValue, int] = {}
         self.peak_bytes = 0
 
     def allocate(self, value: HloValue, size_bytes: int) -> None:
         """Count it."""
-        self._used_bytes += size_bytes
-        self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+        self._begin(value, value, size_bytes)
 
     def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
-        """Count it: the other is free, or is so before the next is allocated."""
-        self.allocate(value, size_bytes)
+        """Count it unless another lives in the same place."""
+        self._begin(value, self._owners[with_value], size_bytes)
+
+    def _begin(self, value: HloValue, owner: HloValue, size_bytes: int) -> None:
+        self._owners[value] = owner
+        self._alive[owner] = self._alive.get(owner, 0) + 1
+        if self._alive[owner] == 1:
+            self._used_bytes += size_bytes
+            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
 
     def free(self, value: HloValue, size_bytes: int) -> None:
-        """Count it no more."""
-        self._used_bytes -= size_bytes
+        """Count it no more, unless another lives in the same place."""
+        owner = self._owners[value]
+        self._alive[owner] -= 1
+        if not self._alive[owner]:
+            self._used_bytes -= size_bytes

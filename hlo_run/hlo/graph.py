@@ -32,8 +32,6 @@ class Attributes(MutableMapping[str, AttributeValue]):
 
     def __setitem__(self, key: str, value: AttributeValue) -> None:
         self._values[key] = value
-        if key == "parameter_number" and self._owner.parent is not None:
-            self._owner.parent.forget_parameters()
         self._owner.touch()
 
     def __delitem__(self, key: str) -> None:
@@ -101,6 +99,7 @@ class HloInstruction:
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
         new = tuple(operands)
+        # Tables, since a root tuple may have thousands of operands.
         before, after = dict.fromkeys(self._operands), dict.fromkeys(new)
         for old in before:
             if old not in after:
@@ -140,6 +139,8 @@ class HloInstruction:
 
     def touch(self) -> None:
         """Count an edit of the module that holds this instruction."""
+        if self.opcode == "parameter" and self.parent is not None:
+            self.parent.forget_parameters()
         if self.parent is not None and self.parent.module is not None:
             self.parent.module.version += 1
 
@@ -183,7 +184,7 @@ class HloComputation:
         return list(self._parameters)
 
     def forget_parameters(self) -> None:
-        """Look for the parameters anew when asked for them again."""
+        """Look for the parameters anew when they are next asked for: one came, went or has another number."""
         self._parameters = None
 
     @property
@@ -201,8 +202,6 @@ class HloComputation:
         A schedule of the computation takes it in at the same place.
         """
         instruction.parent = self
-        if instruction.opcode == "parameter":
-            self._parameters = None
         if self.module is not None:
             instruction.name = self.module.unique_instruction_name(instruction.name)
         place = len(self.instructions) if before is None else self.instructions.index(before)
@@ -223,7 +222,6 @@ class HloComputation:
         instruction.operands = ()
         instruction.called = {}
         self.instructions.remove(instruction)
-        self._parameters = None
         if self._schedule is not None:
             self._schedule.remove(instruction)
         instruction.parent = None
@@ -240,7 +238,6 @@ class HloComputation:
             assert not instruction.users, f"{instruction.name} is still used"
             instruction.parent = None
         self.instructions = [i for i in self.instructions if i not in instructions]
-        self._parameters = None
         if self._schedule is not None:
             self._schedule[:] = [i for i in self._schedule if i not in instructions]
 
@@ -250,7 +247,6 @@ class HloComputation:
             assert not old.users, f"{old.name} is still used"
             new.parent, old.operands, old.called, old.parent = self, (), {}, None
         self.instructions = [pairs.get(i, i) for i in self.instructions]
-        self._parameters = None
         if self._schedule is not None:
             self._schedule[:] = [pairs.get(i, i) for i in self._schedule]
 

@@ -43,10 +43,10 @@ def to_json(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def gemm_call(dot: HloInstruction, target: TargetSpec) -> HloInstruction | None:
+def gemm_call(dot: HloInstruction, target: TargetSpec, has_workspace: bool = True) -> HloInstruction | None:
     """Return the call of cuBLASLt for a dot, in no computation yet; None for a dot that no library takes.
 
-    Its shape is (product, workspace).
+    Its shape is (product, workspace); without `has_workspace` that is empty, and cuBLASLt takes what needs none.
     """
     left, right = (operand.shape for operand in dot.operands[:2])
     if not _is_product_of_library(dot, left, right):
@@ -56,7 +56,8 @@ def gemm_call(dot: HloInstruction, target: TargetSpec) -> HloInstruction | None:
         "custom_call_target": "__cublas$lt$matmul",
         "backend_config": gpu_backend_config("gemm_backend_config", _gemm_config(dot)),
     }
-    return library_call(dot, "custom-call", dot.operands[:2], Shape.array("s8", (workspace,)), attrs)
+    shape = Shape.array("s8", (workspace if has_workspace else 0,))
+    return library_call(dot, "custom-call", dot.operands[:2], shape, attrs)
 
 
 def library_call(

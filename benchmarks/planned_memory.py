@@ -1,0 +1,60 @@
+"""Prints the memory that a compiled module plans to use beside that which real XLA:GPU plans for the same module.
+
+    python benchmarks/planned_memory.py FOLDER "PYTHON COMPILE_GPU.py"
+
+For every `.hlo` file of FOLDER: the bytes of all allocations that the schedule of the file makes necessary (parameters,
+constants, results, temporaries), ours and XLA's, and their ratio. Optimised modules with their schedule
+(`is_scheduled=true`) are compared with what XLA makes of the very same schedule: the command is called with
+`FILE .. --as-is --json OUT`, and `memory.total` of each module in OUT is XLA's figure. Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import hlo_run
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import optimize
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.runtime.buffers import assign_buffers
+from hlo_run.target import preset
+
+
+def _ours(file: Path) -> int:
+    module = hlo_run.parse(file.read_text())
+    optimize(PassContext(preset("h100"), Options()), module)
+    return sum(allocation.size_bytes for allocation in assign_buffers(module).allocations)
+
+
+def _xlas(command: str, files: list[Path]) -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "out.json"
+        arguments = [*shlex.split(command), *map(str, files), "--as-is", "--json", str(out)]
+        subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL)
+        modules = json.loads(out.read_text())["modules"]
+    return {name.removesuffix(".hlo"): record["memory"]["total"] for name, record in modules.items() if record["ok"]}
+
+
+def main() -> None:
+    folder, command = sys.argv[1:]
+    files = sorted(Path(folder).glob("*.hlo"))
+    expected = _xlas(command, files)
+    print("| module | ours, bytes | XLA, bytes | ratio |\n| --- | ---: | ---: | ---: |")
+    ratios: list[float] = []
+    for file in files:
+        name = file.name.removesuffix(".hlo")
+        if name in expected:
+            ours = _ours(file)
+            ratios.append(ours / expected[name])
+            print(f"| {name} | {ours} | {expected[name]} | {ratios[-1]:.4f} |")
+    within = sum(ratio <= 1.05 for ratio in ratios)
+    print(f"\n{len(ratios)} modules, {within} at most 1.05, worst {max(ratios):.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""When may a result be written over an operand that is read for the last time?"""
+
+from __future__ import annotations
+
+import pytest
+
+import hlo_run
+from hlo_run.analysis.buffer_sharing import BufferSharing
+from hlo_run.hlo.graph import HloInstruction
+
+
+def _fusion(body: str, operands: str, shape: str = "f32[8,4]") -> HloInstruction:
+    types = {"p": "f32[8,4]", "q": "f32[8,4]", "i": "s32[]", "h": "bf16[8,4]", "z": "s32[8,4]", "w": "f32[32]"}
+    parameters = "\n".join(f"  {name} = {kind} parameter({n})" for n, (name, kind) in enumerate(types.items()))
+    module = hlo_run.parse(f"""
+max {{ ma = f32[] parameter(0)  mb = f32[] parameter(1)  ROOT mm = f32[] maximum(ma, mb) }}
+f {{
+{body}
+}}
+ENTRY e {{
+{parameters}
+  ROOT r = {shape} fusion({operands}), kind=kLoop, calls=f
+}}""")
+    return module.entry.root
+
+
+_A = "  a = f32[8,4] parameter(0)\n"
+_AB = f"{_A}  b = f32[8,4] parameter(1)\n"
+_UPDATE = f"{_A}  i = s32[] parameter(1)\n  z = s32[] constant(0)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "operands", "number", "verdict"),
+    [
+        (f"{_A}  ROOT r0 = f32[8,4] exponential(a)", "p", 0, True),
+        (f"{_AB}  ROOT r0 = f32[8,4] add(a, b)", "p, q", 1, True),
+        # Another thread may not have read yet what this one writes.
+        (f"{_A}  x = f32[8,4] reverse(a), dimensions={{0}}\n  ROOT r0 = f32[8,4] add(a, x)", "p", 0, False),
+        (f"{_A}  x = f32[4,8] transpose(a), dimensions={{1,0}}\n  ROOT r0 = f32[8,4] bitcast(x)", "p", 0, False),
+        (f"{_A}  ROOT r0 = f32[8,4]{{0,1}} copy(a)", "p", 0, False),
+        # Elements of equal width, in equal number.
+        ("  a = s32[8,4] parameter(0)\n  ROOT r0 = f32[8,4] convert(a)", "z", 0, True),
+        ("  a = bf16[8,4] parameter(0)\n  ROOT r0 = f32[8,4] convert(a)", "h", 0, False),
+        ("  a = f32[32] parameter(0)\n  x = f32[8,4] bitcast(a)\n  ROOT r0 = f32[8,4] negate(x)", "w", 0, True),
+        (
+            f"{_UPDATE}  s = f32[1,4] dynamic-slice(a, i, z), dynamic_slice_sizes={{1,4}}\n"
+            "  n = f32[1,4] negate(s)\n  ROOT r0 = f32[8,4] dynamic-update-slice(a, n, i, z)",
+            "p, i",
+            0,
+            True,
+        ),
+        (
+            f"{_UPDATE}  s = f32[1,4] dynamic-slice(a, z, z), dynamic_slice_sizes={{1,4}}\n"
+            "  n = f32[1,4] negate(s)\n  ROOT r0 = f32[8,4] dynamic-update-slice(a, n, i, z)",
+            "p, i",
+            0,
+            False,
+        ),
+    ],
+)
+def test_one_result(body: str, operands: str, number: int, verdict: bool) -> None:
+    shape = "f32[8,4]{0,1}" if "{0,1} copy" in body else "f32[8,4]"
+    assert BufferSharing().may_share(_fusion(body, operands, shape), number, (), ()) is verdict
+
+
+def test_two_results_that_both_read_at_their_own_place() -> None:
+    body = f"{_A}  x = f32[8,4] negate(a)\n  y = f32[8,4] abs(a)\n  ROOT r0 = (f32[8,4], f32[8,4]) tuple(x, y)"
+    fusion = _fusion(body, "p", "(f32[8,4], f32[8,4])")
+    assert BufferSharing().may_share(fusion, 0, (), (0,))
+    assert BufferSharing().may_share(fusion, 0, (), (1,))
+
+
+def test_a_reduction_beside_reads_all() -> None:
+    body = (
+        f"{_A}  x = f32[8,4] negate(a)\n  z = f32[] constant(0)\n"
+        "  y = f32[8] reduce(a, z), dimensions={1}, to_apply=max\n  ROOT r0 = (f32[8,4], f32[8]) tuple(x, y)"
+    )
+    assert not BufferSharing().may_share(_fusion(body, "p", "(f32[8,4], f32[8])"), 0, (), (0,))
+
+
+def test_sort_goes_operand_by_operand() -> None:
+    module = hlo_run.parse("""
+less { a = f32[] parameter(0)  b = f32[] parameter(1)  c = s32[] parameter(2)  d = s32[] parameter(3)
+  ROOT l = pred[] compare(a, b), direction=LT }
+ENTRY e { p = f32[8] parameter(0)  q = s32[8] parameter(1)
+  ROOT s = (f32[8], s32[8]) sort(p, q), dimensions={0}, to_apply=less }""")
+    sharing = BufferSharing()
+    assert sharing.may_share(module.entry.root, 1, (), (1,))
+    assert not sharing.may_share(module.entry.root, 1, (), (0,))
