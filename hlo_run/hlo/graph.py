@@ -241,6 +241,15 @@ class HloComputation:
         if self._schedule is not None:
             self._schedule[:] = [i for i in self._schedule if i not in instructions]
 
+    def substitute(self, pairs: dict[HloInstruction, HloInstruction]) -> None:
+        """Put new instructions, named already, in the places of old ones that nothing uses any more; one walk for all."""
+        for old, new in pairs.items():
+            assert not old.users, f"{old.name} is still used"
+            new.parent, old.operands, old.called, old.parent = self, (), {}, None
+        self.instructions = [pairs.get(i, i) for i in self.instructions]
+        if self._schedule is not None:
+            self._schedule[:] = [pairs.get(i, i) for i in self._schedule]
+
     @property
     def _schedule(self) -> list[HloInstruction] | None:
         schedule = self.module.schedule if self.module is not None else None
