@@ -30,8 +30,7 @@ second { p = f32[64] parameter(0)
 ENTRY e { x = f32[64] parameter(0)
   q = pred[] parameter(1)
   k = s32[] parameter(2)
-  z = s32[] constant(0)
-  s = (s32[], f32[64]) tuple(z, x)
+  s = (s32[], f32[64]) tuple(k, x)
   w = (s32[], f32[64]) while(s), condition=condition, body=bodyCONFIG
   v = f32[64] get-tuple-element(w), index=1
   c = f32[64] conditional(q, v, x), true_computation=first, false_computation=second
