@@ -39,11 +39,12 @@ class FusionWrapper:
             for instruction in computation.instructions:
                 for first in instruction.control_predecessors:
                     followers.setdefault(first, []).append(instruction)
-            for instruction in list(computation.instructions):
-                if _is_wrapped(instruction):
-                    fusion = _wrap(module, computation, instruction)
-                    _hand_on_order(instruction, fusion, followers)
-                    computation.remove(instruction)
+            wrapped = {i: _wrap(module, i) for i in computation.instructions if _is_wrapped(i)}
+            for instruction, fusion in wrapped.items():
+                _hand_on_order(instruction, fusion, followers)
+                module.replace(instruction, fusion)
+            # In the instructions' own places: the text order of a scheduled module is its schedule.
+            computation.put_in_place(wrapped)
 
 
 def _is_wrapped(instruction: HloInstruction) -> bool:
@@ -65,8 +66,8 @@ def _hand_on_order(
     followers[fusion] = followers.pop(instruction, [])
 
 
-def _wrap(module: HloModule, computation: HloComputation, instruction: HloInstruction) -> HloInstruction:
-    """Put a fusion of the instruction before it and let the fusion be used instead."""
+def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
+    """Return a fusion of the instruction, which nothing uses yet."""
     name = f"wrapped_{instruction.opcode.replace('-', '_')}"
     body = HloComputation(f"{name}_computation", instruction.where)
     # An operand used twice is one parameter.
@@ -86,8 +87,5 @@ def _wrap(module: HloModule, computation: HloComputation, instruction: HloInstru
     )
     body.add(inner, is_root=True)
     module.add_computation(body)
-    fusion = HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
-    # In the instruction's own place: the text order of a scheduled module is its schedule.
-    computation.add(fusion, before=instruction)
-    module.replace(instruction, fusion)
-    return fusion
+    name = module.unique_instruction_name(name)
+    return HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
