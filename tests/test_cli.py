@@ -129,6 +129,8 @@ def test_dumps_without_kernels_unless_asked(small: str, tmp_path: Path) -> None:
         "module_0000.small.before_optimizations.txt",
         *(f"{after}-{kind}.txt" for kind in buffers),
         f"{after}.txt",
+        "module_0000.small.thunk_metadata.txt",
+        "module_0000.small.thunk_sequence.txt",
     ]
 
 

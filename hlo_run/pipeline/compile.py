@@ -13,6 +13,7 @@ from hlo_run.pipeline.fusion_table import fusion_table
 from hlo_run.pipeline.kernels import compile_kernel
 from hlo_run.pipeline.observer import (
     FUSION_ANALYSIS,
+    GPU_DIALECT,
     OPTIMIZED_HLO,
     THUNK_METADATA,
     THUNKS,
@@ -29,10 +30,11 @@ from hlo_run.pipeline.runtime.buffer_check import check_buffers
 from hlo_run.pipeline.runtime.buffer_dumps import buffer_texts
 from hlo_run.pipeline.runtime.buffers import assign_buffers
 from hlo_run.pipeline.runtime.command_buffers import command_buffer_conversion
+from hlo_run.pipeline.runtime.gpu_dialect import gpu_dialect_text
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
 from hlo_run.pipeline.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
 from hlo_run.pipeline.runtime.thunks import plan_thunks
-from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE
+from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
 
 # Fewer kernels are compiled before processes have begun.
 _WORTH_PROCESSES = 3
@@ -67,7 +69,8 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         for observer in ctx.observers:
             observer.note("", title, text)
     thunks, requests = plan_thunks(module, buffers)
-    kernels = _compile_kernels(ctx, requests)
+    bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
+    kernels = _compile_kernels(bodies.watching(ctx), requests)
     program = Executable(
         name=module.name,
         target=ctx.target.name,
@@ -84,7 +87,25 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         if final is not program:
             observer.note("", THUNKS_AFTER_PASSES, lambda: thunk_sequence_text(final))
         observer.note("", THUNK_METADATA, lambda: thunk_metadata_text(final))
+        if bodies.is_wanted:
+            observer.note("", GPU_DIALECT, lambda: gpu_dialect_text(final, bodies.texts))
     return final
+
+
+class _KernelBodies(Observer):
+    """Keeps the text of each kernel in the LLVM dialect, if it `is_wanted`."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        self.is_wanted = is_wanted
+        self.texts: dict[str, str] = {}
+
+    def watching(self, ctx: PassContext) -> PassContext:
+        """Return the context in which this watches, too."""
+        return replace(ctx, observers=(*ctx.observers, self)) if self.is_wanted else ctx
+
+    def after(self, step: Step) -> None:
+        if step.level is Level.KERNEL and step.row == KERNEL_PIPELINE[-1].name:
+            self.texts[step.kernel] = step.text()
 
 
 def _with_command_buffers(ctx: PassContext, program: Executable) -> Executable:

@@ -1,0 +1,168 @@
+"""The launch side as IR of upstream dialects: a `gpu.module` per kernel, and a host function that launches them.
+
+    gpu.module @wrapped_negate { llvm.func @wrapped_negate(..) attributes {gpu.kernel} { .. } }
+    func.func @main(%a0: !llvm.ptr, %a1: !llvm.ptr) {
+      gpu.launch_func @wrapped_negate::@wrapped_negate blocks in (%c1, %c1, %c1) threads in (%c64, %c1, %c1)
+          args(%a0 : !llvm.ptr, %a1 : !llvm.ptr)
+
+`%a0` is allocation 0; loops and branches are `scf`, copies are memcpy, library work is a call of a declared function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from hlo_run.artifact import (
+    BufferSlice,
+    CommandBufferThunk,
+    ConditionalThunk,
+    CopyThunk,
+    Executable,
+    KernelThunk,
+    MemsetThunk,
+    SequentialThunk,
+    Thunk,
+    WhileThunk,
+    accesses,
+)
+
+
+def gpu_dialect_text(program: Executable, kernels: Mapping[str, str]) -> str:
+    """Return the module; `kernels` has the text of each kernel's module in the LLVM dialect.
+
+    A kernel that was given as LLVM IR or PTX has none.
+    """
+    writer = _Writer(program)
+    body = writer.sequence(program.thunks, "    ")
+    parameters = ", ".join(f"%a{allocation.index}: !llvm.ptr" for allocation in program.allocations)
+    lines = ["module attributes {gpu.container_module} {"]
+    for kernel in program.kernels:
+        lines += [f"  gpu.module @{kernel.name} {{", *_functions(kernels.get(kernel.name, "")), "  }"]
+    lines += [f"  func.func private @{name}({types})" for name, types in writer.declared.items()]
+    lines += [f"  func.func @main({parameters}) {{", *writer.head(), *body, "    return", "  }", "}"]
+    return "\n".join(lines)
+
+
+def _functions(text: str) -> list[str]:
+    """Return the functions of a kernel's module, the entry marked as upstream wants it."""
+    inner = text.strip().splitlines()[1:-1]
+    return [f"  {line}".replace("attributes {xla.entry}", "attributes {gpu.kernel, xla.entry}") for line in inner]
+
+
+class _Writer:
+    """Writes thunks; what they need is defined once, at the head of the function."""
+
+    def __init__(self, program: Executable) -> None:
+        self._kernels = {kernel.name: kernel for kernel in program.kernels}
+        self._head: dict[str, str] = {}
+        self._fresh = 0
+        self.declared: dict[str, str] = {}
+
+    def head(self) -> list[str]:
+        """Return the definitions of constants and pointers."""
+        return [f"    {name} = {value}" for name, value in self._head.items()]
+
+    def sequence(self, thunks: Sequence[Thunk], indent: str) -> list[str]:
+        """Return the lines of thunks in order."""
+        return [line for thunk in thunks for line in self._thunk(thunk, indent)]
+
+    def _thunk(self, thunk: Thunk, indent: str) -> list[str]:
+        match thunk:
+            case KernelThunk():
+                return [indent + self._launch(thunk)]
+            case CopyThunk():
+                target, source = self._pointer(thunk.destination), self._pointer(thunk.source)
+                size = self._define(f"%n{thunk.source.size_bytes}", f"arith.constant {thunk.source.size_bytes} : i64")
+                types = "(!llvm.ptr, !llvm.ptr, i64) -> ()"
+                return [f'{indent}"llvm.intr.memcpy"({target}, {source}, {size}) <{{isVolatile = false}}> : {types}']
+            case MemsetThunk():
+                value = self._define(f"%v{thunk.value}", f"arith.constant {thunk.value} : i32")
+                return [f"{indent}llvm.store {value}, {self._pointer(thunk.destination)} : i32, !llvm.ptr"]
+            case SequentialThunk() | CommandBufferThunk():
+                return [f"{indent}// {thunk.kind} {thunk.name}", *self.sequence(thunk.thunks, indent)]
+            case WhileThunk():
+                return self._while(thunk, indent)
+            case ConditionalThunk():
+                return self._conditional(thunk, indent)
+            case _:
+                return [indent + self._call(thunk)]
+
+    def _launch(self, thunk: KernelThunk) -> str:
+        kernel = self._kernels[thunk.kernel]
+        blocks, threads = (", ".join(map(self._index, sizes)) for sizes in (kernel.grid, kernel.block))
+        arguments = ", ".join(f"{self._pointer(argument.slice)} : !llvm.ptr" for argument in thunk.arguments)
+        given = f" args({arguments})" if arguments else ""
+        return f"gpu.launch_func @{kernel.name}::@{kernel.name} blocks in ({blocks}) threads in ({threads}){given}"
+
+    def _call(self, thunk: Thunk) -> str:
+        """Call a function named after kind and instruction with what it reads, then what it writes."""
+        touched = accesses(thunk)
+        pointers = [self._pointer(piece) for piece in (*touched.reads, *touched.writes)]
+        types = ", ".join(["!llvm.ptr"] * len(pointers))
+        name = re.sub(r"[^A-Za-z0-9_]", "_", f"{thunk.kind}_{thunk.name}")
+        self.declared[name] = types
+        return f"func.call @{name}({', '.join(pointers)}) : ({types}) -> ()"
+
+    def _while(self, thunk: WhileThunk, indent: str) -> list[str]:
+        deeper = indent + "  "
+        if thunk.trip_count is not None:
+            low, high, step = map(self._index, (0, thunk.trip_count, 1))
+            head = f"{indent}scf.for {self._name('i')} = {low} to {high} step {step} {{"
+            return [head, *self.sequence(thunk.body, deeper), f"{indent}}}"]
+        asked, is_true = self._truth(thunk.predicate, deeper)
+        return [
+            f"{indent}scf.while : () -> () {{",
+            *self.sequence(thunk.condition, deeper),
+            *asked,
+            f"{deeper}scf.condition({is_true})",
+            f"{indent}}} do {{",
+            *self.sequence(thunk.body, deeper),
+            f"{deeper}scf.yield",
+            f"{indent}}}",
+        ]
+
+    def _conditional(self, thunk: ConditionalThunk, indent: str) -> list[str]:
+        deeper = indent + "  "
+        branches = [self.sequence(branch, deeper) for branch in thunk.branches]
+        if thunk.is_predicate:
+            asked, is_true = self._truth(thunk.selector, indent)
+            return [*asked, f"{indent}scf.if {is_true} {{", *branches[0], f"{indent}}} else {{", *branches[1], f"{indent}}}"]
+        loaded, index = self._name("s"), self._name("s")
+        lines = [
+            f"{indent}{loaded} = llvm.load {self._pointer(thunk.selector)} : !llvm.ptr -> i32",
+            f"{indent}{index} = arith.index_cast {loaded} : i32 to index",
+            f"{indent}scf.index_switch {index}",
+        ]
+        # A number that is out of range takes the last branch.
+        for number, branch in enumerate(branches):
+            case = f"case {number}" if number < len(branches) - 1 else "default"
+            lines += [f"{indent}{case} {{", *branch, f"{deeper}scf.yield", f"{indent}}}"]
+        return lines
+
+    def _truth(self, place: BufferSlice, indent: str) -> tuple[list[str], str]:
+        """Return the lines that read a predicate, and its name."""
+        loaded, is_true = self._name("b"), self._name("b")
+        zero = self._define("%zero", "arith.constant 0 : i8")
+        return [
+            f"{indent}{loaded} = llvm.load {self._pointer(place)} : !llvm.ptr -> i8",
+            f"{indent}{is_true} = arith.cmpi ne, {loaded}, {zero} : i8",
+        ], is_true
+
+    def _index(self, value: int) -> str:
+        return self._define(f"%c{value}", f"arith.constant {value} : index")
+
+    def _pointer(self, place: BufferSlice) -> str:
+        base = f"%a{place.allocation}"
+        if not place.offset_bytes:
+            return base
+        name = f"%p{place.allocation}_{place.offset_bytes}"
+        return self._define(name, f"llvm.getelementptr {base}[{place.offset_bytes}] : (!llvm.ptr) -> !llvm.ptr, i8")
+
+    def _define(self, name: str, value: str) -> str:
+        self._head.setdefault(name, value)
+        return name
+
+    def _name(self, letter: str) -> str:
+        self._fresh += 1
+        return f"%{letter}_{self._fresh}"

@@ -1,0 +1,64 @@
+"""The launch side as IR: upstream MLIR reads and verifies it, and it says what the thunks do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import run
+
+ir = pytest.importorskip("jaxlib.mlir.ir", reason="jaxlib is not installed (extra 'xla')")
+registration = pytest.importorskip("jaxlib.mlir._mlir_libs._jax_mlir_ext", reason="jaxlib without dialect registration")
+
+MODULE = """HloModule launches
+condition { p = (s32[], f32[64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(5)
+  ROOT c = pred[] compare(i, n), direction=LT }
+body { p = (s32[], f32[64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = f32[64] get-tuple-element(p), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  t = f32[64] tanh(x)
+  ROOT r = (s32[], f32[64]) tuple(j, t) }
+first { p = f32[64] parameter(0)
+  ROOT s = f32[64] sine(p) }
+second { p = f32[64] parameter(0)
+  ROOT s = f32[64] cosine(p) }
+ENTRY e { x = f32[64] parameter(0)
+  q = pred[] parameter(1)
+  k = s32[] parameter(2)
+  z = s32[] constant(0)
+  s = (s32[], f32[64]) tuple(z, x)
+  w = (s32[], f32[64]) while(s), condition=condition, body=bodyCONFIG
+  v = f32[64] get-tuple-element(w), index=1
+  c = f32[64] conditional(q, v, x), true_computation=first, false_computation=second
+  d = f32[64] conditional(k, c, x, v), branch_computations={first, second, second}
+  ROOT f = c64[33] fft(d), fft_type=RFFT, fft_length={64} }
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [("", "scf.while"), (', backend_config={"known_trip_count":{"n":"5"}}', "scf.for")],
+)
+def test_upstream_reads_it(config: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.hlo"
+    file.write_text(MODULE.replace("CONFIG", config), encoding="utf-8")
+    assert run(["--stage=gpu-dialect", str(file)]) == 0
+    text = capsys.readouterr().out
+    for part in (expected, "scf.if", "scf.index_switch", "case 1 {", "llvm.intr.memcpy", "func.call @kFft_f("):
+        assert part in text, part
+    launch = "gpu.launch_func @wrapped_tanh::@wrapped_tanh blocks in (%c1, %c1, %c1) threads in (%c64, %c1, %c1) args("
+    assert launch in text
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    registration.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    context.allow_unregistered_dialects = True
+    with context:
+        module = ir.Module.parse(text)
+        assert module.operation.verify()
