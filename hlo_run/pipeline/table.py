@@ -61,6 +61,7 @@ from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
 from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
 from hlo_run.pipeline.hlo.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
@@ -205,6 +206,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
             HloRow("layout-assignment", lambda c: LayoutAssignment(), settles_layouts=True),
             HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
+            HloRow("optimize_input_output_buffer_alias", lambda c: OptimizeInputOutputBufferAlias()),
         ),
     ),
     HloGroup(
