@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from hlo_run.artifact import Thunk, accesses, nested_sequences
@@ -38,20 +39,22 @@ class Profile:
         self.events.append(Event(thunk, self.runs, begin - self._start, now - begin))
 
     def table(self) -> str:
-        """Return a line per thunk, the longest first: kind, name, times, milliseconds each, share, bytes, GB/s."""
+        """Return a line per thunk, the longest first: kind, name, times, median milliseconds, share, bytes, GB/s."""
         totals: dict[int, list[Event]] = {}
         for event in self.events:
             totals.setdefault(id(event.thunk), []).append(event)
-        groups = sorted(totals.values(), key=lambda events: -sum(event.seconds for event in events))
-        whole = sum(event.seconds for event in self.events if not nested_sequences(event.thunk)) or 1.0
+        # The first run of a kernel compiles it: medians tell what the others take.
+        medians = {number: median(event.seconds for event in events) for number, events in totals.items()}
+        groups = sorted(totals.values(), key=lambda events: -medians[id(events[0].thunk)] * len(events))
+        leaves = [events for events in groups if not nested_sequences(events[0].thunk)]
+        whole = sum(medians[id(events[0].thunk)] * len(events) for events in leaves) or 1.0
         width = max([len(events[0].thunk.name) for events in groups], default=4)
         lines = [f"{'kind':<17}{'thunk':<{width}}{'runs':>8}{'ms':>11}{'share':>8}{'bytes':>14}{'GB/s':>9}"]
         for events in groups:
-            thunk, seconds = events[0].thunk, sum(event.seconds for event in events)
-            size = touched_bytes(thunk)
-            each = seconds / len(events)
+            thunk = events[0].thunk
+            size, each = touched_bytes(thunk), medians[id(thunk)]
             # What runs other thunks is timed with them; its share would count twice.
-            share = "" if nested_sequences(thunk) else f"{seconds / whole:.1%}"
+            share = "" if nested_sequences(thunk) else f"{each * len(events) / whole:.1%}"
             rate = f"{size / each / 1e9:.2f}" if each and not nested_sequences(thunk) else ""
             lines.append(f"{thunk.kind:<17}{thunk.name:<{width}}{len(events):>8}{each * 1e3:>11.3f}{share:>8}{size:>14}{rate:>9}")
         return "\n".join([*lines, f"{self.runs} runs, {whole * 1e3 / max(self.runs, 1):.3f} ms each in thunks"])

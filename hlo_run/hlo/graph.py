@@ -241,21 +241,14 @@ class HloComputation:
         if self._schedule is not None:
             self._schedule[:] = [i for i in self._schedule if i not in instructions]
 
-    def put_in_place(self, replacements: dict[HloInstruction, HloInstruction]) -> None:
-        """Put new instructions, named already, where old ones stood that nothing uses any more; one walk for all of them."""
-        for old, new in replacements.items():
-            new.parent = self
-            new.touch()
-            old.touch()
-            old.operands = ()
-            old.called = {}
-        for old in replacements:
+    def substitute(self, pairs: dict[HloInstruction, HloInstruction]) -> None:
+        """Put new instructions, named already, in the places of old ones that nothing uses any more; one walk for all."""
+        for old, new in pairs.items():
             assert not old.users, f"{old.name} is still used"
-            assert old is not self._root, f"{old.name} is the root"
-            old.parent = None
-        self.instructions = [replacements.get(i, i) for i in self.instructions]
+            new.parent, old.operands, old.called, old.parent = self, (), {}, None
+        self.instructions = [pairs.get(i, i) for i in self.instructions]
         if self._schedule is not None:
-            self._schedule[:] = [replacements.get(i, i) for i in self._schedule]
+            self._schedule[:] = [pairs.get(i, i) for i in self._schedule]
 
     @property
     def _schedule(self) -> list[HloInstruction] | None:

@@ -81,6 +81,7 @@ from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeCon
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
+from hlo_run.pipeline.hlo.simplifiers.while_loop_trip_count_annotator import WhileLoopTripCountAnnotator
 from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
 from hlo_run.pipeline.ir.canonicalize import Canonicalize
@@ -192,7 +193,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloGroup("simplification-2", (), repeat=25),
         ),
     ),
-    HloGroup("collective-optimizations", ()),
+    HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
     HloGroup(
         "conv_canonicalization",
         (

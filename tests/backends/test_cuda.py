@@ -13,12 +13,18 @@ from hlo_run.artifact import (
     ArraySpec,
     BufferAllocation,
     BufferSlice,
+    ConditionalThunk,
     ConstantData,
     CopyThunk,
+    DotNumbers,
     Executable,
+    GemmThunk,
     Kernel,
     KernelArgument,
     KernelThunk,
+    MemsetThunk,
+    SequentialThunk,
+    WhileThunk,
 )
 from hlo_run.backends.cuda import device as cuda_device
 from hlo_run.backends.cuda.backend import CudaBackend
@@ -106,6 +112,9 @@ class FakeDriver:
         self.kernels = kernels
         self._next = itertools.count(_BASE, 4096)
         self.device_attribute = _Attributes()
+        self.free_bytes = 1 << 16
+        self.most_blocks = 99
+        self.Context = self
 
     def init(self) -> None:
         pass
@@ -113,14 +122,25 @@ class FakeDriver:
     def Event(self) -> _Event:
         return _Event(self)
 
+    def mem_get_info(self) -> tuple[int, int]:
+        return self.free_bytes, 1 << 16
+
     def mem_alloc(self, size: int) -> _Block:
         assert 0 < size <= 4096
+        if len(self.live) >= self.most_blocks:
+            raise _FakeError("out of memory")
         address = next(self._next)
         self.live.append(address)
         return _Block(self, address)
 
     def memset_d8(self, address: int, value: int, size: int) -> None:
         self.memory[address : address + size] = bytes([value]) * size
+
+    def memset_d32(self, address: int, value: int, count: int) -> None:
+        self.memory[address : address + 4 * count] = value.to_bytes(4, "little") * count
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
 
     def memcpy_htod(self, address: int, data: np.ndarray[Any, Any]) -> None:
         self.memory[address : address + data.nbytes] = data.tobytes()
@@ -224,6 +244,50 @@ def test_wrong_arguments_are_refused(driver: FakeDriver) -> None:
         CudaBackend().run(executable, [])
     with pytest.raises(UsageError, match=r"must be f32\[2, 3\]"):
         CudaBackend().run(executable, [np.ones((3, 2), np.float32)])
+
+
+def test_memory_that_there_is_not(driver: FakeDriver) -> None:
+    executable, arguments = _executable(np.ones((2, 3), np.float32)), [np.ones((2, 3), np.float32)]
+    driver.free_bytes = 95
+    with pytest.raises(DeviceError, match="needs 96 bytes, 95 are free on Stand-in"):
+        CudaBackend().run(executable, arguments)
+    driver.free_bytes, driver.most_blocks = 96, 3
+    with pytest.raises(DeviceError, match="out of memory"):
+        CudaBackend().run(executable, arguments)  # the three blocks are freed: the fixture looks
+
+
+@pytest.mark.parametrize("selector", [0, 1, 7])
+def test_loops_branches_and_library_work(driver: FakeDriver, selector: int) -> None:
+    """x := x . x twice, then nothing, a copy of 0 or a copy of 0 again by the selector."""
+    x, y, chosen, zero = BufferSlice(0, 0, 16), BufferSlice(1, 0, 16), BufferSlice(2, 0, 4), BufferSlice(3, 0, 16)
+    matrix, square = ArraySpec("f32", (2, 2), (1, 0), x), ArraySpec("f32", (2, 2), (1, 0), y)
+    gemm = GemmThunk("g", matrix, matrix, square, DotNumbers((), (1,), (), (0,)))
+    clear = CopyThunk("zero", zero, x)
+    executable = Executable(
+        "m",
+        "a100",
+        (),
+        (
+            MemsetThunk("z", zero, 0),
+            WhileThunk("w", chosen, (), (SequentialThunk("s", (gemm, CopyThunk("c", y, x))),), trip_count=2),
+            ConditionalThunk("c", chosen, False, ((), (clear,), (clear,))),
+        ),
+        (
+            BufferAllocation(0, 16, parameter_number=0, is_output=True),
+            BufferAllocation(1, 16),
+            BufferAllocation(2, 4, parameter_number=1),
+            BufferAllocation(3, 16),
+        ),
+        (matrix, ArraySpec("s32", (), (), chosen)),
+        matrix,
+    )
+    value = np.random.default_rng(2).standard_normal((2, 2)).astype(np.float32)
+    backend = CudaBackend(profile=True)
+    result = backend.run(executable, [value, np.array(selector, np.int32)])
+    expected = np.linalg.matrix_power(value, 4) if selector == 0 else np.zeros((2, 2))
+    np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-4, atol=1e-5)
+    assert backend.profile is not None
+    assert [line.split()[0] for line in backend.profile.table().splitlines()[1:-1]].count("kCublasLtMatmul") == 1
 
 
 def test_the_device_is_a_target(driver: FakeDriver) -> None:

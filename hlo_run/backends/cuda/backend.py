@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.artifact import BufferSlice, Executable, Kernel
+from hlo_run.artifact import BufferSlice, Executable, Kernel, used_allocations
 from hlo_run.backends.cuda.device import Device
 from hlo_run.backends.cuda.run import CudaRun
 from hlo_run.backends.literals import Literal
@@ -51,7 +51,7 @@ class CudaBackend:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
         memory: list[Any] = []
         try:
-            memory = self._allocate(executable)
+            self._allocate(executable, memory)
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 if data.size:
                     self._driver.memcpy_htod(self._address(memory, place), np.ascontiguousarray(data))
@@ -78,18 +78,18 @@ class CudaBackend:
     def launch_records(self) -> list[dict[str, Any]]:
         return []
 
-    def _allocate(self, executable: Executable) -> list[Any]:
-        memory: list[Any] = []
+    def _allocate(self, executable: Executable, memory: list[Any]) -> None:
+        """Add a block per allocation to `memory`; workspaces of libraries that are not used get a byte."""
         planned, free = planned_bytes(executable), int(self._driver.mem_get_info()[0])
         if planned > free:
             message = f"{executable.name} needs {planned} bytes, {free} are free on {self._device.name}"
             raise DeviceError(message, hint="--platform=Host runs in the memory of this machine")
+        used = used_allocations(executable)
         for allocation in executable.allocations:
-            size = max(allocation.size_bytes, 1)
+            size = max(allocation.size_bytes, 1) if allocation.index in used else 1
             block = self._driver.mem_alloc(size)
             memory.append(block)
             self._driver.memset_d8(int(block), _POISON, size)
-        return memory
 
     @staticmethod
     def _address(memory: list[Any], place: BufferSlice) -> int:

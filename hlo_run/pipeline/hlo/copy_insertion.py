@@ -137,6 +137,7 @@ def _remove_dead_tuple(value: HloInstruction) -> None:
 
 def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
     """Let each value of a buffer be made after all that make and read the value before it."""
+    known: dict[HloInstruction, set[HloInstruction]] = {}
     copied: dict[Life, list[HloInstruction]] = {}
     for copy in plan.needed:
         if copy.life in made:
@@ -150,19 +151,35 @@ def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
                 makers = (life.instruction, made.get(life))
                 for other in (*makers, *(use.instruction for use in life.readers), *copied.get(life, ())):
                     if other is not None:
-                        _run_before(other, maker)
+                        _run_before(other, maker, known)
 
 
-def _run_before(first: HloInstruction, second: HloInstruction) -> None:
+def _run_before(first: HloInstruction, second: HloInstruction, known: dict[HloInstruction, set[HloInstruction]]) -> None:
+    """Add a control dependency; `known` remembers what instructions run after anyhow."""
     if first.parent is None or second.parent is None or first.opcode in _NO_CODE:
         return
     for one, other in zip(reversed(list(_callers(first))), reversed(list(_callers(second))), strict=False):
         if one is not other:
-            is_known = one in other.operands or one in other.control_predecessors or other.opcode in _NO_CODE
-            if one.parent is other.parent and not is_known:
+            if other not in known:
+                known[other] = _made_for(other)
+            if one.parent is other.parent and one not in known[other] and other.opcode not in _NO_CODE:
+                known[other].add(one)
                 other.control_predecessors.append(one)
                 other.touch()
             return
+
+
+def _made_for(instruction: HloInstruction) -> set[HloInstruction]:
+    """Return what an instruction runs after: its operands, through tuples and the like, and its control predecessors."""
+    found = {*instruction.operands, *instruction.control_predecessors}
+    waiting = list(found)
+    while waiting:
+        operand = waiting.pop()
+        if operand.opcode in _NO_CODE:
+            fresh = set(operand.operands) - found
+            found |= fresh
+            waiting += fresh
+    return found
 
 
 def _callers(instruction: HloInstruction) -> Iterator[HloInstruction]:

@@ -39,12 +39,13 @@ class FusionWrapper:
             for instruction in computation.instructions:
                 for first in instruction.control_predecessors:
                     followers.setdefault(first, []).append(instruction)
-            wrapped = {i: _wrap(module, i) for i in computation.instructions if _is_wrapped(i)}
-            for instruction, fusion in wrapped.items():
-                _hand_on_order(instruction, fusion, followers)
-                module.replace(instruction, fusion)
+            fusions: dict[HloInstruction, HloInstruction] = {}
+            for instruction in computation.instructions:
+                if _is_wrapped(instruction):
+                    fusions[instruction] = _wrap(module, instruction)
+                    _hand_on_order(instruction, fusions[instruction], followers)
             # In the instructions' own places: the text order of a scheduled module is its schedule.
-            computation.put_in_place(wrapped)
+            computation.substitute(fusions)
 
 
 def _is_wrapped(instruction: HloInstruction) -> bool:
@@ -67,7 +68,7 @@ def _hand_on_order(
 
 
 def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
-    """Return a fusion of the instruction, which nothing uses yet."""
+    """Let a fusion of the instruction, in no computation yet, be used instead of it."""
     name = f"wrapped_{instruction.opcode.replace('-', '_')}"
     body = HloComputation(f"{name}_computation", instruction.where)
     # An operand used twice is one parameter.
@@ -87,5 +88,7 @@ def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
     )
     body.add(inner, is_root=True)
     module.add_computation(body)
-    name = module.unique_instruction_name(name)
-    return HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
+    fusion = HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
+    fusion.name = module.unique_instruction_name(name)
+    module.replace(instruction, fusion)
+    return fusion
