@@ -95,14 +95,15 @@ def measure(path: Path, xla: Any, iterations: int, engine: str) -> Times:
     compiling = time.perf_counter() - begin
     backend = HostBackend(engine=engine)
     first = _seconds(backend, executable, values)
-    ours, theirs = [], [math.nan]
+    ours: list[float] = []
+    theirs: list[float] = []
     flat = [leaf for value in values for leaf in _flat(value)]
     for _ in range(2):
         if xla is not None:
             theirs += xla.run(text, flat, repeat=iterations // 2, round_each_op=False).seconds
         ours += [_seconds(backend, executable, values) for _ in range(iterations // 2)]
     run = statistics.median(ours)
-    return Times(path.stem, compiling, first - run, run, statistics.median(theirs[1:] or theirs))
+    return Times(path.stem, compiling, first - run, run, statistics.median(theirs or [math.nan]))
 
 
 def _seconds(backend: HostBackend, executable: Any, values: list[Value]) -> float:

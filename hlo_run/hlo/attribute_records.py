@@ -246,7 +246,7 @@ def parse_origin(lexer: Lexer) -> OriginalValue:
             # Closes nothing; after it XLA reads no more.
             while lexer.take(")"):
                 pass
-            if lexer.value != "}":
+            if not lexer.sees("}"):
                 raise lexer.error(f"expects the end of the original value, but sees {lexer.seen()}")
         elif lexer.value == "," and not path:
             raise lexer.error("',' stands outside of a tuple")

@@ -111,7 +111,7 @@ class Shape:
     def map_leaves(self, change: Callable[[Shape], Shape]) -> Shape:
         """Return the same tuples with `change(leaf)` for each leaf; nesting may be of any depth."""
         done: list[Shape] = []
-        waiting = [(self, False)]
+        waiting: list[tuple[Shape, bool]] = [(self, False)]
         while waiting:
             shape, has_elements = waiting.pop()
             if not shape.is_tuple:

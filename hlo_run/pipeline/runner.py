@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.ops.layouts import layouts_fit
+from hlo_run.ops.layouts import fused_layouts_fit, layouts_fit
 from hlo_run.ops.verify import COMPILING, LAID_OUT, Strictness, verify
 from hlo_run.pipeline.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
 from hlo_run.pipeline.passes import HloPass, PassContext
@@ -31,6 +31,7 @@ def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassCon
     if ctx.options.verify != "off":
         settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())
         run.strictness = verify_input(module, settles)
+        run.settled = LAID_OUT if fused_layouts_fit(module) else COMPILING
     for group in groups:
         run.group(group, ())
     if ctx.options.verify != "off":
@@ -49,11 +50,16 @@ def verify_input(module: HloModule, settles_layouts: bool = False) -> Strictness
 
 @dataclass
 class _HloRun:
-    """A run of the HLO table on one module; `strictness` is what the verifier asks for at the moment."""
+    """A run of the HLO table on one module.
+
+    `strictness` is what the verifier asks for at the moment, `settled` what it asks for once layouts are settled: less where
+    the module came with fusions whose layouts do not fit together inside, which no row changes.
+    """
 
     ctx: PassContext
     module: HloModule
     strictness: Strictness = COMPILING
+    settled: Strictness = LAID_OUT
 
     def group(self, group: Group[PassContext, HloPass], outer: tuple[str, ...]) -> None:
         """Run a group as often as it changes something, up to its bound."""
@@ -106,7 +112,7 @@ class _HloRun:
         def apply() -> None:
             row.make(self.ctx).apply(self.ctx, self.module)
             if row.settles_layouts:
-                self.strictness = LAID_OUT
+                self.strictness = self.settled
             if self.ctx.options.verify == "every":
                 verify(self.module, self.strictness)
 

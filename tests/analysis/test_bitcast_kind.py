@@ -28,7 +28,7 @@ def _offsets(shape: Shape) -> list[int]:
     """Return the byte order of the elements, listed by logical index."""
     order = tuple(reversed(shape.minor_to_major))
     physical = np.arange(math.prod(shape.dims)).reshape([shape.dims[d] for d in order])
-    return list(physical.transpose(np.argsort(order)).reshape(-1))
+    return physical.transpose(np.argsort(order)).reshape(-1).tolist()
 
 
 @pytest.mark.parametrize(("source", "target"), _PAIRS)

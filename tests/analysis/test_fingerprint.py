@@ -66,7 +66,7 @@ def test_equal_fusions_share_a_kernel() -> None:
     module = hlo_run.parse(text)
     executable = compile_module(PassContext(preset("h100"), Options()), module)
     # x and y read parameters, which promise less alignment than what we allocate: z has a kernel of its own.
-    assert [kernel.name for kernel in executable.kernels] == ["wrapped_add", "wrapped_add_2"]
+    assert [kernel.name for kernel in executable.kernels] == ["wrapped_add_1", "wrapped_add_2"]
     rng = np.random.default_rng(5)
     p, q = (rng.standard_normal(40).astype(np.float32) for _ in range(2))
     result = open_backend("Host", Options()).run(executable, [p, q])

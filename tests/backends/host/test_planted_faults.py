@@ -191,14 +191,14 @@ MAP = re.escape("(bl_x * 128 + th_x),")
 def test_a_skewed_map_makes_two_writers(monkeypatch: pytest.MonkeyPatch) -> None:
     skew = [(MAP, "(bl_x * 128 + (th_x floordiv 2) * 2),")]
     error = fault(LOOP, skew, monkeypatch)
-    assert "race in global memory: store of byte 0 of argument 2 (allocation 2), which another thread writes" in error.message
+    assert "race in global memory: store of byte 0 of argument 2 (allocation 0), which another thread writes" in error.message
     assert error.notes[0] == "so does thread (1, 0, 0) of block (0, 0, 0)"
     assert "llvm.store" in error.notes[1]
 
 
 def test_two_blocks_that_write_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     error = fault(LOOP, [(MAP, "((bl_x floordiv 2) * 128 + th_x),")], monkeypatch)
-    assert "store of byte 0 of argument 2 (allocation 2), which another thread writes" in error.message
+    assert "store of byte 0 of argument 2 (allocation 0), which another thread writes" in error.message
     assert error.notes[0] == "so does thread (0, 0, 0) of block (1, 0, 0)"
 
 
