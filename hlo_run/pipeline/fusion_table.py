@@ -7,7 +7,6 @@ reduce_fusion  kInput  reduce.3    reduction  grid 16x1x1 block 256x1x1     2   
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,6 +17,7 @@ from xdsl.ir import Attribute
 from hlo_run.analysis.copied_operands import copied_operands
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.analysis.in_place import in_place_operands
 from hlo_run.dialects.types import is_complex, is_tensor
 from hlo_run.dialects.xla_gpu import AllocateSharedOp
@@ -28,7 +28,6 @@ from hlo_run.pipeline.runtime.buffers import ALLOCATION_ALIGNMENT_BYTES, PARAMET
 from hlo_run.target import TargetSpec
 
 _HEAD = ("fusion", "kind", "heroes", "emitter", "launch", "vector", "shared", "bytes in", "bytes out")
-_OWNER = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"([^"]*)"')
 
 
 def fusion_table(module: HloModule, target: TargetSpec) -> str:
@@ -72,8 +71,8 @@ def _row(fusion: HloInstruction, target: TargetSpec) -> tuple[str, ...]:
 def _fusion_kind(fusion: HloInstruction) -> str:
     """Return XLA's kind of the fusion, and of a custom one whose it is (`kCustom __triton`)."""
     kind = str(fusion.attrs["kind"])
-    owner = _OWNER.search(str(fusion.attrs.get("backend_config", "")))
-    return f"{kind} {owner[1]}" if owner and kind == "kCustom" else kind
+    owner = fusion_owner(fusion)
+    return f"{kind} {owner}" if owner else kind
 
 
 @dataclass(frozen=True, slots=True)

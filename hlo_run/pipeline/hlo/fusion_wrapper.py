@@ -21,7 +21,7 @@ from hlo_run.pipeline.passes import PassContext
 
 # Besides the elementwise ops; a copy is wrapped only where it changes the layout.
 _OTHERS = """broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather iota pad reduce
-    reduce-window reshape reverse scatter slice transpose""".split()
+    reduce-window reshape reverse scaled-dot scatter slice transpose""".split()
 WRAPPED = frozenset((*ELEMENTWISE, *_OTHERS)) - {"copy"}
 
 

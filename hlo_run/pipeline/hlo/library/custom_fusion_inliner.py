@@ -1,9 +1,10 @@
-"""Put the computations of fusions of kind kCustom into their callers, where our emitters and libraries take each part.
+"""Put fusions that were made for another compiler into their callers, where our emitters and libraries take each part.
 
     f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
         =>   what `gemm` computes; its dot as a library's call
 
-XLA has no such pass: it has Triton compile these fusions, or a library, or its emitter of sorts. A fusion inside such a
+Those of kind kCustom whose backend config says whose they are, and those with an instruction that no kernel of ours holds (a
+sort). XLA has no such pass: it has Triton compile these fusions, or a library, or its emitter of sorts. A fusion inside such a
 fusion is put there as well.
 """
 
@@ -13,10 +14,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.pipeline.hlo.fusion_wrapper import WRAPPED
 from hlo_run.pipeline.library_calls import gemm_call, result_of
 from hlo_run.pipeline.passes import PassContext
+
+_IN_KERNELS = WRAPPED | {"bitcast", "constant", "copy", "fusion", "get-tuple-element", "parameter", "tuple"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class CustomFusionInliner:
         found = False
         for computation in executed_computations(module):
             for fusion in list(computation.instructions):
-                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom":
+                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom" and _is_for_others(fusion):
                     found = True
                     result = _Inliner(ctx, computation, fusion).inline(fusion.fused_computation, fusion.operands)
                     module.replace(fusion, result)
@@ -42,6 +47,10 @@ class CustomFusionInliner:
                     computation.remove(fusion)
         if found:
             remove_uncalled(module)
+
+
+def _is_for_others(fusion: HloInstruction) -> bool:
+    return bool(fusion_owner(fusion)) or any(inner.opcode not in _IN_KERNELS for inner in fusion.fused_computation.instructions)
 
 
 class _Inliner:

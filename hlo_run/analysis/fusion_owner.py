@@ -1,0 +1,17 @@
+"""Who a custom fusion was made for: `__triton`, `__custom_fusion`, ..; XLA's `FusionBackendConfig.kind`."""
+
+from __future__ import annotations
+
+import re
+
+from hlo_run.hlo.graph import HloInstruction
+
+_OWNER = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"([^"]*)"')
+
+
+def fusion_owner(fusion: HloInstruction) -> str:
+    """Return the kind that the backend config of a kCustom fusion names; empty for other fusions and where it names none."""
+    if fusion.attrs.get("kind") != "kCustom":
+        return ""
+    found = _OWNER.search(str(fusion.attrs.get("backend_config", "")))
+    return found[1] if found else ""
