@@ -43,7 +43,14 @@ class JsonChild:
     def _start(self) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            self._command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8", env=self._environment
+            self._command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=self._environment,
         )
         return self._process
 
