@@ -42,7 +42,9 @@ from hlo_run.ops.verify import verify
 KNOWN = {
     "a layout that names no dimension or one twice": re.compile(r"the minor to major order"),
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),
-    "a shape beyond every machine": re.compile(r"more than any device can hold|is too large to fill"),
+    "what is beyond every machine": re.compile(
+        r"more than any device can hold|is too large to fill|are more than there are|no memory for the constant"
+    ),
     "replica groups or tiles of another size than their devices": re.compile(r"places cannot take|tiles (need|cannot take)"),
     "a transposition of devices that is none": re.compile(r"iota_transpose_perm (must|should)"),
     "labels of dimensions that are not there": re.compile(r"expects \[0-\d(bf|io)\?\] in \w+ dimension numbers"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.attribute_text import at_attribute, comma_list, int_lists, parse_integer, string_value
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.mesh import AxisRef, Mesh, axes_problem
 from hlo_run.hlo.replica_groups import MeshGroups, ReplicaGroups
 from hlo_run.hlo.tile_assignment import Iota, TileAssignment
+
+_MAX_DEVICES = 1 << 20
 
 
 def parse_replica_groups(lexer: Lexer) -> ReplicaGroups:
@@ -26,6 +29,7 @@ def _mesh_groups(lexer: Lexer) -> MeshGroups:
     problem = mesh.problem() or axes_problem(axes, mesh)
     if problem:
         raise lexer.error(problem, start)
+    _check_count(lexer, mesh.size, start)
     groups = MeshGroups(mesh, axes)
     if groups.group_size < 2:
         size = groups.group_size
@@ -45,7 +49,13 @@ def _tiles(lexer: Lexer) -> TileAssignment:
         raise lexer.error(f"replica groups have 2 dimensions (groups, members), not {len(extents)}", start)
     if order.count != tiles.count or min(extents) < 1:
         raise lexer.error(f"{tiles.count} places cannot take the devices of {tiles}", start)
+    _check_count(lexer, tiles.count, start)
     return tiles
+
+
+def _check_count(lexer: Lexer, count: int, start: int) -> None:
+    if count > _MAX_DEVICES:
+        raise Unsupported(f"replica groups of {count} devices are more than there are", lexer.where(start))
 
 
 def dims(lexer: Lexer) -> tuple[int, ...]:

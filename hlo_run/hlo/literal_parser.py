@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.errors import Unsupported
+from hlo_run.errors import Unsupported, Where
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.lexer import Lexer
 from hlo_run.hlo.literal import NAN_MANTISSA_BITS, Array, Literal, float_info
@@ -117,9 +117,18 @@ def _parse_first_element(lexer: Lexer, shape: Shape) -> Array:
     if lexer.value == "...":
         raise lexer.error("expects `...` in braces, but sees it without")
     _check_size(lexer, shape)
-    values = np.zeros(shape.dims, dtype=shape.dtype.numpy)
-    values.reshape(-1)[0] = _parse_scalar(lexer, shape)
+    where = lexer.where()
+    first = _parse_scalar(lexer, shape)
+    try:
+        values = np.zeros(shape.dims, dtype=shape.dtype.numpy)
+    except MemoryError:
+        raise _no_memory(shape, where) from None
+    values.reshape(-1)[0] = first
     return values
+
+
+def _no_memory(shape: Shape, where: Where) -> Unsupported:
+    return Unsupported(f"there is no memory for the constant of shape {shape.to_string(layout=False)}", where)
 
 
 def _skip_blanks(text: str, pos: int) -> int:
@@ -152,8 +161,7 @@ def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
     try:
         return elided.fill(shape)
     except MemoryError:
-        shown = shape.to_string(layout=False)
-        raise Unsupported(f"there is no memory for the elided constant of shape {shown}", where) from None
+        raise _no_memory(shape, where) from None
 
 
 def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:

@@ -33,6 +33,7 @@ _EXTRA = re.compile(
     (?:P(?!\w)(?P<physical>\(.*\)))?+ (?:M(?!\w){_NUMBER % "prefix"})?+""",
     re.VERBOSE,
 )
+_LONG_NUMBER = re.compile(r"\d{19,}")
 _DIGITS_APART = re.compile(r"\w\s+\w")
 _INT64_BYTES = 2**63
 
@@ -180,9 +181,10 @@ def _extra(text: str) -> str:
         raise ParseError(f"cannot read the layout's '{text.strip()}': expects layout to end with '}}'", hint=hint)
     if found["physical"]:
         raise ParseError("Layout has physical shape, but is not for a sparse array")
-    numbers = {name: int(found[name] or default) for name, default in _NUMBERS.items()}
-    if any(abs(number) >= 2**63 for number in numbers.values()):
+    # Python refuses to convert a few thousand digits.
+    if any(len(number) > 19 or int(number) >= _INT64_BYTES for number in _LONG_NUMBER.findall(text)):
         raise ParseError(f"a number of the layout's '{text.strip()}' does not fit into 64 bits")
+    numbers = {name: int(found[name] or default) for name, default in _NUMBERS.items()}
     # XLA keeps a memory space in eight bits.
     numbers["space"] = (numbers["space"] + 128) % 256 - 128
     if numbers["padding"] < 1:
