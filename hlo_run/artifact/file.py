@@ -111,12 +111,10 @@ def _decoded(text: bytes, blobs: bytes, file: str) -> Executable:
 
 
 def _checked(file: str, work: Callable[[], Executable]) -> Executable:
-    """Turn whatever a wrong record does into a refusal."""
+    """Turn what a record does that was made by hand, with wrong fields or types, into a refusal."""
     try:
         return work()
-    except UsageError:
-        raise
-    except Exception as error:  # somebody made the file by hand
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise UsageError(f"'{file}' is no valid executable: {error}") from error
 
 

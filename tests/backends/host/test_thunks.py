@@ -271,7 +271,7 @@ def test_workspaces_of_libraries_that_are_not_here_take_no_memory() -> None:
     assert (free_bytes() or 1 << 20) > 1 << 19
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends no SIGINT to a single process")
 def test_ctrl_c_ends_native_code_that_never_returns(tmp_path: Path) -> None:
     source, ptx = tmp_path / "m.hlo", tmp_path / "m.ptx"
     source.write_text("HloModule m\nENTRY e { x = f32[64] parameter(0)\n ROOT y = f32[64] negate(x) }")
