@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
     ("execution", "isolation", "executables"),
+    ("compilation",),
     ("driver", "api"),
     ("triage", "terminal", "interrupts"),
     ("cli",),
