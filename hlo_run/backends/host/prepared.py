@@ -47,6 +47,12 @@ class Prepared:
         finally:
             machine.release_results()
 
+    def bind(self, arguments: Sequence[Literal]) -> None:
+        """Do all that comes before the first run with such arguments, and not the run."""
+        self.machine.start(None, 0)
+        self._bind(self.machine.place(arguments))
+        self.machine.release_results()
+
     def _bind(self, moved: set[int]) -> None:
         reset = self.machine.forget_variables()
         if not self._is_bound:
