@@ -14,7 +14,8 @@ from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import run_kernel
 from hlo_run.backends.host.jit import llvm
-from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, JitFault, has_loops
+from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, ReadyLaunch, has_loops
+from hlo_run.backends.host.jit.workers import JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.program import Program, compile_graph
@@ -180,8 +181,17 @@ class HostBackend:
                     raise
                 self._refused.add(key)
             except JitFault as fault:
-                self._explain(graph, launch, fault)
+                self.explain(graph, launch, fault)
         run_kernel(self._program(graph, kernel), launch, deadline)
+
+    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
+        """Return the launch as native code; None if the emulator runs it."""
+        if not self._takes_jit(graph, launch):
+            return None
+        try:
+            return self._jit.ready(graph, launch)
+        except Unsupported:
+            return None  # `launch` says it
 
     def _takes_jit(self, graph: KernelGraph, launch: Launch) -> bool:
         if self._engine != "auto" or self._checks - ALWAYS_ON:
@@ -192,8 +202,8 @@ class HostBackend:
         turns = GUESSED_TURNS if has_loops(graph) else 1
         return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
 
-    def _explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
-        """Let the emulator say what the block did that native code stopped at."""
+    def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
+        """Raise what the emulator says that the block did at which native code stopped."""
         run_kernel(self._program(graph, launch.kernel), launch, chosen=range(fault.block, fault.block + 1))
         launch.fail("a forbidden access, or a meeting that not all threads reach", fault.line, f"block {fault.block}")
 

@@ -200,4 +200,5 @@ class Loaded:
             except RuntimeError as error:
                 raise InternalError("the JIT's object code cannot be linked", notes=(str(error),)) from error
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-        self.run: Run = prototype(self._tracker["run"])
+        self.address: int = self._tracker["run"]
+        self.run: Run = prototype(self.address)
