@@ -109,6 +109,9 @@ class Options:
     output: str = _flag(
         "", "Compile, save the executable, and do not run it; hlo-run FILE.hlox does.", "FILE.hlox", section="Compile"
     )
+    output_machine_code: bool = _flag(
+        False, "With --output: add machine code of the kernels for this processor, for Host.", section="Compile"
+    )
     output_file: str = _flag("", "Write the stage to a file instead of stdout.", "FILE", section="Show")
     list_passes: bool = _flag(False, "List the rows of both pass tables and stop.", section="Show")
     time_passes: bool = _flag(False, "Print the seconds of every row at the end (stderr).", section="Show")

@@ -7,6 +7,8 @@ import functools
 import hashlib
 import importlib
 import os
+import platform
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +24,9 @@ OPTIMIZATION_LEVEL = 2
 _CACHED_OBJECTS = 1000
 # Fewer modules are compiled before a process has begun.
 _WORTH_PROCESSES = 4
+
+# The numbers of processors in ELF files.
+_ELF_MACHINES = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
 
 _lock = threading.Lock()
 Run = Callable[[int, int, int], None]
@@ -171,12 +176,21 @@ def _forget_oldest(directory: Path) -> None:
         item.unlink(missing_ok=True)
 
 
+def is_object_code(data: bytes) -> bool:
+    """False for what cannot be object code of this machine, by its head; only ELF is looked at."""
+    number = _ELF_MACHINES.get(platform.machine().lower())
+    if not sys.platform.startswith("linux") or number is None:
+        return bool(data)
+    return len(data) > 64 and data[:6] == b"\x7fELF\x02\x01" and data[18:20] == number.to_bytes(2, "little")
+
+
 class Loaded:
     """Object code in memory; `run(first, last, state)` is its only function. The code lives as long as this object."""
 
     _count = 0
 
     def __init__(self, data: bytes) -> None:
+        self.data = data
         binding = _binding()
         with _lock:
             Loaded._count += 1
