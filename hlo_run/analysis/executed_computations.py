@@ -19,3 +19,9 @@ def executed_computations(module: HloModule) -> list[HloComputation]:
                 reached.update(fresh)
                 found += fresh
     return found
+
+
+def fusible_computations(module: HloModule) -> list[HloComputation]:
+    """Return the entry and what runs as bodies of its loops and branches, where XLA fuses; callers first."""
+    executed = executed_computations(module)
+    return [c for c in executed if all(caller.opcode in ("while", "conditional") for caller in c.callers)]

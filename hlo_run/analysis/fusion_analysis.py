@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hlo_run.analysis.decision import Decision, yes
@@ -25,7 +26,8 @@ class FusionAnalysis:
 
     `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `description` says what a reduction or
     transpose kind is about. `decisions` holds the verdict on each emitter kind in the order in which they were asked, up to
-    the one taken. Widths are of array parameters and roots.
+    the one taken. Widths are of array parameters and roots. `instructions` is what the fusion holds; for a fusion that is only
+    thought of, `fusion` is what would take the rest in.
     """
 
     fusion: HloInstruction
@@ -37,6 +39,8 @@ class FusionAnalysis:
     decisions: tuple[tuple[str, Decision], ...]
     smallest_input_bits: int
     smallest_output_bits: int
+    instructions: Sequence[HloInstruction]
+    parameter_shapes: Sequence[Shape]
 
     def decision(self, kind: str) -> Decision | None:
         """Return the verdict on `kind`, None if it was never asked."""
@@ -57,6 +61,20 @@ def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
     roots = fusion_roots(fusion)
     heroes = find_heroes(roots)
     kind = _choose_kind(fusion, roots, heroes)
+    body = fusion.fused_computation
+    return analysis_of(fusion, target, roots, heroes, kind, body.instructions, [p.shape for p in body.parameters])
+
+
+def analysis_of(
+    fusion: HloInstruction,
+    target: TargetSpec,
+    roots: tuple[HloInstruction, ...],
+    heroes: tuple[HloInstruction, ...],
+    kind: EmitterKind,
+    instructions: Sequence[HloInstruction],
+    parameter_shapes: Sequence[Shape],
+) -> FusionAnalysis:
+    """Return the record of a fusion of these instructions, for which `kind` was chosen."""
     return FusionAnalysis(
         fusion=fusion,
         target=target,
@@ -65,8 +83,10 @@ def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
         kind=kind.name,
         description=kind.description,
         decisions=kind.decisions,
-        smallest_input_bits=_smallest_bits([p.shape for p in fusion.fused_computation.parameters]),
+        smallest_input_bits=_smallest_bits(parameter_shapes),
         smallest_output_bits=_smallest_bits([root.shape for root in roots]),
+        instructions=instructions,
+        parameter_shapes=parameter_shapes,
     )
 
 
@@ -80,5 +100,5 @@ def _choose_kind(fusion: HloInstruction, roots: tuple[HloInstruction, ...], hero
     return EmitterKind(other.name, other.description, (("rows", rows), *other.decisions))
 
 
-def _smallest_bits(shapes: list[Shape]) -> int:
+def _smallest_bits(shapes: Sequence[Shape]) -> int:
     return min((shape.dtype.bits for shape in shapes if shape.is_array), default=NO_WIDTH_BITS)

@@ -218,7 +218,7 @@ def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, grou
 def _multi_row_vector(b: int, c: int, analysis: FusionAnalysis) -> int:
     """Return the vector along a short row: narrower while there are fewer blocks than multiprocessors."""
     narrow, wide = sorted((analysis.smallest_input_bits, analysis.smallest_output_bits))
-    if not analysis.fusion.fused_computation.parameters:
+    if not analysis.parameter_shapes:
         wide = narrow
     vector = max(1, min(c, _MULTI_ROW_VECTOR_BITS // narrow))
     if wide >= 32:

@@ -35,7 +35,7 @@ def max_unroll_factor(analysis: FusionAnalysis) -> int:
     """Return the bound that the device and the fusion set: 4, more on Blackwell for narrow types."""
     if not analysis.target.is_blackwell:
         return _MAX_UNROLL
-    opcodes = {instruction.opcode for instruction in analysis.fusion.fused_computation.instructions}
+    opcodes = {instruction.opcode for instruction in analysis.instructions}
     width = _WIDE_VECTOR_BITS if analysis.target.toolkit_version >= _WIDE_VECTOR_TOOLKIT else _VECTOR_BITS
     if len(analysis.roots) != 1 or "reduce" in opcodes or analysis.smallest_output_bits >= width // 4:
         return _MAX_UNROLL
@@ -43,14 +43,14 @@ def max_unroll_factor(analysis: FusionAnalysis) -> int:
     factor = 1 << (factor.bit_length() - 1)
     if "pad" in opcodes:
         factor = min(factor, _MIN_BLACKWELL_UNROLL)
-    for instruction in analysis.fusion.fused_computation.instructions:
+    for instruction in analysis.instructions:
         if instruction.opcode == "transpose":
             factor = _halve_to_fit(factor, _minor_size(instruction))
     return max(factor, _MIN_BLACKWELL_UNROLL)
 
 
 def _widest_bits(analysis: FusionAnalysis) -> int:
-    shapes = chain((p.shape for p in analysis.fusion.fused_computation.parameters), (root.shape for root in analysis.roots))
+    shapes = chain(analysis.parameter_shapes, (root.shape for root in analysis.roots))
     return max(shape.dtype.bits for shape in shapes if shape.is_array)
 
 
@@ -66,10 +66,11 @@ def _halve_to_fit(factor: int, minor_size: int) -> int:
 
 
 def _bad_to_unroll(analysis: FusionAnalysis) -> bool:
-    return any(_makes_unrolling_bad(instruction) for instruction in analysis.fusion.fused_computation.instructions)
+    return any(map(makes_unrolling_bad, analysis.instructions))
 
 
-def _makes_unrolling_bad(instruction: HloInstruction) -> bool:
+def makes_unrolling_bad(instruction: HloInstruction) -> bool:
+    """True if a thread has enough to do with one element of a fusion that holds this instruction."""
     match instruction.opcode:
         case "sort" | "dot":
             return True

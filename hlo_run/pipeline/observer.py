@@ -26,6 +26,8 @@ BUFFER_TEXTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "
 THUNKS = "thunks"
 THUNK_METADATA = "thunk-metadata"
 THUNKS_AFTER_PASSES = "thunks-after-passes"
+# What a fusion pass tried, in order: a note of the module.
+PRIORITY_FUSION_DUMP = "priority-fusion-dump"
 THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)
 # The launch side as IR, with the kernels in it.
 GPU_DIALECT = "gpu-dialect"

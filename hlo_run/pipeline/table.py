@@ -51,6 +51,7 @@ from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpand
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
+from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
@@ -246,7 +247,14 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
     HloGroup("dynamic-slice", ()),
-    HloGroup("fusion", (HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),)),
+    HloGroup(
+        "fusion",
+        (
+            HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
+            HloRow("priority-fusion", lambda c: PriorityFusion()),
+            HloRow("dce", lambda c: Dce()),
+        ),
+    ),
     HloGroup("post-fusion optimization", ()),
     HloGroup("autotuner", ()),
 )

@@ -14,6 +14,7 @@ from hlo_run.pipeline.observer import (
     LLVM_BEFORE_OPTIMIZATIONS,
     OPTIMIZED_HLO,
     PIPELINE_START,
+    PRIORITY_FUSION_DUMP,
     THUNK_METADATA,
     THUNKS,
     THUNKS_AFTER_PASSES,
@@ -94,6 +95,8 @@ class DumpObserver(Observer):
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         if title in BUFFER_TEXTS and self._directory:
             self._write(f"{self._target.xla_name}_gpu_after_optimizations-{title}.txt", text())
+        if title == PRIORITY_FUSION_DUMP and self._pass_re is not None and self._pass_re.search("priority-fusion"):
+            self._write("priority_fusion_dump.txt", text())
         if title in _THUNK_FILES and self._directory:
             self._write(_THUNK_FILES[title], text())
 

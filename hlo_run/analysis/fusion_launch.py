@@ -1,0 +1,154 @@
+"""Which emitter would a node get, alone or with a producer in it, and how many threads would be launched?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.emitter_kind import EmitterKind, choose_emitter_kind
+from hlo_run.analysis.fusion_analysis import FusionAnalysis, analysis_of
+from hlo_run.analysis.fusion_roots_and_heroes import find_hero
+from hlo_run.analysis.launch_dimensions import LaunchDimensions, calculate_launch
+from hlo_run.analysis.node_facts import Facts, PairOps
+from hlo_run.analysis.reduction_description import ReductionDescription
+from hlo_run.analysis.reduction_tiling import tile_reduction
+from hlo_run.analysis.scatter_tiling import tile_scatter
+from hlo_run.analysis.transpose_description import TransposeDescription, describe_transpose
+from hlo_run.analysis.transpose_tiling import tile_transpose
+from hlo_run.analysis.unroll_factor import unroll_factor
+from hlo_run.hlo.fusion_graph import Node, Op
+from hlo_run.hlo.shape import Shape
+from hlo_run.target import TargetSpec
+
+_SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
+_LOOP = EmitterKind("loop", None, ())
+_MAX_UNROLL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKernel:
+    """The emitter kind and the launch of a kernel that may never be."""
+
+    kind: str
+    launch: LaunchDimensions
+
+
+class KernelPlanner:
+    """Plans kernels for nodes and pairs of nodes."""
+
+    def __init__(self, facts: Facts, target: TargetSpec) -> None:
+        self._facts = facts
+        self._target = target
+
+    def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
+        """Return the kernel of `consumer`, with `producer` in it if there is one."""
+        kind, roots, heroes = self._kind(producer, consumer)
+        if kind.name == "loop" or kind.name == "input slices":
+            return PlannedKernel("loop", self._loop_launch(producer, consumer))
+        analysis = self._analysis(producer, consumer, kind, roots, heroes)
+        return PlannedKernel(kind.name, self._launch(analysis))
+
+    def kind(self, producer: Node | None, consumer: Node) -> str:
+        """Return the emitter kind alone."""
+        name = self._kind(producer, consumer)[0].name
+        return "loop" if name == "input slices" else name
+
+    def heroes(self, node: Node) -> list[Op]:
+        """Return the hero of each result of a node."""
+        return self._heroes(None, node)
+
+    def _heroes(self, producer: Node | None, consumer: Node) -> list[Op]:
+        facts = [self._facts.node(node) for node in (producer, consumer) if node is not None]
+        has_tiled = any(fact.has_tiled_transpose for fact in facts)
+        has_concatenate = any(fact.has_concatenate for fact in facts)
+        ops = PairOps(self._facts, producer, consumer)
+        return [find_hero(ops, root, has_tiled, has_concatenate) for root in consumer.result_ops]
+
+    def _kind(self, producer: Node | None, consumer: Node) -> tuple[EmitterKind, list[Op], list[Op]]:
+        roots, heroes = consumer.result_ops, self._heroes(producer, consumer)
+        if not any(hero.opcode in _SHAPES_KERNEL for hero in heroes):
+            return _LOOP, roots, heroes
+        return choose_emitter_kind([root.instruction for root in roots], [hero.instruction for hero in heroes]), roots, heroes
+
+    def _analysis(
+        self, producer: Node | None, consumer: Node, kind: EmitterKind, roots: list[Op], heroes: list[Op]
+    ) -> FusionAnalysis:
+        nodes = [node for node in (consumer, producer) if node is not None]
+        operands = dict.fromkeys(operand for node in nodes for operand in node.operands if operand is not producer)
+        return analysis_of(
+            consumer.instruction,
+            self._target,
+            tuple(root.instruction for root in roots),
+            tuple(hero.instruction for hero in heroes),
+            kind,
+            [op.instruction for node in nodes for op in node.ops],
+            [operand.instruction.shape for operand in operands],
+        )
+
+    def _launch(self, analysis: FusionAnalysis) -> LaunchDimensions:
+        description = analysis.description
+        if isinstance(description, ReductionDescription):
+            return tile_reduction(description, analysis, 1).launch
+        if isinstance(description, TransposeDescription):
+            heroes = [hero for hero in dict.fromkeys(analysis.heroes) if hero.opcode == "transpose" and describe_transpose(hero)]
+            element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
+            return (description.packed or tile_transpose(description, element_bytes, self._target)).launch
+        if analysis.kind == "scatter":
+            return tile_scatter(analysis).launch
+        (hero,) = analysis.heroes
+        axis: int = hero.attrs["dimensions"][0]
+        longest = max((operand.shape for operand in hero.operands), key=lambda shape: shape.dims[axis])
+        factor = unroll_factor(analysis, longest.element_count)
+        factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))
+        return calculate_launch(longest.element_count, factor, self._target)
+
+    def _loop_launch(self, producer: Node | None, consumer: Node) -> LaunchDimensions:
+        root = consumer.result_ops[0]
+        shape = root.instruction.shape
+        update = _update_in_place(consumer, producer)
+        if update is not None:
+            shape = update
+        elif _is_plain_copy(root) and producer is None:
+            return calculate_launch(shape.element_count, 1, self._target)
+        while shape.is_tuple:
+            shape = shape.tuple_shapes[0]
+        elements = shape.element_count
+        return calculate_launch(elements, self._loop_unroll(producer, consumer, elements), self._target)
+
+    def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int) -> int:
+        nodes = [node for node in (producer, consumer) if node is not None]
+        roots = consumer.result_ops
+        bits = min((root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array), default=8)
+        whole_bytes = -(-8 // bits)
+        is_small = elements < self._target.max_resident_threads
+        if is_small or any(self._facts.node(node).is_bad_to_unroll for node in nodes):
+            return whole_bytes
+        if not self._target.is_blackwell:
+            return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)
+        return unroll_factor(self._analysis(producer, consumer, _LOOP, roots, roots), elements)
+
+
+def _is_plain_copy(root: Op) -> bool:
+    return root.opcode == "copy" and root.instruction.shape == root.instruction.operands[0].shape
+
+
+def _update_in_place(consumer: Node, producer: Node | None) -> Shape | None:
+    """Return the shape of the update if all that the node does is to update an operand in place."""
+    root = consumer.root
+    while root.opcode == "bitcast" and isinstance(root.operands[0], Op):
+        root = root.operands[0]
+    if root.opcode != "dynamic-update-slice":
+        return None
+    source, window = root.operands[0], root.instruction.operands[1].shape
+    if isinstance(source, Op) and source.opcode == "bitcast":
+        source = source.operands[0]
+    if isinstance(source, Op) or source is producer or (producer is not None and source in producer.operands):
+        return None
+    return window if all(_spares_rest(reader, root, window) for reader in consumer.reads[source]) else None
+
+
+def _spares_rest(reader: Op, update: Op, window: Shape) -> bool:
+    if reader is update or is_elementwise(reader.instruction) or reader.opcode == "bitcast":
+        return True
+    return reader.opcode == "dynamic-slice" and reader.instruction.shape.dims == window.dims

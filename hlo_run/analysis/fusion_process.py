@@ -1,0 +1,85 @@
+"""A record of what a fusion pass tried, in order, and its text: XLA's `FusionProcessDumpProto`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hlo_run.hlo.escape import escape
+from hlo_run.target import TargetSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """`producer` was fused into `consumer`; the result is called `fusion` while the pass runs."""
+
+    fusion: str
+    producer: str
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """`producer` cannot be fused into all its users, and why."""
+
+    producer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What fusing `producer` into all its users would change, in microseconds."""
+
+    producer: str
+    consumers: tuple[str, ...]
+    fused: float
+    unfused: float
+
+
+FusionStep: TypeAlias = Fused | Refused | Weighed
+
+
+def process_text(steps: Sequence[FusionStep], target: TargetSpec, before: str) -> str:
+    """Return the record as a text proto; `before` is the module as HLO text."""
+    lines: list[str] = []
+    for step in steps:
+        lines += ["fusion_steps {", *(f"  {line}" for line in _step_lines(step)), "}"]
+    major, minor = target.compute_capability
+    lines += [
+        "gpu_device_info {",
+        f"  threads_per_block_limit: {target.threads_per_block_limit}",
+        f"  threads_per_warp: {target.threads_per_warp}",
+        f"  shared_memory_per_block: {target.shared_memory_per_block_bytes}",
+        f"  threads_per_core_limit: {target.threads_per_core_limit}",
+        f"  core_count: {target.core_count}",
+        f"  fpus_per_core: {target.fpus_per_core}",
+        f"  memory_bandwidth: {target.memory_bandwidth}",
+        f"  l2_cache_size: {target.l2_cache_size_bytes}",
+        f"  clock_rate_ghz: {target.clock_rate_ghz:g}",
+        "  cuda_compute_capability {",
+        f"    major: {major}",
+        *([f"    minor: {minor}"] if minor else []),
+        "  }",
+        "}",
+        f'hlo_module_before_fusion: "{escape(before)}"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _step_lines(step: FusionStep) -> list[str]:
+    match step:
+        case Fused():
+            return [
+                "fusion {",
+                f'  fusion_name: "{step.fusion}"',
+                f'  producer_name: "{step.producer}"',
+                f'  consumer_name: "{step.consumer}"',
+                "}",
+            ]
+        case Refused():
+            return ["producer_ineligible {", f'  producer_name: "{step.producer}"', f'  reason: "{escape(step.reason)}"', "}"]
+        case Weighed():
+            consumers = [f'  consumer_names: "{name}"' for name in step.consumers]
+            times = [f"  us_fused: {step.fused:.6g}", f"  us_unfused: {step.unfused:.6g}"]
+            return ["update_priority {", f'  producer_name: "{step.producer}"', *consumers, *times, "}"]

@@ -1,0 +1,105 @@
+"""Would a fusion read elements of an operand that it changes in place before or after they are changed?
+
+    d = f32[8] dynamic-update-slice(p, update(reverse(p)), i)      no: other threads write what reverse reads
+    d = f32[8] dynamic-update-slice(p, abs(dynamic-slice(p, i)), i)    yes: each thread reads what it writes itself
+
+XLA's `InstructionFusion::ShouldFuseInPlaceOp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hlo_run.analysis.decision import YES, Decision, no
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.fusion_graph import Node, Op, Operand
+
+_HANDS_ON = frozenset(("bitcast", "constant", "tuple"))
+
+_READ_TWICE = (
+    "The consumer is an in-place operation that has an additional operand that has the same value as the in-place buffer"
+)
+
+
+def in_place_operands(node: Node) -> list[Node]:
+    """Return the operands that a node changes in place."""
+    found: list[Node] = []
+    for root in node.result_ops:
+        update = _behind_bitcasts(root)
+        if isinstance(update, Node):
+            continue
+        if update.opcode == "dynamic-update-slice":
+            sources: Sequence[Operand] = update.operands[:1]
+        elif update.opcode == "scatter":
+            sources = update.operands[: len(update.operands) // 2]
+        else:
+            continue
+        found += [source for source in map(_behind_bitcasts, sources) if isinstance(source, Node)]
+    return found
+
+
+def may_update_in_place(producer: Node, consumer: Node) -> Decision:
+    """Return whether `producer` may be fused into `consumer` as far as in-place changes go."""
+    for changed in in_place_operands(consumer):
+        if consumer.operands.count(changed) > 1:
+            return no(_READ_TWICE)
+        if changed in producer.operands and not all(_is_elementwise(op) for op in producer.ops):
+            decision = _judge_slices(producer, consumer)
+            if not decision:
+                return decision
+    return YES
+
+
+def _judge_slices(producer: Node, consumer: Node) -> Decision:
+    """Allow a producer that reads just the slice which the consumer changes."""
+    updates = [op for op in consumer.ops if op.opcode == "dynamic-update-slice"]
+    others = [op for op in producer.ops if not _is_elementwise(op) and op.opcode not in _HANDS_ON]
+    if len(updates) != 1 or len(others) != 1:
+        return no("Consumer is not a dus or the producer fusion has multiple non-elementwise ops, bailing.")
+    (update,), (reader,) = updates, others
+    if reader.instruction.shape != update.instruction.operands[1].shape:
+        return no("Consumer is not a dus or the producer fusion has multiple non-elementwise ops, bailing.")
+    rank = update.instruction.shape.rank
+    starts = [_start(operand) for operand in update.operands[2 : 2 + rank]]
+    if reader.opcode == "slice":
+        expected = [start for start, _, _ in reader.instruction.attrs["slice"]]
+        if starts != expected or any(stride != 1 for _, _, stride in reader.instruction.attrs["slice"]):
+            return no("DUS and slice index mismatch")
+    elif reader.opcode == "dynamic-slice":
+        if starts != [_start(operand) for operand in reader.operands[1 : 1 + rank]]:
+            return no("DUS and DS index mismatch")
+    else:
+        return no("unrecognized inplace update non-elementwise output pair")
+    if consumer.is_fusion and any(_reads_elsewhere(op, update) for op in consumer.reads[producer]):
+        return no("Fusing slice into DUS will also fuse another non-elementwise op with shared operand as DUS.")
+    return YES
+
+
+def _start(operand: Operand) -> Any:
+    """Return what tells start indices apart: the number of a constant, or what computes it."""
+    if operand.instruction.opcode == "constant" and operand.instruction.shape.is_array:
+        return int(operand.instruction.attrs["literal"].flat[0])
+    return operand
+
+
+def _reads_elsewhere(op: Op, update: Op) -> bool:
+    """True if an op but the update uses `op`, or what is made of it, at other indices."""
+    queue, seen = [op], {op}
+    for each in queue:
+        if each is not update and not _is_elementwise(each):
+            return True
+        fresh = [user for user in each.users if user not in seen]
+        seen.update(fresh)
+        queue += fresh
+    return False
+
+
+def _is_elementwise(op: Op) -> bool:
+    return op.opcode == "constant" or is_elementwise(op.instruction)
+
+
+def _behind_bitcasts(operand: Operand) -> Operand:
+    while isinstance(operand, Op) and operand.opcode == "bitcast":
+        operand = operand.operands[0]
+    return operand

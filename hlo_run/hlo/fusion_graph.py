@@ -1,0 +1,239 @@
+"""A computation while instructions are fused: what fuses is only noted, and written into the module once, at the end.
+
+    e = f32[8] exponential(p)                     fused { q = parameter(0)  e = exponential(q)  ROOT n = negate(e) }
+    ROOT n = f32[8] negate(e)             =>      ROOT fusion = f32[8] fusion(p), kind=kLoop, calls=fused
+
+A node is an instruction of the computation or a fusion; the ops of a node are what it computes, each op a copy of its
+own of an instruction. So a fusion costs as many steps as its producer has ops, however large the computation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shape import Shape
+
+
+class Op:
+    """A copy of `instruction` in a node. An operand is another op of the node, or a node outside; users are ops of the node."""
+
+    __slots__ = ("instruction", "operands", "users")
+
+    def __init__(self, instruction: HloInstruction) -> None:
+        self.instruction = instruction
+        self.operands: list[Operand] = []
+        self.users: list[Op] = []
+
+    @property
+    def opcode(self) -> str:
+        return self.instruction.opcode
+
+
+class Node:
+    """An instruction outside of fusions, or a fusion.
+
+    `instruction` is what stands in the module, or did before something was fused into it; its shape is the node's. `name` is
+    the instruction's, or that of the fusion.
+    `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
+    `ops[0]` is the root. `reads` has the ops that use an operand. `number` is higher for what came later.
+    """
+
+    __slots__ = ("instruction", "is_changed", "is_fusion", "kind", "name", "number", "operands", "ops", "reads", "users")
+
+    def __init__(self, instruction: HloInstruction, number: int) -> None:
+        self.instruction = instruction
+        self.number = number
+        self.name = instruction.name
+        self.is_fusion = instruction.opcode == "fusion"
+        self.is_changed = False
+        self.kind = str(instruction.attrs["kind"]) if self.is_fusion else ""
+        self.operands: list[Node] = []
+        self.users: dict[Node, None] = {}
+        self.ops: list[Op] = []
+        self.reads: dict[Node, list[Op]] = {}
+
+    @property
+    def root(self) -> Op:
+        return self.ops[0]
+
+    @property
+    def opcode(self) -> str:
+        return "fusion" if self.is_fusion else self.instruction.opcode
+
+    @property
+    def shape(self) -> Shape:
+        return self.instruction.shape
+
+    @property
+    def is_multi_output(self) -> bool:
+        return self.is_fusion and self.ops[0].opcode == "tuple"
+
+    @property
+    def result_ops(self) -> list[Op]:
+        """The ops whose values the node returns: the operands of a root tuple, else the root."""
+        root = self.ops[0]
+        return [o for o in root.operands if isinstance(o, Op)] if self.is_multi_output else [root]
+
+    def __repr__(self) -> str:
+        return f"Node({self.name})"
+
+
+Operand: TypeAlias = Op | Node
+
+
+class FusionGraph:
+    """The nodes of a computation."""
+
+    def __init__(self, computation: HloComputation) -> None:
+        assert computation.module is not None, "a computation that is fused is in a module"
+        self._module = computation.module
+        self.computation = computation
+        self._gone: list[HloInstruction] = []
+        self._count = 0
+        self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
+        for instruction, node in self.nodes.items():
+            node.operands = [self.nodes[operand] for operand in instruction.operands]
+            for operand in node.operands:
+                operand.users[node] = None
+            node.ops = _ops_of(node)
+            for op in node.ops:
+                for operand in dict.fromkeys(op.operands):
+                    if isinstance(operand, Node):
+                        node.reads.setdefault(operand, []).append(op)
+        self._alive = dict.fromkeys(self.nodes.values())
+        self.root = self.nodes[computation.root]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(list(self._alive))
+
+    def new_number(self) -> int:
+        self._count += 1
+        return self._count
+
+    def post_order(self) -> list[Node]:
+        """Return the nodes that are there, operands before users."""
+        done: set[Node] = set()
+        order: list[Node] = []
+        for start in self._alive:
+            stack = [start]
+            while stack:
+                top = stack[-1]
+                waiting = [operand for operand in top.operands if operand not in done] if top not in done else []
+                if waiting:
+                    stack.extend(reversed(waiting))
+                    continue
+                stack.pop()
+                if top not in done:
+                    done.add(top)
+                    order.append(top)
+        return order
+
+    def fuse(self, producer: Node, consumer: Node, kind: str) -> None:
+        """Let `consumer` compute what it needs of `producer` itself; it becomes a fusion of `kind` if it is none."""
+        if not consumer.is_fusion:
+            consumer.is_fusion = True
+            consumer.name = self._module.unique_instruction_name("fusion")
+            consumer.number = self.new_number()
+            consumer.operands = list(dict.fromkeys(consumer.operands))
+        consumer.is_changed, consumer.kind = True, kind
+        copies = copy_ops(producer, consumer)
+        root = copies[producer.root]
+        for reader in consumer.reads.pop(producer):
+            reader.operands = [root if operand is producer else operand for operand in reader.operands]
+            root.users.append(reader)
+        consumer.operands.remove(producer)
+        del producer.users[consumer]
+        self._add_operands(consumer, producer.operands)
+
+    def _add_operands(self, node: Node, operands: Sequence[Node]) -> None:
+        present = set(node.operands)
+        for operand in operands:
+            if operand not in present:
+                present.add(operand)
+                node.operands.append(operand)
+                operand.users[node] = None
+
+    def remove(self, node: Node) -> None:
+        """Remove a node that nothing uses."""
+        assert not node.users, f"{node.name} is still used"
+        for operand in dict.fromkeys(node.operands):
+            del operand.users[node]
+        del self._alive[node]
+        self._gone.append(node.instruction)
+
+    def write(self) -> None:
+        """Write all fusions into the module."""
+        pairs: dict[HloInstruction, HloInstruction] = {}
+        for node in self.post_order():
+            operands = [operand.instruction for operand in node.operands]
+            old = node.instruction
+            if node.is_changed:
+                node.instruction = _make_fusion(self._module, node, operands)
+                pairs[old] = node.instruction
+            elif operands != list(old.operands):
+                old.operands = operands
+        if not pairs and not self._gone:
+            return
+        for instruction in (*self._gone, *pairs):
+            instruction.operands = ()
+        self.computation.root = self.root.instruction
+        self.computation.substitute(pairs)
+        self.computation.remove_all(set(self._gone))
+
+
+def copy_ops(source: Node, target: Node) -> dict[Op, Op]:
+    """Add copies of the ops of one node to another, which reads the same operands then; return the copies."""
+    copies = {op: Op(op.instruction) for op in source.ops}
+    for op, copy in copies.items():
+        copy.operands = [copies[operand] if isinstance(operand, Op) else operand for operand in op.operands]
+        for operand in dict.fromkeys(copy.operands):
+            if isinstance(operand, Op):
+                operand.users.append(copy)
+            else:
+                target.reads.setdefault(operand, []).append(copy)
+    target.ops += copies.values()
+    return copies
+
+
+def _ops_of(node: Node) -> list[Op]:
+    """Return the ops of a node as it stands in the module, users first."""
+    if not node.is_fusion:
+        op = Op(node.instruction)
+        op.operands = list(node.operands)
+        return [op]
+    body = node.instruction.fused_computation
+    made: dict[HloInstruction, Operand] = {}
+    ops: list[Op] = []
+    for instruction in body.post_order():
+        if instruction.opcode == "parameter":
+            made[instruction] = node.operands[instruction.attrs["parameter_number"]]
+            continue
+        op = Op(instruction)
+        op.operands = [made[operand] for operand in instruction.operands]
+        for operand in dict.fromkeys(op.operands):
+            if isinstance(operand, Op):
+                operand.users.append(op)
+        made[instruction] = op
+        ops.append(op)
+    return ops[::-1]
+
+
+def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:
+    """Return the instruction of a fusion, in no computation yet."""
+    old = node.instruction
+    body = HloComputation("fused_computation", old.where)
+    made: dict[Operand, HloInstruction] = {}
+    for number, operand in enumerate(node.operands):
+        parameter = HloInstruction(f"param_{number}", "parameter", operand.instruction.shape, attrs={"parameter_number": number})
+        made[operand] = body.add(parameter)
+    for op in reversed(node.ops):
+        source = op.instruction
+        copy = HloInstruction(source.name, source.opcode, source.shape, (), dict(source.attrs), dict(source.called), source.where)
+        copy.operands = [made[operand] for operand in op.operands]
+        made[op] = body.add(copy, is_root=op is node.root)
+    module.add_computation(body)
+    attributes = {"metadata": old.attrs["metadata"]} if "metadata" in old.attrs else {}
+    attributes["kind"] = node.kind
+    return HloInstruction(node.name, "fusion", old.shape, operands, attributes, {"calls": (body,)}, old.where)
