@@ -144,7 +144,7 @@ class HostBackend:
         wanted = code is not None and self._engine != "emulator" and not self._checks - ALWAYS_ON
         self._has_code = code is not None and wanted and (code.processor, code.features) == llvm.host_processor()
         if code is not None and self._has_code:
-            self._jit.offer({item.key: item.data for item in code.objects})
+            llvm.offer({item.key: item.data for item in code.objects})
 
     def report(self) -> str:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
