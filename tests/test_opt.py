@@ -87,7 +87,7 @@ def test_a_module_that_is_scheduled_stays_as_it_is(tmp_path: Path, capsys: pytes
 def test_the_transforms_platform_prints_what_was_read(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = _output(capsys, "--split-input-file", file)
     options = dump_options(Options())
-    assert text == "".join(module_to_string(hlo_run.parse(module), options) for module in (ONE, TWO))
+    assert text == "".join(module_to_string(hlo_run.parse(module), options).rstrip() + "\n" for module in (ONE, TWO))
 
 
 @pytest.mark.parametrize(
