@@ -260,7 +260,7 @@ class FileRun:
         with self._watch.compiling(options, module, self._target(backend), stage) as (ctx, working):
             executable = compile_module(ctx, working)
             if options.output:
-                write_executable(options.output, executable, module, working)
+                write_executable(options.output, executable, module, working, options.output_machine_code)
                 self._console.err(f"{options.output}: {module.name} for {executable.target}")
             return executable
 
@@ -281,6 +281,8 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which says what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
+    if options.output_machine_code and not options.output:
+        raise UsageError("--output_machine_code needs --output=FILE.hlox, where the code goes")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file takes the output of one input file")
 

@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("pipeline", "backends", "formats", "results"),
     ("execution", "isolation", "executables"),
     ("compilation",),
-    ("driver", "api"),
+    ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
     ("cli",),
 )

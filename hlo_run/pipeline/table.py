@@ -284,7 +284,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 )
 
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
-BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
+HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", lambda c: SimplifyArith()),

@@ -53,6 +53,12 @@ class Prepared:
         finally:
             machine.release_results()
 
+    def bind(self, arguments: Sequence[Literal]) -> None:
+        """Do all that comes before the first run with such arguments, and not the run."""
+        self.machine.start(None, 0)
+        self._bind(self.machine.place(arguments))
+        self.machine.release_results()
+
     def _bind(self, moved: set[int]) -> None:
         """Tell the steps, or their recording, where the memory is; at the first run, compile and record."""
         machine = self.machine

@@ -14,6 +14,7 @@ from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.driver import write_module
 from hlo_run.backends.host.jit.plan import FIRST_REGION, LaunchShape, Plan, RegionSpec
+from hlo_run.backends.host.jit.player import player_code
 from hlo_run.backends.host.jit.workers import Execution, Team
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
@@ -128,6 +129,10 @@ class JitEngine:
                 requests[key] = self._request(graph, launch, workers, deadline)
         self._compile(list(requests.values()))
 
+    def objects(self) -> dict[str, bytes]:
+        """Return the object code of all that was compiled, by digest, and of what plays it."""
+        return {code.key: code.data for code in (*self._code.values(), player_code())}
+
     def _key(self, launch: Launch, workers: int, deadline: float | None) -> _Key:
         kernel = launch.kernel
         key = (kernel.ptx, kernel.name, kernel.grid, kernel.block, kernel.shared_bytes, workers > 1, deadline is None)
@@ -145,7 +150,7 @@ class JitEngine:
         begin = time.perf_counter()
         digests = [llvm.digest_of(request.text) for request in requests]
         texts = {digest: request.text for digest, request in zip(digests, requests, strict=True) if digest not in self._code}
-        self._code |= {digest: llvm.Loaded(data) for digest, data in llvm.cached_objects(texts).items()}
+        self._code |= {digest: llvm.Loaded(digest, data) for digest, data in llvm.cached_objects(texts).items()}
         for digest, request in zip(digests, requests, strict=True):
             self._compiled[request.key] = _Compiled(self._code[digest], request.plan)
         self.compile_seconds += time.perf_counter() - begin
