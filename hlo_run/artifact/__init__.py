@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.artifact.access import Accesses, accesses, tree_slices, used_allocations
+from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
 from hlo_run.artifact.executable import Executable, Kernel
@@ -84,6 +84,7 @@ __all__ = [
     "WindowSpec",
     "accesses",
     "nested_sequences",
+    "tree_leaves",
     "tree_slices",
     "used_allocations",
 ]

@@ -108,13 +108,18 @@ def _slices(trees: Iterable[ArrayTree | None]) -> tuple[BufferSlice, ...]:
     return tuple(piece for tree in trees if tree is not None for piece in tree_slices(tree))
 
 
-def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
-    """Yield the slices of a value, depth first."""
+def tree_leaves(tree: ArrayTree) -> Iterator[ArraySpec]:
+    """Yield the arrays of a value, depth first."""
     if isinstance(tree, ArraySpec):
-        yield tree.slice
+        yield tree
         return
     for part in tree:
-        yield from tree_slices(part)
+        yield from tree_leaves(part)
+
+
+def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
+    """Yield the slices of a value, depth first."""
+    return (leaf.slice for leaf in tree_leaves(tree))
 
 
 def used_allocations(executable: Executable) -> frozenset[int]:

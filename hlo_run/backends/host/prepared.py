@@ -12,6 +12,7 @@ from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import result_literal
+from hlo_run.hlo.feeds import Feed
 
 
 class Prepared:
@@ -35,10 +36,10 @@ class Prepared:
                 self._touching.setdefault(number, []).append(step)
         self._is_bound = False
 
-    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int) -> Literal:
+    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Literal:
         """Run with one literal per entry parameter and return the result."""
         machine = self.machine
-        machine.start(deadline, seed)
+        machine.start(deadline, seed, feed)
         try:
             self._bind(machine.place(arguments))
             run_steps(machine, self._steps)

@@ -53,7 +53,8 @@ def _inline(module: HloModule, computation: HloComputation, fusion: HloInstructi
     root = made[body.root]
     for user in list(fusion.users):
         if root.opcode == "tuple" and user.opcode == "get-tuple-element":
-            module.replace(user, root.operands[user.attrs["index"]])
+            index: int = user.attrs["index"]
+            module.replace(user, root.operands[index])
             computation.remove(user)
     module.replace(fusion, root)
     computation.remove(fusion)
