@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 import hlo_run
 from hlo_run import target as targets
 from hlo_run.backends.memory import check_memory
@@ -39,7 +37,7 @@ def evaluate(module: HloModule, *arguments: ArgumentLike, infeed: Sequence[Argum
     Arrays must have the parameters' types and dimensions, numbers are converted. `infeed` are the arrays that infeeds take, in
     order, tuples as their leaves. Raises UsageError where they do not fit, Unsupported for an instruction beyond the reference.
     """
-    return evaluate_reference(module, fit_arguments(module, arguments), feeds=given_feeds(map(np.asarray, infeed)))
+    return evaluate_reference(module, fit_arguments(module, arguments), feeds=given_feeds(infeed))
 
 
 def run(
@@ -52,7 +50,7 @@ def run(
     is. Raises errors of the HloRunError family.
     """
     name = choose_platform(platform)
-    feeds = given_feeds(map(np.asarray, infeed))
+    feeds = given_feeds(infeed)
     values = fit_arguments(module, arguments)
     if name == INTERPRETER:
         return evaluate_reference(module, values, feeds=feeds)

@@ -13,6 +13,7 @@ from hlo_run.artifact.library_thunks import (
     ConvolutionThunk,
     FftThunk,
     GemmThunk,
+    ResizeThunk,
     SelectKThunk,
     TriangularSolveThunk,
 )
@@ -90,6 +91,10 @@ def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTre
             return (thunk.source,), (thunk.result,)
         case TriangularSolveThunk():
             return (thunk.matrix, thunk.right), (thunk.result,)
+        case ResizeThunk():
+            sizes, none = thunk.sizes, ()
+            read, written = (none, sizes) if thunk.is_padding else (sizes, none)
+            return (thunk.source, *read), (thunk.result, *written)
         case SelectKThunk():
             return (thunk.source,), (thunk.values, thunk.indices)
         case SortThunk() | CollectiveThunk():

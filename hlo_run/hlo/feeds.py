@@ -20,9 +20,9 @@ Feed: TypeAlias = Callable[[str, tuple[int, ...]], NDArray[Any]]
 Feeds: TypeAlias = Callable[[int], Feed]
 
 
-def given_feeds(arrays: Iterable[NDArray[Any]], source: str = "the caller") -> Feeds:
+def given_feeds(arrays: Iterable[Any], source: str = "the caller") -> Feeds:
     """Return feeds that give every device these arrays, in order; the leaves of a tuple follow each other."""
-    kept = tuple(arrays)
+    kept = tuple(map(np.asarray, arrays))
 
     def feed(_device: int) -> Feed:
         return _Given(kept, source)
