@@ -42,6 +42,7 @@ from hlo_run.ops.verify import verify
 KNOWN = {
     "a layout that names no dimension or one twice": re.compile(r"the minor to major order"),
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),
+    "a number of a layout that takes 64 bits": re.compile(r"a number of the layout's .* does not fit into 64 bits"),
     "what is beyond every machine": re.compile(
         r"more than any device can hold|is too large to fill|are more than there are|no memory for the constant"
     ),

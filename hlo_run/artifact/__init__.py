@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
-from hlo_run.artifact.executable import Executable, Kernel
+from hlo_run.artifact.executable import Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
     ConvolutionNumbers,
@@ -68,7 +68,9 @@ __all__ = [
     "KernelArgument",
     "KernelThunk",
     "LibraryThunk",
+    "MachineCode",
     "MemsetThunk",
+    "ObjectCode",
     "OutfeedThunk",
     "RecvThunk",
     "ResizeThunk",

@@ -20,6 +20,7 @@ from hlo_run.pipeline.emitters.in_place_dynamic_update_slice import InPlaceUpdat
 from hlo_run.pipeline.emitters.input_slices import InputSlicesEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
+from hlo_run.pipeline.emitters.rows import RowsEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
@@ -285,7 +286,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 )
 
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
-BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
+HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", lambda c: SimplifyArith()),
@@ -330,6 +331,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 
 # Tried in order; the last one takes every fusion.
 EMITTERS = (
+    RowsEmitter,
     ReductionEmitter,
     TransposeEmitter,
     InputSlicesEmitter,

@@ -6,13 +6,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
 from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.jit.engine import ReadyLaunch
+from hlo_run.backends.host.jit.workers import JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import numbered_variables
@@ -41,6 +43,14 @@ class Launcher(Protocol):
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
         """Run one launch."""
+        ...
+
+    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
+        """Return what runs a launch in native code, with no deadline; None if something else must."""
+        ...
+
+    def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
+        """Raise the DeviceError of a fault in native code."""
         ...
 
 

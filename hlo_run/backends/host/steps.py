@@ -66,6 +66,11 @@ class KernelStep(Leaf):
         self._machine = machine
         self._launch: Launch | None = None
 
+    @property
+    def keeps_state(self) -> bool:
+        """True if the kernel's module has variables that it writes: every run begins with new ones."""
+        return any(region.writable for region in self._machine.load(self.thunk.kernel).variables.values())
+
     def bind(self) -> None:
         machine = self._machine
         loaded = machine.load(self.thunk.kernel)
@@ -113,11 +118,17 @@ class CopyStep(Leaf):
 
 
 class FillStep(Leaf):
-    """Write some bytes that are known when the step runs."""
+    """Write some bytes that are known when the step runs; or ever since, if they repeat the 32-bit number `constant`."""
 
     def __init__(
-        self, machine: Machine, thunk: MemsetThunk | RngStateThunk | RngSeedThunk, place: BufferSlice, data: Callable[[], Bytes]
+        self,
+        machine: Machine,
+        thunk: MemsetThunk | RngStateThunk | RngSeedThunk,
+        place: BufferSlice,
+        data: Callable[[], Bytes],
+        constant: int | None = None,
     ) -> None:
+        self.constant = constant
         self.thunk = thunk
         self.slices = (place,)
         self._machine = machine
