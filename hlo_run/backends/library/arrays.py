@@ -14,15 +14,29 @@ from hlo_run.backends.literals import Bytes, from_bytes, to_bytes
 from hlo_run.hlo.dtype import DTYPES
 
 Array: TypeAlias = "NDArray[Any]"
+Bind: TypeAlias = "Callable[[Sequence[Array], Sequence[Array]], Callable[[], object]]"
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """What to read, what to write, and the function from the first arrays to the second, which it fills."""
+    """What to read, what to write, and the function from the first arrays to the second, which it fills.
+
+    `bind`, where there is one, prepares that for arrays that stay where they are: what it returns computes, again and again.
+    """
 
     inputs: tuple[ArraySpec, ...]
     outputs: tuple[ArraySpec, ...]
     compute: Callable[[Sequence[Array], Sequence[Array]], None]
+    bind: Bind | None = None
+
+    @staticmethod
+    def prepared(inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...], bind: Bind) -> LibraryCall:
+        """Return a call that is always prepared."""
+
+        def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
+            bind(arrays, results)()
+
+        return LibraryCall(inputs, outputs, compute, bind)
 
 
 def is_viewable(spec: ArraySpec) -> bool:
