@@ -132,7 +132,12 @@ class FileRun:
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description
-            runner = Runner(platform, interpreter.description, lambda values, seed: interpreter.run_module(module, values, seed))
+            runner = Runner(
+                platform,
+                interpreter.description,
+                lambda values, seed, feeds: interpreter.run_module(module, values, seed, feeds=feeds),
+                lambda: interpreter.outfeed,
+            )
             execution.run(runner, reference)
             return
         # Passes ask the header, not the flags, for how many devices they compile.
@@ -154,7 +159,12 @@ class FileRun:
         try:
             grid = arguments.grid
             description = backend.description + (f", {grid}" if grid.size > 1 else "")
-            runner = Runner(platform, description, lambda values, seed: run_on_grid(backend, executable, values, grid, seed))
+            runner = Runner(
+                platform,
+                description,
+                lambda values, seed, feeds: run_on_grid(backend, executable, values, grid, seed, feeds),
+                lambda: backend.outfeed,
+            )
             execution.run(runner, reference)
         finally:
             self._result.launches = backend.launch_records()

@@ -44,6 +44,9 @@ class Options:
     seed: int = _flag(1, "Seed of the random arguments.", "N")
     different_random_seeds: bool = _flag(False, "The module's own seed is the iteration's number instead of 42.")
     inputs: str = _flag("", "Arguments: FILE.npz with arg0, arg1, .., or A.npy,B.npy,..; tuples as their leaves.", "FILES")
+    infeed: str = _flag(
+        "", "What infeeds take: infeed0, infeed1, .. of a file, in order, tuples as their leaves; else random.", "FILE.npz"
+    )
     save_inputs: str = _flag("", "Write the arguments, for --inputs.", "FILE.npz")
     save_outputs: str = _flag("", "Write the result (out0, ..), and what was expected where it differs.", "FILE.npz")
     expected_output: str = _flag("", "Compare with a result saved by --save_outputs, not with the reference.", "FILE.npz")
