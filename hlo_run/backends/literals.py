@@ -66,6 +66,22 @@ def _layout(dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> _Layout:
     return _Layout(math.prod(dims), physical, None if is_straight else order, None if is_straight else inverse)
 
 
+def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Bytes:
+    """Return the bytes of an array that is no larger than `bounds`: its elements, and behind the room for all its sizes."""
+    data, room = to_bytes(array, dtype, minor_to_major), size_bytes(dtype, bounds)
+    buffer = np.zeros(room + 4 * len(bounds), np.uint8)
+    buffer[: data.size] = data
+    buffer[room:] = np.array(array.shape, np.int32).view(np.uint8)
+    return buffer
+
+
+def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
+    """Return the array that such bytes hold."""
+    room = size_bytes(dtype, bounds)
+    sizes = data[room : room + 4 * len(bounds)].copy().view(np.int32)
+    return from_bytes(data, dtype, tuple(map(int, sizes)), minor_to_major)
+
+
 def _typed(data: Bytes, record: DType) -> NDArray[Any]:
     if record.kind == "pred":
         return data != 0

@@ -26,6 +26,7 @@ from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
+from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 _ALIGNMENT_BYTES = 256
 _COPIED_BYTES = 1 << 20
@@ -110,7 +111,7 @@ class Machine:
         self.statistics: list[KernelStatistics] = []
         self.deadline: float | None = None
         self.seed = 0
-        self.infeed: deque[Literal] = deque()
+        self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
         self.messages: dict[int, deque[list[Bytes]]] = {}
         self.counters: dict[str, int] = {}
@@ -209,9 +210,9 @@ class Machine:
         for number in self._handed_out:
             self.memory[number] = np.empty(0, np.uint8)
 
-    def start(self, deadline: float | None, seed: int) -> None:
+    def start(self, deadline: float | None, seed: int, feed: Feed) -> None:
         """Begin a run."""
-        self.deadline, self.seed = deadline, seed
+        self.deadline, self.seed, self.feed = deadline, seed, feed
         if self.profile is not None:
             self.profile.begin_run()
         self.statistics = []

@@ -14,6 +14,7 @@ from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import result_literal
+from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 
 class Prepared:
@@ -38,10 +39,10 @@ class Prepared:
         self._recording: Recording | None = None
         self._may_record = not checks and profile is None
 
-    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int) -> Literal:
+    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Literal:
         """Run with one literal per entry parameter and return the result."""
         machine = self.machine
-        machine.start(deadline, seed)
+        machine.start(deadline, seed, feed)
         try:
             self._bind(machine.place(arguments))
             if self._recording is None:
@@ -55,7 +56,7 @@ class Prepared:
 
     def bind(self, arguments: Sequence[Literal]) -> None:
         """Do all that comes before the first run with such arguments, and not the run."""
-        self.machine.start(None, 0)
+        self.machine.start(None, 0, NO_FEEDS(0))
         self._bind(self.machine.place(arguments))
         self.machine.release_results()
 

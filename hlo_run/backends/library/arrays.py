@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.artifact import ArraySpec, ArrayTree
+from hlo_run.artifact import ArraySpec
 from hlo_run.backends.literals import Bytes, from_bytes, to_bytes
 from hlo_run.hlo.dtype import DTYPES
 
@@ -79,12 +79,3 @@ def store(spec: ArraySpec, data: Bytes, array: Array) -> None:
 def empty(spec: ArraySpec) -> Array:
     """Return an array for a result that cannot be written in place."""
     return np.empty(spec.dims, DTYPES[spec.dtype].numpy)
-
-
-def tree_leaves(tree: ArrayTree) -> Iterator[ArraySpec]:
-    """Yield the arrays of a tree, depth first."""
-    if isinstance(tree, ArraySpec):
-        yield tree
-        return
-    for part in tree:
-        yield from tree_leaves(part)
