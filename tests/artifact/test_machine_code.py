@@ -85,6 +85,11 @@ def code(program: Executable) -> MachineCode:
     return HostBackend().machine_code(program)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvm, "OFFERED", {})
+
+
 def run_and_look(tmp_path: Path, *arguments: str) -> str:
     """Run hlo-run in a process of its own that finds the driver above; returns the exit code and which packages it imported."""
     folder = tmp_path / "packages" / "pycuda"
@@ -105,12 +110,15 @@ def test_it_is_saved_with_the_executable(program: Executable, code: MachineCode)
     assert save(whole) == save(replace(program, machine_code=HostBackend().machine_code(program)))
 
 
-def test_host_runs_it_and_compiles_nothing(program: Executable, code: MachineCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(texts: Any) -> Any:
+def test_host_runs_it_and_compiles_nothing(
+    program: Executable, code: MachineCode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(texts: list[str]) -> list[bytes]:
         assert not texts, "all code is there"
-        return {}
+        return []
 
-    monkeypatch.setattr(llvm, "cached_objects", refuse)
+    monkeypatch.setattr(llvm, "compile_objects", refuse)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     result = HostBackend().run(replace(program, machine_code=code), [X])
     np.testing.assert_array_equal(result, (X + X).T)
 

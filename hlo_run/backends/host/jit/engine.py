@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,10 +14,11 @@ from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.driver import write_module
 from hlo_run.backends.host.jit.plan import FIRST_REGION, LaunchShape, Plan, RegionSpec
+from hlo_run.backends.host.jit.player import player_code
 from hlo_run.backends.host.jit.workers import Execution, Team
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
-from hlo_run.errors import Unsupported, UsageError
+from hlo_run.errors import Unsupported
 
 _Key: TypeAlias = "tuple[object, ...]"
 
@@ -97,7 +98,6 @@ class JitEngine:
         self._traits: dict[tuple[str, str], _Traits] = {}
         self._compiled: dict[_Key, _Compiled] = {}
         self._code: dict[str, llvm.Loaded] = {}
-        self._offered: dict[str, bytes] = {}
         self.compile_seconds = 0.0
 
     def run(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> None:
@@ -129,15 +129,9 @@ class JitEngine:
                 requests[key] = self._request(graph, launch, workers, deadline)
         self._compile(list(requests.values()))
 
-    def offer(self, objects: Mapping[str, bytes]) -> None:
-        """Let these be used instead of compiling what has their digests; raises UsageError for what is no object code."""
-        if not all(llvm.is_object_code(data) for data in objects.values()):
-            raise UsageError("the executable's machine code is not this processor's", hint="compile the module again")
-        self._offered |= objects
-
     def objects(self) -> dict[str, bytes]:
-        """Return the object code of all that was compiled, by digest."""
-        return {digest: code.data for digest, code in self._code.items()}
+        """Return the object code of all that was compiled, by digest, and of what plays it."""
+        return {code.key: code.data for code in (*self._code.values(), player_code())}
 
     def _key(self, launch: Launch, workers: int, deadline: float | None) -> _Key:
         kernel = launch.kernel
@@ -156,9 +150,7 @@ class JitEngine:
         begin = time.perf_counter()
         digests = [llvm.digest_of(request.text) for request in requests]
         texts = {digest: request.text for digest, request in zip(digests, requests, strict=True) if digest not in self._code}
-        objects = {digest: self._offered[digest] for digest in texts if digest in self._offered}
-        objects |= llvm.cached_objects({digest: text for digest, text in texts.items() if digest not in objects})
-        self._code |= {digest: llvm.Loaded(data) for digest, data in objects.items()}
+        self._code |= {digest: llvm.Loaded(digest, data) for digest, data in llvm.cached_objects(texts).items()}
         for digest, request in zip(digests, requests, strict=True):
             self._compiled[request.key] = _Compiled(self._code[digest], request.plan)
         self.compile_seconds += time.perf_counter() - begin

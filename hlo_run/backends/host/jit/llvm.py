@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hlo_run.errors import InternalError
+from hlo_run.errors import InternalError, UsageError
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 
 OPTIMIZATION_LEVEL = 2
@@ -27,6 +27,9 @@ _WORTH_PROCESSES = 4
 
 # The numbers of processors in ELF files.
 _ELF_MACHINES = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
+
+OFFERED: dict[str, bytes] = {}
+"""Object code that somebody brought, by the digest of its text; taken before the cache is asked."""
 
 _lock = threading.Lock()
 Run = Callable[[int, int, int], None]
@@ -114,10 +117,11 @@ def digest_of(text: str) -> str:
 
 
 def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the object code of modules by their digests, from the user's cache as far as it is there."""
+    """Return the object code of modules by their digests, from what was offered or the user's cache as far as it is there."""
     directory = _cache_directory()
-    files = {digest: directory / f"{digest[:40]}.o" for digest in texts} if directory else {}
-    found = {digest: data for digest, file in files.items() if (data := _read(file, digest)) is not None}
+    found = {digest: OFFERED[digest] for digest in texts if digest in OFFERED}
+    files = {digest: directory / f"{digest[:40]}.o" for digest in texts if digest not in found} if directory else {}
+    found |= {digest: data for digest, file in files.items() if (data := _read(file, digest)) is not None}
     missing = [digest for digest in texts if digest not in found]
     for digest, data in zip(missing, compile_objects([texts[digest] for digest in missing]), strict=True):
         found[digest] = data
@@ -176,7 +180,14 @@ def _forget_oldest(directory: Path) -> None:
         item.unlink(missing_ok=True)
 
 
-def is_object_code(data: bytes) -> bool:
+def offer(objects: Mapping[str, bytes]) -> None:
+    """Let these be used instead of compiling what has their digests; raises UsageError for what is no object code."""
+    if not all(_is_object_code(data) for data in objects.values()):
+        raise UsageError("the executable's machine code is not this processor's", hint="compile the module again")
+    OFFERED.update(objects)
+
+
+def _is_object_code(data: bytes) -> bool:
     """False for what cannot be object code of this machine, by its head; only ELF is looked at."""
     number = _ELF_MACHINES.get(platform.machine().lower())
     if not sys.platform.startswith("linux") or number is None:
@@ -185,12 +196,15 @@ def is_object_code(data: bytes) -> bool:
 
 
 class Loaded:
-    """Object code in memory; `run(first, last, state)` is its only function. The code lives as long as this object."""
+    """Object code in memory; `run(first, last, state)` is its only function. The code lives as long as this object.
+
+    `key` is the digest of its text, `data` the object code.
+    """
 
     _count = 0
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, key: str, data: bytes) -> None:
+        self.key, self.data = key, data
         binding = _binding()
         with _lock:
             Loaded._count += 1

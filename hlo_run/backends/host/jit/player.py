@@ -157,7 +157,7 @@ def player_code() -> llvm.Loaded:
     for status in Status:
         text = text.replace(f"STATUS_{status.name}", str(status.value))
     digest = llvm.digest_of(text)
-    return llvm.Loaded(llvm.cached_objects({digest: text})[digest])
+    return llvm.Loaded(digest, llvm.cached_objects({digest: text})[digest])
 
 
 _TEXT = """
