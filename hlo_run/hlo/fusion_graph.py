@@ -34,8 +34,8 @@ class Op:
 class Node:
     """An instruction outside of fusions, or a fusion.
 
-    `instruction` is what stands in the module, or did before something was fused into it; its shape is the node's. `name` is
-    the instruction's, or that of the fusion.
+    `instruction` is what stands in the module, or did before something was fused into it. `name` is the instruction's, or
+    that of the fusion.
     `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
     `ops[0]` is the root. `reads` has the ops that use an operand. `number` is higher for what came later.
     """
@@ -64,6 +64,9 @@ class Node:
 
     @property
     def shape(self) -> Shape:
+        """The shape of what the node returns."""
+        if self.is_changed and self.is_multi_output:
+            return Shape.make_tuple(tuple(op.instruction.shape for op in self.result_ops))
         return self.instruction.shape
 
     @property
@@ -91,6 +94,8 @@ class FusionGraph:
         self._module = computation.module
         self.computation = computation
         self._gone: list[HloInstruction] = []
+        self._new: list[Node] = []
+        self._last_root: Op | None = None
         self._count = 0
         self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
         for instruction, node in self.nodes.items():
@@ -139,13 +144,87 @@ class FusionGraph:
             consumer.operands = list(dict.fromkeys(consumer.operands))
         consumer.is_changed, consumer.kind = True, kind
         copies = copy_ops(producer, consumer)
-        root = copies[producer.root]
+        self._last_root = root = copies[producer.root]
         for reader in consumer.reads.pop(producer):
             reader.operands = [root if operand is producer else operand for operand in reader.operands]
             root.users.append(reader)
         consumer.operands.remove(producer)
         del producer.users[consumer]
         self._add_operands(consumer, producer.operands)
+
+    def fuse_sibling(self, sibling: Node, node: Node, kind: str) -> None:
+        """Let the fusion `node` return what `sibling` returns, too, which goes; neither needs the other."""
+        elements = self._elements(sibling)
+        offset = self._make_multi_output(node)
+        copies = copy_ops(sibling, node)
+        self._return_too(node, [copies[op] for op in sibling.result_ops], elements, offset)
+        self._add_operands(node, sibling.operands)
+        node.is_changed, node.kind = True, kind
+        self.remove(sibling)
+
+    def fuse_and_return(self, producer: Node, consumer: Node, kind: str) -> None:
+        """Let `consumer` compute `producer`, and return it, too, for the others that use it; `producer` goes."""
+        self.fuse(producer, consumer, kind)
+        root = self._last_root
+        assert root is not None, "fusing leaves it"
+        elements = self._elements(producer)
+        offset = self._make_multi_output(consumer)
+        self._return_too(consumer, [root], elements, offset)
+        self.remove(producer)
+
+    def _elements(self, node: Node) -> list[Node]:
+        """Return the nodes that take the results of a node apart; a node with one result gets one that all users use."""
+        if node.is_multi_output:
+            return list(node.users)
+        attributes = {"index": 0}
+        made = HloInstruction("get-tuple-element", "get-tuple-element", node.shape, (), attributes, None, node.instruction.where)
+        element = Node(made, self.new_number())
+        element.ops = [Op(made)]
+        for user in list(node.users):
+            user.operands = [element if operand is node else operand for operand in user.operands]
+            readers = user.reads.pop(node)
+            user.reads[element] = readers
+            for reader in readers:
+                reader.operands = [element if operand is node else operand for operand in reader.operands]
+            element.users[user] = None
+        node.users = {}
+        if self.root is node:
+            self.root = element
+        self._alive[element] = None
+        self._new.append(element)
+        return [element]
+
+    def _make_multi_output(self, node: Node) -> int:
+        """Let a fusion return a tuple; return how many results it has."""
+        if not node.is_multi_output:
+            (element,) = self._elements(node)
+            self._read_element(element, node)
+            root = Op(HloInstruction("tuple", "tuple", Shape.make_tuple((node.shape,)), where=node.instruction.where))
+            root.operands = [node.root]
+            node.root.users.append(root)
+            node.ops.insert(0, root)
+        return len(node.result_ops)
+
+    def _return_too(self, node: Node, results: Sequence[Op], elements: Sequence[Node], offset: int) -> None:
+        """Add results to those of a fusion that returns a tuple; `elements` take them apart."""
+        root = node.root
+        for op in results:
+            root.operands.append(op)
+            op.users.append(root)
+        shapes = tuple(op.instruction.shape for op in node.result_ops)
+        old = root.instruction
+        root.instruction = HloInstruction("tuple", "tuple", Shape.make_tuple(shapes), where=old.where)
+        for element in elements:
+            for operand in element.operands:
+                operand.users.pop(element, None)
+            element.instruction.attrs["index"] += offset
+            self._read_element(element, node)
+
+    def _read_element(self, element: Node, node: Node) -> None:
+        element.operands = [node]
+        element.root.operands = [node]
+        element.reads = {node: [element.root]}
+        node.users[element] = None
 
     def _add_operands(self, node: Node, operands: Sequence[Node]) -> None:
         present = set(node.operands)
@@ -166,6 +245,8 @@ class FusionGraph:
     def write(self) -> None:
         """Write all fusions into the module."""
         pairs: dict[HloInstruction, HloInstruction] = {}
+        for element in self._new:
+            self.computation.add(element.instruction)
         for node in self.post_order():
             operands = [operand.instruction for operand in node.operands]
             old = node.instruction
@@ -226,7 +307,7 @@ def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstructio
     body = HloComputation("fused_computation", old.where)
     made: dict[Operand, HloInstruction] = {}
     for number, operand in enumerate(node.operands):
-        parameter = HloInstruction(f"param_{number}", "parameter", operand.instruction.shape, attrs={"parameter_number": number})
+        parameter = HloInstruction(f"param_{number}", "parameter", operand.shape, attrs={"parameter_number": number})
         made[operand] = body.add(parameter)
     for op in reversed(node.ops):
         source = op.instruction
@@ -236,4 +317,4 @@ def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstructio
     module.add_computation(body)
     attributes = {"metadata": old.attrs["metadata"]} if "metadata" in old.attrs else {}
     attributes["kind"] = node.kind
-    return HloInstruction(node.name, "fusion", old.shape, operands, attributes, {"calls": (body,)}, old.where)
+    return HloInstruction(node.name, "fusion", node.shape, operands, attributes, {"calls": (body,)}, old.where)

@@ -404,3 +404,7 @@ class HloModule:
     def unique_instruction_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""
         return self._instruction_names.unique(name)
+
+    def unique_computation_name(self, name: str) -> str:
+        """Return `name`, or the first free `name.N`, and take it."""
+        return self._computation_names.unique(name)

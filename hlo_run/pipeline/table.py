@@ -51,7 +51,9 @@ from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpand
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
+from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion
+from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
@@ -254,9 +256,18 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
             HloRow("priority-fusion", lambda c: PriorityFusion()),
             HloRow("dce", lambda c: Dce()),
+            HloRow("multi_output_fusion", lambda c: MultiOutputFusion()),
+            HloRow("dce", lambda c: Dce()),
         ),
     ),
-    HloGroup("post-fusion optimization", ()),
+    HloGroup(
+        "post-fusion optimization",
+        (
+            HloRow("rename_fusions", lambda c: RenameFusions()),
+            HloRow("dce", lambda c: Dce()),
+            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+        ),
+    ),
     HloGroup("autotuner", ()),
 )
 

@@ -1,0 +1,84 @@
+"""Which nodes of a graph depend on each other, while nodes are joined?
+
+Every node has a place behind its operands; a question looks only at nodes between two places, joining two nodes moves
+only those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hlo_run.hlo.fusion_graph import Node
+
+
+class NodeOrder:
+    """An order of the nodes, operands first; nodes made by joining others need no place, but what they read has one."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._order = list(nodes)
+        self._place = {node: place for place, node in enumerate(self._order)}
+
+    def are_connected(self, one: Node, two: Node) -> bool:
+        """True if one of the nodes needs the other."""
+        first, second = sorted((one, two), key=self._place.__getitem__)
+        return self._reaches(first, [second])
+
+    def reaches_operand(self, producer: Node, consumer: Node) -> bool:
+        """True if an operand of `consumer` other than `producer` needs `producer`."""
+        return self._reaches(producer, [operand for operand in consumer.operands if operand is not producer])
+
+    def join(self, gone: Node, kept: Node) -> None:
+        """Make one node of two, before the graph does."""
+        low, high = sorted((self._place[gone], self._place[kept]))
+        last = self._order[high]
+        needing = self._needing(self._order[low], self._place[last])
+        window = self._order[low : high + 1]
+        before = [node for node in window if node not in needing and node not in (gone, kept)]
+        after = [node for node in window if node in needing and node not in (gone, kept)]
+        # The place of the one that goes stays empty: it is that of the one that is kept.
+        for place, node in enumerate([*before, gone, kept, *after], low):
+            self._order[place] = node
+            self._place[node] = place
+
+    def _reaches(self, start: Node, targets: Iterable[Node]) -> bool:
+        ends = {self._placed(target) for target in targets}
+        ends.discard(None)
+        limit = max((self._place[end] for end in ends if end is not None), default=-1)
+        queue, seen = [start], {start}
+        for node in queue:
+            for user in self._users(node):
+                if user in ends:
+                    return True
+                if user not in seen and self._place[user] < limit:
+                    seen.add(user)
+                    queue.append(user)
+        return False
+
+    def _needing(self, start: Node, limit: int) -> set[Node]:
+        """Return what needs `start` and has a place up to `limit`."""
+        found = {start}
+        queue = [start]
+        for node in queue:
+            for user in self._users(node):
+                if user not in found and self._place[user] <= limit:
+                    found.add(user)
+                    queue.append(user)
+        return found
+
+    def _placed(self, node: Node) -> Node | None:
+        """Return the node itself, or the fusion whose result it takes."""
+        while node not in self._place:
+            if not node.operands:
+                return None
+            node = node.operands[0]
+        return node
+
+    def _users(self, node: Node) -> Iterable[Node]:
+        """Yield the users that have a place; those without one are looked through."""
+        waiting = list(node.users)
+        while waiting:
+            user = waiting.pop()
+            if user in self._place:
+                yield user
+            else:
+                waiting += user.users

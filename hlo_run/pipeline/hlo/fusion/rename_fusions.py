@@ -1,0 +1,39 @@
+"""Call fusions and their computations after what shapes their kernels.
+
+    fusion.3 = f32[8] fusion(p), kind=kInput, calls=fused_computation.3
+      =>   input_reduce_fusion = f32[8] fusion(p), kind=kInput, calls=fused_reduce
+
+The name has the opcodes of the heroes, each once, in alphabetical order. XLA's `rename_fusions.cc`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.fusion_roots_and_heroes import find_heroes, fusion_roots
+from hlo_run.hlo.graph import HloModule
+from hlo_run.pipeline.passes import PassContext
+
+_KINDS = {"kLoop": "loop", "kInput": "input"}
+
+
+@dataclass(frozen=True)
+class RenameFusions:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "rename_fusions"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; fusions of kinds that other compilers make keep their names."""
+        del ctx
+        for fusion in module.instructions_of("fusion"):
+            kind = _KINDS.get(fusion.attrs["kind"])
+            if kind is None:
+                continue
+            opcodes = {hero.opcode.replace("-", "_") for hero in find_heroes(fusion_roots(fusion))}
+            heroes = "_".join(sorted(opcodes))
+            fusion.name = module.unique_instruction_name(f"{kind}_{heroes}_fusion")
+            body = fusion.fused_computation
+            body.name = module.unique_computation_name(f"fused_{heroes}")
+            fusion.touch()
