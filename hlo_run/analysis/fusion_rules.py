@@ -13,7 +13,6 @@ from hlo_run.analysis.node_cost import CostAnalysis
 from hlo_run.analysis.node_facts import Facts
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.fusion_graph import Node
-from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.target import TargetSpec
 
@@ -36,15 +35,13 @@ def is_fusible_bitcast(node: Node) -> bool:
 
 def is_fusible(node: Node) -> bool:
     """True if a node may be part of a larger kernel at all."""
+    if node.is_ordered:
+        return False
     if node.is_fusion:
-        return node.kind != "kCustom" and not _is_ordered(node.instruction)
+        return node.kind != "kCustom"
     instruction = node.instruction
     known = instruction.opcode in _FUSIBLE or is_elementwise(instruction) or is_fusible_bitcast(node)
-    return known and not has_side_effect(instruction) and not _is_ordered(instruction)
-
-
-def _is_ordered(instruction: HloInstruction) -> bool:
-    return bool(instruction.control_predecessors)
+    return known and not has_side_effect(instruction)
 
 
 def is_scatter(node: Node) -> bool:

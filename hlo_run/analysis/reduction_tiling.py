@@ -193,7 +193,7 @@ def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, grou
     """Several rows share a warp, or a thread takes a row: shuffles alone. None if a row is too long for that."""
     a, b, c = description.dims
     vector = _multi_row_vector(b, c, analysis)
-    if c & (c - 1) or c > WARP_SIZE * vector:
+    if vector == 0 or c & (c - 1) or c > WARP_SIZE * vector:
         return None
     threads = c // vector
     rows = _rows_per_block(b, threads)
@@ -216,13 +216,16 @@ def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, grou
 
 
 def _multi_row_vector(b: int, c: int, analysis: FusionAnalysis) -> int:
-    """Return the vector along a short row: narrower while there are fewer blocks than multiprocessors."""
+    """Return the vector along a short row: narrower while there are fewer blocks than multiprocessors.
+
+    0 for a reduce of several operands, whose result has no width: its rows are not for this form.
+    """
     narrow, wide = sorted((analysis.smallest_input_bits, analysis.smallest_output_bits))
     if not analysis.parameter_shapes:
         wide = narrow
     vector = max(1, min(c, _MULTI_ROW_VECTOR_BITS // narrow))
     if wide >= 32:
-        vector = max(1, min(vector, _MULTI_ROW_WIDE_VECTOR_BITS // wide))
+        vector = min(vector, _MULTI_ROW_WIDE_VECTOR_BITS // wide)
     while vector > 1 and c <= WARP_SIZE * vector and -(-b // _rows_per_block(b, c // vector)) < analysis.target.core_count:
         vector //= 2
     return vector

@@ -37,10 +37,23 @@ class Node:
     `instruction` is what stands in the module, or did before something was fused into it. `name` is the instruction's, or
     that of the fusion.
     `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
-    `ops[0]` is the root. `reads` has the ops that use an operand. `number` is higher for what came later.
+    `ops[0]` is the root. `reads` has the ops that use an operand. `number` is higher for what came later. `is_ordered` says
+    that another instruction has to run before or after this one, whatever they read.
     """
 
-    __slots__ = ("instruction", "is_changed", "is_fusion", "kind", "name", "number", "operands", "ops", "reads", "users")
+    __slots__ = (
+        "instruction",
+        "is_changed",
+        "is_fusion",
+        "is_ordered",
+        "kind",
+        "name",
+        "number",
+        "operands",
+        "ops",
+        "reads",
+        "users",
+    )
 
     def __init__(self, instruction: HloInstruction, number: int) -> None:
         self.instruction = instruction
@@ -48,6 +61,7 @@ class Node:
         self.name = instruction.name
         self.is_fusion = instruction.opcode == "fusion"
         self.is_changed = False
+        self.is_ordered = False
         self.kind = str(instruction.attrs["kind"]) if self.is_fusion else ""
         self.operands: list[Node] = []
         self.users: dict[Node, None] = {}
@@ -99,6 +113,8 @@ class FusionGraph:
         self._count = 0
         self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
         for instruction, node in self.nodes.items():
+            for first in instruction.control_predecessors:
+                node.is_ordered = self.nodes[first].is_ordered = True
             node.operands = [self.nodes[operand] for operand in instruction.operands]
             for operand in node.operands:
                 operand.users[node] = None

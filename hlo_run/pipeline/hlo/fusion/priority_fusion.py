@@ -45,11 +45,17 @@ class PriorityFusion:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         before = module_to_string(module, dump_options(ctx.options)) if ctx.observers else ""
-        steps: list[FusionStep] = []
-        for computation in fusible_computations(module):
-            _ComputationFusion(computation, ctx.target, steps).run()
+        steps = priority_fusion_steps(module, ctx.target)
         for observer in ctx.observers:
             observer.note("", PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
+
+
+def priority_fusion_steps(module: HloModule, target: TargetSpec) -> list[FusionStep]:
+    """Fuse in place, and return what was tried, in order."""
+    steps: list[FusionStep] = []
+    for computation in fusible_computations(module):
+        _ComputationFusion(computation, target, steps).run()
+    return steps
 
 
 @dataclass(slots=True)
