@@ -61,11 +61,13 @@ ENTRY e {
 """
 P = (np.arange(12, dtype=np.float32).reshape(3, 4) + 1) / 8
 H100 = preset(DEFAULT_TARGET)
+# Each instruction stays a fusion of its own, under its name.
+UNFUSED = "priority-fusion,multi_output_fusion,rename_fusions"
 
 
 def _find(name: str, text: str = LOOP) -> HloInstruction:
     # Normalised layouts would stand for those that the tests look for.
-    return find_fusion(hlo_run.parse(text), name, H100, Options(xla_disable_hlo_passes="layout_normalization"))
+    return find_fusion(hlo_run.parse(text), name, H100, Options(xla_disable_hlo_passes=f"layout_normalization,{UNFUSED}"))
 
 
 def test_operands_become_parameters_and_layouts_stay() -> None:
@@ -82,7 +84,7 @@ def test_operands_become_parameters_and_layouts_stay() -> None:
 def test_the_module_stays_as_it_is() -> None:
     module = hlo_run.parse(LOOP)
     before, version = module.to_string(FULL), module.version
-    fusion = find_fusion(module, "wrapped_exponential", H100, Options())
+    fusion = find_fusion(module, "wrapped_exponential", H100, Options(xla_disable_hlo_passes=UNFUSED))
     operands_in_run(fusion, [P, np.array(True)], 42)
     isolate_instruction(fusion)
     assert (module.to_string(FULL), module.version) == (before, version)
@@ -141,7 +143,18 @@ def looped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_command_line_runs_it_and_writes_what_runs_again(
     looped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["--platform=Host", "--isolate_fusion=f.inner", "--save_outputs=first.npz", looped]) == 0
+    assert (
+        run(
+            [
+                "--platform=Host",
+                "--isolate_fusion=f.inner",
+                f"--xla_disable_hlo_passes={UNFUSED}",
+                "--save_outputs=first.npz",
+                looped,
+            ]
+        )
+        == 0
+    )
     err = capsys.readouterr().err
     assert "hlo-run --inputs=looped.f.inner.npz looped.f.inner.hlo" in err
     assert "close enough" in err
@@ -164,7 +177,7 @@ def test_given_arguments_are_those_of_the_whole_module(looped: str, tmp_path: Pa
 
 
 def test_a_stage_of_the_fusion_alone(looped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--isolate_fusion=f.inner", "--stage=ptx", looped]) == 0
+    assert run(["--isolate_fusion=f.inner", f"--xla_disable_hlo_passes={UNFUSED}", "--stage=ptx", looped]) == 0
     out = capsys.readouterr().out
     assert out.count(".entry") == 1
     assert ".entry f_inner(" in out

@@ -93,8 +93,8 @@ def test_the_transforms_platform_prints_what_was_read(file: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [
-        ("llvm-before-optimizations", "define ptx_kernel void @wrapped_tanh"),
-        ("llvm", "define ptx_kernel void @wrapped_reduce"),
+        ("llvm-before-optimizations", "define ptx_kernel void @input_reduce_fusion"),
+        ("llvm", "define ptx_kernel void @input_reduce_fusion"),
         ("ptx", "// GPU Executable\n"),
         ("buffer-assignment", "allocation 0: size 128"),
     ],

@@ -157,8 +157,7 @@ class FusionGraph:
             consumer.is_fusion = True
             consumer.name = self._module.unique_instruction_name("fusion")
             consumer.number = self.new_number()
-            consumer.operands = list(dict.fromkeys(consumer.operands))
-        consumer.is_changed, consumer.kind = True, kind
+        _change(consumer, kind)
         copies = copy_ops(producer, consumer)
         self._last_root = root = copies[producer.root]
         for reader in consumer.reads.pop(producer):
@@ -174,8 +173,8 @@ class FusionGraph:
         offset = self._make_multi_output(node)
         copies = copy_ops(sibling, node)
         self._return_too(node, [copies[op] for op in sibling.result_ops], elements, offset)
+        _change(node, kind)
         self._add_operands(node, sibling.operands)
-        node.is_changed, node.kind = True, kind
         self.remove(sibling)
 
     def fuse_and_return(self, producer: Node, consumer: Node, kind: str) -> None:
@@ -280,6 +279,13 @@ class FusionGraph:
         self.computation.remove_all(set(self._gone))
 
 
+def _change(node: Node, kind: str) -> None:
+    """Note that a fusion of `kind` is to be made of the node, which has each operand once then."""
+    if not node.is_changed:
+        node.operands = list(dict.fromkeys(node.operands))
+    node.is_changed, node.kind = True, kind
+
+
 def copy_ops(source: Node, target: Node) -> dict[Op, Op]:
     """Add copies of the ops of one node to another, which reads the same operands then; return the copies."""
     copies = {op: Op(op.instruction) for op in source.ops}
@@ -320,7 +326,7 @@ def _ops_of(node: Node) -> list[Op]:
 def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:
     """Return the instruction of a fusion, in no computation yet."""
     old = node.instruction
-    body = HloComputation("fused_computation", old.where)
+    body = HloComputation(old.fused_computation.name if old.opcode == "fusion" else "fused_computation", old.where)
     made: dict[Operand, HloInstruction] = {}
     for number, operand in enumerate(node.operands):
         parameter = HloInstruction(f"param_{number}", "parameter", operand.shape, attrs={"parameter_number": number})

@@ -27,7 +27,7 @@ from hlo_run.target import preset
 
 _CONTEXT = multiprocessing.get_context("fork")
 _SECONDS_TO_WAIT = 60.0
-CHAIN = """HloModule chain
+CHAIN = """HloModule chain, is_scheduled=true
 ENTRY e {
   p = f32[3,40] parameter(0)
   a = f32[3,40] negate(p)

@@ -15,7 +15,7 @@ from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import preset
 
-MANY = """HloModule many
+MANY = """HloModule many, is_scheduled=true
 add { a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT s = f32[] add(a, b) }

@@ -10,7 +10,7 @@ from hlo_run.cli import run
 from hlo_run.pipeline.table import KERNEL_PIPELINE
 
 # A reduction, a transpose with shared memory and a loop: what rows can print is in one of their kernels.
-MODULE = """HloModule three
+MODULE = """HloModule three, is_scheduled=true
 add { a = f32[] parameter(0)
   b = f32[] parameter(1)
   ROOT s = f32[] add(a, b) }

@@ -58,7 +58,7 @@ SEQUENCE = [
     "condition:",
     "    004: kCustomKernel [source | sink] wrapped_compare grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes",
     "  body:",
-    f"    005: kCustomKernel   [source       | sink        ] wrapped_add {ONE_THREAD}",
+    f"    005: kCustomKernel   [source       | sink        ] loop_add_fusion {ONE_THREAD}",
     "    006: kCublasLtMatmul [source       | next=007 (1)] kCublasLtMatmul",
     f"    007: kCustomKernel   [prev=006 (1) | sink        ] wrapped_tanh grid: [32, 1, 1] {THREADS}",
     "011: kConditional [prev=003 (1) | next=012 (1)]   ",
