@@ -1,7 +1,8 @@
 """The pass tables: read them top to bottom. Nothing else decides what runs.
 
-Row names are XLA's; a pass that stands in several rows is numbered from the second on (`cse-2`; `numbered` does it for
-the HLO table), and naming the pass alone in a flag means all its rows. `ORDER` holds the constraints that a test
+Row names are XLA's; a pass that stands in several rows of a table is numbered from the second on (`cse-2`; `numbered` does
+it for the HLO table), and naming the pass alone in a flag means all its rows, in both tables where both have it; a
+pipeline before the name chooses: `kernel/cse`. `ORDER` holds the constraints that a test
 checks, each with its reason.
 """
 
@@ -285,6 +286,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
 
+# The pipeline that dumps, steps and flags know the kernel rows by.
+KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", lambda c: SimplifyArith()),
     KernelRow("canonicalize", lambda c: Canonicalize()),
@@ -364,7 +367,7 @@ def describe_rows() -> str:
     ctx = KernelContext(preset(DEFAULT_TARGET), Options())
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
-    rows += [("kernel", row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
+    rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
     lines = [
         f"{group:<36}{name:<36}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
     ]
@@ -378,11 +381,10 @@ def _first_line(made: object) -> str:
 
 def check_row_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage, or disables a required row."""
-    hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
-    rows = [(row.name, row.required) for _, row in hlo]
-    rows += [(row.name, row.required) for row in KERNEL_PIPELINE]
-    check_names(options, rows, {name for names, _ in hlo for name in names})
-    stages = [*STAGES, *(name for name, _ in rows)]
+    rows = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
+    rows += [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
+    check_names(options, rows)
+    stages = [*STAGES, *(name for name, _, _ in rows), *(f"{groups[-1]}/{name}" for name, groups, _ in rows)]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)
         hint = f"did you mean {close[0]}?" if close else f"hlo-input, {', '.join(STAGES)}, or a row of --list_passes"
