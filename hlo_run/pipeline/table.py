@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from xdsl.passes import ModulePass
 
+from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
@@ -77,10 +78,12 @@ from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
+from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
+from hlo_run.pipeline.hlo.simplifiers.simplify_fp_conversions import SimplifyFpConversions
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
 from hlo_run.pipeline.hlo.simplifiers.while_loop_trip_count_annotator import WhileLoopTripCountAnnotator
 from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
@@ -127,6 +130,16 @@ class KernelContext(PassContext):
 
 
 KernelRow = Row[KernelContext, ModulePass]
+
+
+def _normalize_floats(narrow: str) -> HloRow:
+    return HloRow(f"float-normalization-{narrow}", lambda c: FloatNormalization(narrow))
+
+
+_FLOAT_NORMALIZATION = (
+    *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
+    HloRow("simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision),
+)
 
 # Where a row stands is XLA's order, recorded in tests/data/xla_pipelines.txt; a row of ours without one says so.
 _HLO_PASSES: tuple[HloGroup, ...] = (
@@ -198,6 +211,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "conv_canonicalization",
         (
+            HloRow(
+                "float-normalization-bf16",
+                lambda c: FloatNormalization("bf16", ("convolution", "dot")),
+                when=lambda c: c.target.sm < 80,
+            ),
             HloRow("conv-rewriter", lambda c: ConvRewriter()),
             HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
         ),
@@ -239,8 +257,15 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-layout_assignment",
         (
-            HloGroup("float_normalization", ()),
-            HloGroup("float_normalization", ()),
+            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("layout_normalization", lambda c: LayoutNormalization()),
+            HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
+            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+            HloRow(
+                "simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision
+            ),
             HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
         ),
     ),
