@@ -34,6 +34,7 @@ from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpande
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.eigh_expander import EighExpander
+from hlo_run.pipeline.hlo.expanders.gather_expander import GatherExpander
 from hlo_run.pipeline.hlo.expanders.gpu_scatter_expander import GpuScatterExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
@@ -47,6 +48,7 @@ from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGene
 from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
 from hlo_run.pipeline.hlo.expanders.scaled_dot_rewriter import ScaledDotRewriter
 from hlo_run.pipeline.hlo.expanders.scan_expander import ScanExpander
+from hlo_run.pipeline.hlo.expanders.scatter_expander import ScatterExpander
 from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
 from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
@@ -198,7 +200,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 (
                     HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
                     HloRow("gather_simplifier", lambda c: GatherSimplifier()),
+                    HloRow("gather_expander", lambda c: GatherExpander()),
                     HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
+                    HloRow("scatter_expander", lambda c: ScatterExpander()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("dce", lambda c: Dce()),
                 ),
