@@ -73,6 +73,7 @@ from hlo_run.pipeline.hlo.reductions.reduction_layout_normalizer import Reductio
 from hlo_run.pipeline.hlo.reductions.reduction_splitter import ReductionSplitter
 from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductionRewriter
 from hlo_run.pipeline.hlo.schedule import Schedule
+from hlo_run.pipeline.hlo.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
 from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
@@ -132,6 +133,10 @@ class KernelContext(PassContext):
 
 
 KernelRow = Row[KernelContext, ModulePass]
+
+
+def _simplify_with_layouts() -> AlgebraicSimplifier:
+    return AlgebraicSimplifier(sees_layouts=True, repeat=True)
 
 
 def _normalize_floats(narrow: str) -> HloRow:
@@ -203,12 +208,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("gather_expander", lambda c: GatherExpander()),
                     HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
                     HloRow("scatter_expander", lambda c: ScatterExpander()),
+                    HloRow("algsimp", lambda c: AlgebraicSimplifier()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("dce", lambda c: Dce()),
                 ),
                 repeat=25,
             ),
-            HloGroup("simplification-2", (), repeat=25),
+            HloGroup("simplification-2", (HloRow("algsimp", lambda c: AlgebraicSimplifier()),), repeat=25),
         ),
     ),
     HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
@@ -238,6 +244,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
         ),
     ),
@@ -245,11 +252,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "hlo normalization",
         (
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
             HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
             HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
@@ -270,7 +279,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow(
                 "simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision
             ),
-            HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
+            HloGroup(
+                "remove-no-op-reduce-precision-algebraic-simplifier",
+                (HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True, repeat=True, is_last=True)),),
+            ),
         ),
     ),
     HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
