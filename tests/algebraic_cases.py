@@ -63,7 +63,8 @@ _SHAPED = frozenset(("bitcast", "broadcast", "reshape", "transpose", "slice", "p
 
 
 def _number(number: object) -> str:
-    return f"{float(str(number)):g}" if not isinstance(number, np.bool_) else str(bool(number)).lower()
+    text = str(number)
+    return text.lower() if text in ("True", "False") else f"{float(text):g}"
 
 
 def apply(module: HloModule, rows: HloPass) -> None:

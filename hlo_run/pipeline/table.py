@@ -76,6 +76,7 @@ from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
+from hlo_run.pipeline.hlo.simplifiers.constant_folding import ConstantFolding
 from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
@@ -83,6 +84,7 @@ from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSo
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
 from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
+from hlo_run.pipeline.hlo.simplifiers.hlo_cse import HloCse
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
@@ -210,6 +212,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("scatter_expander", lambda c: ScatterExpander()),
                     HloRow("algsimp", lambda c: AlgebraicSimplifier()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+                    HloRow("constant_folding", lambda c: ConstantFolding()),
+                    HloRow("cse", lambda c: HloCse()),
                     HloRow("dce", lambda c: Dce()),
                 ),
                 repeat=25,
@@ -262,6 +266,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
             HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
             HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
+            HloRow("cse", lambda c: HloCse(sees_layouts=True)),
+            HloRow("constant_folding", lambda c: ConstantFolding()),
+            HloRow("dce", lambda c: Dce()),
             HloRow("reduction-dimension-grouper", lambda c: ReductionDimensionGrouper()),
             HloRow("reduction-splitter", lambda c: ReductionSplitter()),
             HloRow("tree-reduction-rewriter", lambda c: TreeReductionRewriter()),
@@ -283,6 +291,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "remove-no-op-reduce-precision-algebraic-simplifier",
                 (HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True, repeat=True, is_last=True)),),
             ),
+            HloRow("cse", lambda c: HloCse(sees_layouts=True)),
         ),
     ),
     HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),

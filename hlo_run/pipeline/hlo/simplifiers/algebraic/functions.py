@@ -102,14 +102,15 @@ def extremum_of_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction
 
 def clamp_of_extrema(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """min(max(A, C1), C2) => clamp(C1, A, C2), max(min(A, C2), C1) likewise, if C1 <= C2."""
-    inner, outer_bound = i.operands
-    if {i.opcode, inner.opcode} != {"minimum", "maximum"} or i.shape.dtype.is_complex:
-        return None
-    for value, inner_bound in (inner.operands, inner.operands[::-1]):
-        bounds = (inner_bound, outer_bound) if i.opcode == "minimum" else (outer_bound, inner_bound)
-        numbers = [splat_value(bound) for bound in bounds]
-        if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] <= numbers[1]):
-            return rw.add("clamp", i.shape, [bounds[0], value, bounds[1]])
+    opposite = "minimum" if i.opcode == "maximum" else "maximum"
+    for inner, outer_bound in (i.operands, i.operands[::-1]):
+        if inner.opcode != opposite or i.shape.dtype.is_complex:
+            continue
+        for value, inner_bound in (inner.operands, inner.operands[::-1]):
+            low, high = (inner_bound, outer_bound) if i.opcode == "minimum" else (outer_bound, inner_bound)
+            numbers = splat_value(low), splat_value(high)
+            if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] <= numbers[1]):
+                return rw.add("clamp", i.shape, [low, value, high])
     return None
 
 
