@@ -81,6 +81,8 @@ from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpa
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
+from hlo_run.pipeline.hlo.simplifiers.dot_merger import DotMerger
+from hlo_run.pipeline.hlo.simplifiers.dot_strength_reduction import DotStrengthReduction
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
 from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
@@ -89,6 +91,7 @@ from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeCon
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
 from hlo_run.pipeline.hlo.simplifiers.simplify_fp_conversions import SimplifyFpConversions
+from hlo_run.pipeline.hlo.simplifiers.transpose_folding import TransposeFolding
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
 from hlo_run.pipeline.hlo.simplifiers.while_loop_trip_count_annotator import WhileLoopTripCountAnnotator
 from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
@@ -210,6 +213,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("gather_expander", lambda c: GatherExpander()),
                     HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
                     HloRow("scatter_expander", lambda c: ScatterExpander()),
+                    HloRow("dot-strength-reduction", lambda c: DotStrengthReduction()),
                     HloRow("algsimp", lambda c: AlgebraicSimplifier()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("constant_folding", lambda c: ConstantFolding()),
@@ -218,6 +222,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 ),
                 repeat=25,
             ),
+            HloRow("dot-merger", lambda c: DotMerger()),
+            HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloGroup("simplification-2", (HloRow("algsimp", lambda c: AlgebraicSimplifier()),), repeat=25),
         ),
     ),
@@ -257,6 +263,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "hlo normalization",
         (
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
+            HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),

@@ -293,7 +293,13 @@ CASES = (
         "product of one column and row",
         "p=f32[2,1] q=f32[1,3]",
         "ROOT r = f32[2,3] dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-        "dot<2,3>(p, q)",
+        "multiply(broadcast<2,3>(reshape<2>(p)), broadcast<2,3>(reshape<3>(q)))",
+    ),
+    Case(
+        "outer product of integers",
+        "p=s8[5,2] q=s8[5,3]",
+        "ROOT r = s32[5,2,3] dot(p, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={}, rhs_contracting_dims={}",
+        "multiply(broadcast<5,2,3>(convert<s32>(p)), broadcast<5,2,3>(convert<s32>(q)))",
     ),
     Case(
         "transpose of product",

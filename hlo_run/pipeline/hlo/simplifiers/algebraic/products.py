@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hlo_run.analysis.dot_dims import dot_side, size_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rules
@@ -55,6 +56,23 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
     return rw.add("dot", shape, operands, **used, **rest)
 
 
+def dot_of_one_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(f32[2,1] A, f32[1,3] B) => broadcast(A) * broadcast(B): nothing is added up."""
+    sides = dot_side(i, 0), dot_side(i, 1)
+    if size_of(i, 0, sides[0].contracting) != 1 or "algorithm" in i.attrs:
+        return None
+    batch = len(sides[0].batch)
+    factors: list[HloInstruction] = []
+    for number, (operand, side) in enumerate(zip(i.operands, sides, strict=True)):
+        value = rw.transpose(operand, [*side.batch, *side.free, *side.contracting])
+        value = rw.reshape(value, value.shape.dims[: len(side.batch) + len(side.free)])
+        first = batch + (len(sides[0].free) if number else 0)
+        dims = (*range(batch), *range(first, first + len(side.free)))
+        value = rw.convert(value, i.shape.element_type)
+        factors.append(rw.broadcast(value, i.shape.dims, dims) if len(dims) < i.shape.rank else value)
+    return rw.mul(factors[0], factors[1])
+
+
 def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if nothing else uses the product; batches come first."""
     dot = i.operands[0]
@@ -74,4 +92,4 @@ def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return _dot(rw, dot, list(dot.operands[::-1]), dims)
 
 
-FREE_RULES: Rules = {"dot": (dot_of_nothing, dot_of_ones), "transpose": (transpose_of_dot,)}
+FREE_RULES: Rules = {"dot": (dot_of_nothing, dot_of_ones, dot_of_one_depth), "transpose": (transpose_of_dot,)}
