@@ -28,13 +28,13 @@ class ValueKeys:
         if instruction.opcode in _COMMUTATIVE and len(operands) == 2:
             operands = tuple(sorted(operands, key=hash))
         attributes = tuple((name, freeze(value)) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT)
-        called = tuple((name, *map(self._computation, group)) for name, group in instruction.called.items())
+        called = tuple((name, *map(self.of_computation, group)) for name, group in instruction.called.items())
         return instruction.opcode, self._shape(instruction.shape), operands, attributes, called
 
     def _shape(self, shape: Shape) -> Shape:
         return shape if self._sees_layouts else shape.map_leaves(_without_order)
 
-    def _computation(self, computation: HloComputation) -> Hashable:
+    def of_computation(self, computation: HloComputation) -> Hashable:
         """Return what a computation does: its instructions in order of their operands, by number."""
         known = self._computations.get(computation)
         if known is None:

@@ -90,9 +90,12 @@ from hlo_run.pipeline.hlo.simplifiers.hlo_cse import HloCse
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
+from hlo_run.pipeline.hlo.simplifiers.simplify_conditional import SimplifyConditional
 from hlo_run.pipeline.hlo.simplifiers.simplify_fp_conversions import SimplifyFpConversions
 from hlo_run.pipeline.hlo.simplifiers.transpose_folding import TransposeFolding
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
+from hlo_run.pipeline.hlo.simplifiers.while_loop_constant_sinking import WhileLoopConstantSinking
+from hlo_run.pipeline.hlo.simplifiers.while_loop_simplifier import WhileLoopSimplifier
 from hlo_run.pipeline.hlo.simplifiers.while_loop_trip_count_annotator import WhileLoopTripCountAnnotator
 from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
@@ -216,7 +219,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("dot-strength-reduction", lambda c: DotStrengthReduction()),
                     HloRow("algsimp", lambda c: AlgebraicSimplifier()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+                    HloRow("while-loop-constant-sinking", lambda c: WhileLoopConstantSinking()),
+                    HloRow("simplify-while-loops", lambda c: WhileLoopSimplifier()),
                     HloRow("constant_folding", lambda c: ConstantFolding()),
+                    HloRow("simplify-conditional", lambda c: SimplifyConditional()),
                     HloRow("cse", lambda c: HloCse()),
                     HloRow("dce", lambda c: Dce()),
                 ),

@@ -35,7 +35,8 @@ class TransposeFolding:
                     operands[number] = transpose.operands[0]
                     permutation: tuple[int, ...] = transpose.attrs["dimensions"]
                     name = f"{side}_contracting_dims"
-                    dot.attrs[name] = tuple(permutation[d] for d in dot.attrs[name])
+                    contracted: tuple[int, ...] = dot.attrs[name]
+                    dot.attrs[name] = tuple(permutation[d] for d in contracted)
                     dot.operands = operands
                     folded.append(transpose)
         remove_unused(folded)
