@@ -3,10 +3,11 @@
     %0 = xla_gpu.pure_call @f(%t, %i) : (tensor<8xf32>, index) -> f32       =>   the body of @f
 
 XLA's rules (its dialect's `isLegalToInline` for GPU). What `func.call` calls, the reducer of a loop, is always inlined.
-Equal calls are merged first, so a function that is called twice at the same indices counts once. Then, with "region" for the one that the call stands in (a loop's body counts alone):
-a call marked `noinline` stays, a callee marked `no_compute` goes in; otherwise a private function with one use in the
-whole module is moved to where it is used, and any other stays out unless the region calls it once and also calls a
-function that the callee calls (so that those calls can merge). More than 4000 ops in one block are never made.
+Equal calls are merged first, so a function that is called twice at the same indices counts once. Then, with "region" for
+the one that the call stands in (a loop's body counts alone): a call marked `noinline` stays, a callee marked `no_compute`
+goes in; otherwise a private function with one use in the whole module is moved to where it is used, and any other stays out
+unless the region calls it once and also calls a function that the callee calls (so that those calls can merge). More than
+4000 ops in one block are never made.
 """
 
 from __future__ import annotations
