@@ -44,6 +44,9 @@ class Options:
     seed: int = _flag(1, "Seed of the random arguments.", "N")
     different_random_seeds: bool = _flag(False, "The module's own seed is the iteration's number instead of 42.")
     inputs: str = _flag("", "Arguments: FILE.npz with arg0, arg1, .., or A.npy,B.npy,..; tuples as their leaves.", "FILES")
+    infeed: str = _flag(
+        "", "What infeeds take: infeed0, infeed1, .. of a file, in order, tuples as their leaves; else random.", "FILE.npz"
+    )
     save_inputs: str = _flag("", "Write the arguments, for --inputs.", "FILE.npz")
     save_outputs: str = _flag("", "Write the result (out0, ..), and what was expected where it differs.", "FILE.npz")
     expected_output: str = _flag("", "Compare with a result saved by --save_outputs, not with the reference.", "FILE.npz")
@@ -97,6 +100,9 @@ class Options:
     )
     xla_gpu_graph_min_graph_size: int = _flag(5, "Shorter runs of thunks are not recorded.", "N", section="Compile")
     compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
+    check_each_pass: bool = _flag(
+        False, "Evaluate the module with the reference after every row that changed it.", section="Compile"
+    )
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
@@ -171,7 +177,9 @@ FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fiel
 _SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
 FLAGS = Flags(FIELDS, _SHORT_NAMES)
 OWN_OPT_FLAGS = tuple(f.name for f in dataclasses.fields(OptFlags))
-_RUNS_ONLY = ("output", "output_format", "kernel_ir_file", "compile_processes", "run_test_hlo_passes", "list_passes")
+_RUNS_ONLY = frozenset(
+    "output output_format kernel_ir_file compile_processes run_test_hlo_passes list_passes check_each_pass".split()
+)
 # What `hlo-opt` knows: nothing that is about running a module.
 OPT_FLAGS = Flags(
     {

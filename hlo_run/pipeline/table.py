@@ -62,6 +62,7 @@ from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
 from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
 from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
@@ -264,6 +265,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
             HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),

@@ -28,6 +28,7 @@ from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
 
 ENGINES = ("auto", "emulator", "jit")
@@ -73,6 +74,7 @@ class HostBackend:
         self._prepared: Prepared | None = None
         self._team: list[Prepared] | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
+        self.outfeed: list[list[Literal]] = []
 
     @property
     def name(self) -> str:
@@ -87,7 +89,7 @@ class HostBackend:
         """Any target will do: the PTX reader knows them all."""
         return None
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what the module's random numbers begin with.
 
         What is prepared for an executable stays for its next run. Raises DeviceError for faults of a kernel and for a
@@ -99,12 +101,19 @@ class HostBackend:
             self._take_code(executable)
             prepared = self._prepared = Prepared(self, executable, self._checks, self.profile)
         with calm_blas(), np.errstate(all="ignore"):
-            result = prepared.run(arguments, deadline, seed)
+            result = prepared.run(arguments, deadline, seed, feeds(0))
         self.statistics = tuple(prepared.machine.statistics)
+        self.outfeed = [prepared.machine.outfeed]
         return result
 
     def run_devices(
-        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+        self,
+        executable: Executable,
+        arguments: Sequence[Sequence[Literal]],
+        replicas: int,
+        partitions: int,
+        seed: int = 42,
+        feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
         """Run on `replicas` x `partitions` devices, replica-major, with one list of literals per device; return their results.
 
@@ -124,10 +133,11 @@ class HostBackend:
 
         def work(device: int) -> Literal:
             with np.errstate(all="ignore"):  # numpy keeps it per thread
-                return prepared[device].run(arguments[device], deadline, seed)
+                return prepared[device].run(arguments[device], deadline, seed, feeds(device))
 
         with calm_blas():
             results = world.team.run([partial(work, device) for device in range(len(prepared))])
+        self.outfeed = [each.machine.outfeed for each in prepared]
         self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
         return results
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from hlo_run.artifact import (
     WhileThunk,
     accesses,
     nested_sequences,
+    tree_leaves,
     tree_slices,
 )
 from hlo_run.backends.host.collective_steps import CollectiveStep
@@ -258,7 +259,8 @@ class TransferStep(Leaf):
         machine = self._machine
         match self.thunk:
             case InfeedThunk():
-                self._write(self._next_of_infeed())
+                leaves = tree_leaves(self._tree)
+                self._write([to_bytes(machine.feed(spec.dtype, spec.dims), spec.dtype, spec.minor_to_major) for spec in leaves])
             case OutfeedThunk():
                 machine.outfeed.append(self._literal(self._tree))
             case SendThunk(is_host_transfer=False, channel=channel):
@@ -272,11 +274,6 @@ class TransferStep(Leaf):
                     raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
                 self._write(waiting.popleft())
 
-    def _next_of_infeed(self) -> list[Bytes]:
-        if not self._machine.infeed:
-            raise DeviceError(f"'infeed': nobody feeds it data (%{self.thunk.name})", hint="make the data an entry parameter")
-        return list(_bytes_of(self._tree, self._machine.infeed.popleft()))
-
     def _write(self, data: Sequence[Bytes]) -> None:
         for piece, part in zip(self.slices, data, strict=True):
             self._machine.read(piece)[: part.size] = part
@@ -286,12 +283,3 @@ class TransferStep(Leaf):
         if isinstance(tree, ArraySpec):
             return view(tree, self._machine.read(tree.slice)).copy()
         return tuple(self._literal(part) for part in tree)
-
-
-def _bytes_of(tree: ArrayTree, value: Any) -> Iterator[Bytes]:
-    if isinstance(tree, ArraySpec):
-        yield to_bytes(np.asarray(value, DTYPES[tree.dtype].numpy), tree.dtype, tree.minor_to_major)
-        return
-    assert isinstance(value, tuple), "infeed data has the shape of the instruction"
-    for part, element in zip(tree, cast("tuple[Any, ...]", value), strict=True):
-        yield from _bytes_of(part, element)

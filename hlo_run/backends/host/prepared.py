@@ -14,6 +14,7 @@ from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import result_literal
+from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 
 class Prepared:
@@ -32,18 +33,16 @@ class Prepared:
         self._steps = make_steps(self.machine, executable.thunks)
         self._all = list(every_step(self._steps))
         self._touching: dict[int, list[Step]] = {}
-        for step in self._all:
-            for number in dict.fromkeys(piece.allocation for piece in step.slices):
-                self._touching.setdefault(number, []).append(step)
+        self._launches = [step for step in self._all if isinstance(step, KernelStep)]
         self._is_bound = False
         self._has_deadline = False
         self._recording: Recording | None = None
         self._may_record = not checks and profile is None
 
-    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int) -> Literal:
+    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Literal:
         """Run with one literal per entry parameter and return the result."""
         machine = self.machine
-        machine.start(deadline, seed)
+        machine.start(deadline, seed, feed)
         try:
             self._bind(machine.place(arguments))
             if self._recording is None:
@@ -51,13 +50,13 @@ class Prepared:
             else:
                 self._recording.run()
             machine.check_result()
-            return result_literal(machine.executable, machine.read)
+            return result_literal(machine.executable, machine.read_result)
         finally:
             machine.release_results()
 
     def bind(self, arguments: Sequence[Literal]) -> None:
         """Do all that comes before the first run with such arguments, and not the run."""
-        self.machine.start(None, 0)
+        self.machine.start(None, 0, NO_FEEDS(0))
         self._bind(self.machine.place(arguments))
         self.machine.release_results()
 
@@ -68,23 +67,27 @@ class Prepared:
         if not self._is_bound or self._has_deadline != (machine.deadline is not None):
             self._bind_all()
         else:
-            waiting = list(dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ())))
-            waiting += [s for s in self._all if isinstance(s, KernelStep) and s.thunk.kernel in reset and s not in waiting]
+            waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))
+            if reset:
+                waiting |= dict.fromkeys(step for step in self._launches if step.thunk.kernel in reset)
             for step in waiting:
-                if self._recording is None or not self._recording.has(step):
-                    step.bind()
-        if self._recording is not None:
-            self._recording.move()
+                step.bind()
+        if self._recording is not None and moved:
+            self._recording.move(machine.places)
 
     def _bind_all(self) -> None:
         machine = self.machine
         self._is_bound, self._has_deadline = True, machine.deadline is not None
         for step in self._all:
             step.bind()
-        launches = [step for step in self._all if isinstance(step, KernelStep)]
-        machine.launcher.prepare([step.bound() for step in launches], machine.deadline)
+        machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
         ready: dict[Step, ReadyLaunch] = {}
         if self._may_record and not self._has_deadline:
-            found = {step: machine.launcher.ready(*step.bound()) for step in launches if not step.keeps_state}
+            found = {step: machine.launcher.ready(*step.bound()) for step in self._launches if not step.keeps_state}
             ready = {step: launch for step, launch in found.items() if launch is not None}
         self._recording = Recording(machine, self._steps, ready) if ready else None
+        self._touching = {}
+        for step in self._all:
+            for number in dict.fromkeys(piece.allocation for piece in step.slices):
+                if step not in ready:  # the recording knows where its launches' arguments are
+                    self._touching.setdefault(number, []).append(step)

@@ -6,7 +6,7 @@ stretches of play.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,13 +51,9 @@ class Recording:
         for spread in self._spreads:
             spread.settle(self._player)
 
-    def has(self, step: Step) -> bool:
-        """True for a launch that needs no binding."""
-        return step in self._ready
-
-    def move(self) -> None:
-        """Take the allocations from where they are now."""
-        self._player.move([address_of(memory) for memory in self._machine.memory])
+    def move(self, places: Sequence[int]) -> None:
+        """Take the allocations from these places."""
+        self._player.move(places)
 
     def run(self) -> None:
         """Play the list to its end; raises what steps raise."""

@@ -153,16 +153,23 @@ class LibraryStep(Leaf):
         self._call = call
         self._inputs: list[Array | None] = []
         self._outputs: list[Array | None] = []
+        self._bound: Callable[[], object] | None = None
 
     def bind(self) -> None:
         self._inputs = [self._view(spec) for spec in self._call.inputs]
         self._outputs = [self._view(spec) for spec in self._call.outputs]
+        inputs, outputs = ([array for array in arrays if array is not None] for arrays in (self._inputs, self._outputs))
+        if self._call.bind and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):
+            self._bound = self._call.bind(inputs, outputs)
 
     def _view(self, spec: ArraySpec) -> Array | None:
         return view(spec, self._machine.read(spec.slice)) if is_viewable(spec) else None
 
     def run(self) -> None:
         machine, call = self._machine, self._call
+        if self._bound is not None and not machine.written:
+            self._bound()
+            return
         inputs = [
             view(spec, machine.read(spec.slice)) if seen is None else seen
             for spec, seen in zip(call.inputs, self._inputs, strict=True)
