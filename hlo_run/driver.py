@@ -325,7 +325,7 @@ def list_passes() -> str:
 
 def _check_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage; costs nothing when no flag names one."""
-    if options.only_rows or options.disabled_rows or options.stage not in ("", HLO_INPUT):
+    if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names  # imports every pass
 
         check_row_names(options)

@@ -87,6 +87,9 @@ class Options:
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
     xla_enable_hlo_passes_only: str = _flag("", "Run only these and required rows (short: --only).", "ROWS", section="Compile")
+    xla_fuel: str = _flag(
+        "", "How many rewrites passes may make (passes without rewrites to count: how many runs).", "PASS=N,..", section="Compile"
+    )
     kernel_ir_file: str = _flag(
         "", "Dumps of kernel IR that replace kernels and go on from their row.", "FILES", section="Compile"
     )
@@ -143,6 +146,10 @@ class Options:
     @property
     def only_rows(self) -> tuple[str, ...]:
         return _names(self.xla_enable_hlo_passes_only)
+
+    @property
+    def fuel_limits(self) -> tuple[str, ...]:
+        return _names(self.xla_fuel)
 
     @property
     def required_rows_only(self) -> bool:
