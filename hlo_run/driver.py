@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options
-from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, StopAtStage
+from hlo_run.pass_check import PassChecker
+from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump
@@ -131,7 +132,12 @@ class FileRun:
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description
-            runner = Runner(platform, interpreter.description, lambda values, seed: interpreter.run_module(module, values, seed))
+            runner = Runner(
+                platform,
+                interpreter.description,
+                lambda values, seed, feeds: interpreter.run_module(module, values, seed, feeds=feeds),
+                lambda: interpreter.outfeed,
+            )
             execution.run(runner, reference)
             return
         # Passes ask the header, not the flags, for how many devices they compile.
@@ -153,7 +159,12 @@ class FileRun:
         try:
             grid = arguments.grid
             description = backend.description + (f", {grid}" if grid.size > 1 else "")
-            runner = Runner(platform, description, lambda values, seed: run_on_grid(backend, executable, values, grid, seed))
+            runner = Runner(
+                platform,
+                description,
+                lambda values, seed, feeds: run_on_grid(backend, executable, values, grid, seed, feeds),
+                lambda: backend.outfeed,
+            )
             execution.run(runner, reference)
         finally:
             self._result.launches = backend.launch_records()
@@ -256,13 +267,31 @@ class FileRun:
         from hlo_run.pipeline.compile import compile_module
 
         options = self._options
-        stage = self._stage_output.observer if options.stage else None
-        with self._watch.compiling(options, module, self._target(backend), stage) as (ctx, working):
+        watching: list[Callable[[HloModule], Observer]] = [self._pass_checker(module)] if options.check_each_pass else []
+        watching += [self._stage_output.observer] if options.stage else []
+        with self._watch.compiling(options, module, self._target(backend), watching) as (ctx, working):
             executable = compile_module(ctx, working)
             if options.output:
-                write_executable(options.output, executable, module, working)
+                write_executable(options.output, executable, module, working, options.output_machine_code)
                 self._console.err(f"{options.output}: {module.name} for {executable.target}")
             return executable
+
+    def _pass_checker(self, module: HloModule) -> Callable[[HloModule], Observer]:
+        """Return what makes the observer that evaluates `module` after every row, on the first iteration's arguments."""
+        options = self._options
+        source = Arguments(replace(options, save_inputs=""), module, self._given, self._place, self._given_from)
+        values, _ = source.next(1)
+        interpreter = InterpreterBackend(source.grid)
+        folder = options.xla_dump_to if options.xla_dump_to not in ("", "-") else "."
+        alone = values if source.grid.size == 1 else []
+        return lambda working: PassChecker(
+            working,
+            lambda state: interpreter.run_module(state, values, MODULE_SEED),
+            alone,
+            error_spec(options),
+            folder,
+            self._console.err,
+        )
 
     def _target(self, backend: Backend | None) -> targets.TargetSpec:
         """Return what to compile for: the flags' choice, else the device that will run it, else the default."""
@@ -281,6 +310,8 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which says what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
+    if options.output_machine_code and not options.output:
+        raise UsageError("--output_machine_code needs --output=FILE.hlox, where the code goes")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file takes the output of one input file")
 
@@ -294,7 +325,7 @@ def list_passes() -> str:
 
 def _check_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage; costs nothing when no flag names one."""
-    if options.only_rows or options.disabled_rows or options.stage not in ("", HLO_INPUT):
+    if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names  # imports every pass
 
         check_row_names(options)
