@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hlo_run
@@ -13,6 +13,7 @@ from hlo_run.execution import MODULE_SEED
 from hlo_run.formats.jax_functions import lower_to_text
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
+from hlo_run.hlo.feeds import given_feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
@@ -30,25 +31,29 @@ def load(path: str, input_format: str = "") -> HloModule:
     return hlo_run.parse(read_module(path, input_format).text, path)
 
 
-def evaluate(module: HloModule, *arguments: ArgumentLike) -> Literal:
+def evaluate(module: HloModule, *arguments: ArgumentLike, infeed: Sequence[ArgumentLike] = ()) -> Literal:
     """Return what the numpy reference computes: an array, or a tuple of such, for one argument per entry parameter.
 
-    Arrays must have the parameters' types and dimensions, numbers are converted. Raises UsageError where they do not fit,
-    Unsupported for an instruction beyond the reference.
+    Arrays must have the parameters' types and dimensions, numbers are converted. `infeed` are the arrays that infeeds take, in
+    order, tuples as their leaves. Raises UsageError where they do not fit, Unsupported for an instruction beyond the reference.
     """
-    return evaluate_reference(module, fit_arguments(module, arguments))
+    return evaluate_reference(module, fit_arguments(module, arguments), feeds=given_feeds(infeed))
 
 
-def run(module: HloModule, *arguments: ArgumentLike, platform: str = "", target: str = "") -> Literal:
+def run(
+    module: HloModule, *arguments: ArgumentLike, platform: str = "", target: str = "", infeed: Sequence[ArgumentLike] = ()
+) -> Literal:
     """Compile and run `module` as `hlo-run` does, and return the result; nothing is compared.
 
     `platform` is CUDA, Host (PTX on the CPU) or Interpreter; empty: CUDA if a device can be opened, else Host. `target` is
-    the GPU to compile for, by default the device, or h100. The module stays as it is. Raises errors of the HloRunError family.
+    the GPU to compile for, by default the device, or h100. `infeed` is as in `evaluate`. The module stays as it
+    is. Raises errors of the HloRunError family.
     """
     name = choose_platform(platform)
+    feeds = given_feeds(infeed)
     values = fit_arguments(module, arguments)
     if name == INTERPRETER:
-        return evaluate_reference(module, values)
+        return evaluate_reference(module, values, feeds=feeds)
     # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
     from hlo_run.pipeline.compile import compile_module
     from hlo_run.pipeline.passes import PassContext
@@ -58,7 +63,7 @@ def run(module: HloModule, *arguments: ArgumentLike, platform: str = "", target:
     spec = backend.target if backend.target is not None and not target else targets.preset(target or targets.DEFAULT_TARGET)
     executable = compile_module(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
     check_memory(executable)
-    return backend.run(executable, values)
+    return backend.run(executable, values, feeds=feeds)
 
 
 def isolate(module: HloModule, name: str, target: str = "") -> HloModule:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.interrupts import ends_when_interrupted
-from hlo_run.options import FIELDS, SHORT_NAMES, Options, read_flags
+from hlo_run.options import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags, OptFlags, Options, read_flags
 
 if TYPE_CHECKING:
     from hlo_run.reference.findings import Findings
@@ -25,13 +26,34 @@ StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). Exit codes: 0 agrees, 1 d
 4 not supported yet, 5 device error, 70 our bug. XLA_FLAGS is read; the command line wins."""
 
 
+_OPT_INTRODUCTION = """Run HLO passes on a module, or its pipeline up to a stage, and print what comes out.
+
+FILE is one file of HLO text (- is stdin), or what hlo-run reads besides. Exit codes are those of hlo-run. XLA_FLAGS is read;
+the command line wins."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A console script: its name, help and flags."""
+
+    name: str
+    introduction: str
+    flags: Flags
+
+
+_HLO_RUN = _Program("hlo-run", _INTRODUCTION, FLAGS)
+_HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, OPT_FLAGS)
+
+
 class _Command(click.Command):
     """Prints flags by section and as XLA spells them (`--name=VALUE`)."""
 
+    flags: Flags
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        shorts = {name: short for short, name in SHORT_NAMES.items()}
-        for name, info in FIELDS.items():
+        shorts = {name: short for short, name in self.flags.short_names.items()}
+        for name, info in self.flags.fields.items():
             metavar = info.metadata["metavar"]
             value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
             spelled = f"--{name}{value}" + (f", --{shorts[name]}{value}" if name in shorts else "")
@@ -43,42 +65,57 @@ class _Command(click.Command):
                 formatter.write_dl(rows, col_max=38)
 
 
-def _make_command() -> click.Command:
+def _make_command(program: _Program) -> click.Command:
     parameters: list[click.Parameter] = [click.Argument(["files"], nargs=-1, metavar="FILE...")]
-    for name, info in FIELDS.items():
+    for name, info in program.flags.fields.items():
         choices: tuple[str, ...] = info.metadata["choices"]
         kind = click.Choice(choices) if choices else _TYPES[str(info.type)]
         parameters.append(click.Option([f"--{name}"], type=kind, default=info.default))
-    return _Command("hlo-run", params=parameters, help=_INTRODUCTION, callback=_collect, add_help_option=True)
+    command = _Command(program.name, params=parameters, help=program.introduction, callback=_collect, add_help_option=True)
+    command.flags = program.flags
+    return command
 
 
-def _collect(files: tuple[str, ...], **values: Any) -> tuple[Options, tuple[str, ...]]:
-    return Options(**values), files
+def _collect(files: tuple[str, ...], **values: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return values, files
+
+
+def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Return (values of the flags, files, warnings); raises UsageError, and prints help on `--help` (SystemExit)."""
+    command = _make_command(program)
+    if "--help" in arguments:
+        command.main(["--help"], prog_name=program.name)
+    if "--version" in arguments:
+        _print_version(program.name)
+    raw = read_flags(arguments, os.environ, program.flags)
+    normal = [f"--{name}={text}" for name, text in raw.given.items()]
+    try:
+        context = command.make_context(program.name, [*normal, "--", *raw.files], default_map=dict(raw.defaults))
+        values, files = command.invoke(context)
+    except click.ClickException as error:
+        raise UsageError(error.format_message(), hint="--help lists every flag") from None
+    if values["xla_enable_hlo_passes_only"] and values["xla_disable_hlo_passes"]:
+        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes exclude each other")
+    return values, files, raw.warnings
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Options, tuple[str, ...], tuple[str, ...]]:
-    """Return (options, files, warnings) of a command line; raises UsageError, and prints help on `--help` (SystemExit)."""
-    command = _make_command()
-    if "--help" in arguments:
-        command.main(["--help"], prog_name="hlo-run")
-    if "--version" in arguments:
-        _print_version()
-    raw = read_flags(arguments, os.environ)
-    normal = [f"--{name}={text}" for name, text in raw.given.items()]
-    try:
-        context = command.make_context("hlo-run", [*normal, "--", *raw.files], default_map=dict(raw.defaults))
-        options, files = command.invoke(context)
-    except click.ClickException as error:
-        raise UsageError(error.format_message(), hint="--help lists every flag") from None
-    if options.only_rows and options.disabled_rows:
-        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes exclude each other")
-    return options, files, raw.warnings
+    """Return (options, files, warnings) of hlo-run's command line; see `_parse`."""
+    values, files, warnings = _parse(_HLO_RUN, arguments)
+    return Options(**values), files, warnings
 
 
-def _print_version() -> None:
+def parse_opt_arguments(arguments: Sequence[str]) -> tuple[Options, OptFlags, tuple[str, ...], tuple[str, ...]]:
+    """Return (options, flags of its own, files, warnings) of hlo-opt's command line; see `_parse`."""
+    values, files, warnings = _parse(_HLO_OPT, arguments)
+    own = {name: values.pop(name) for name in OWN_OPT_FLAGS}
+    return Options(**values), OptFlags(**own), files, warnings
+
+
+def _print_version(program: str) -> None:
     from importlib.metadata import version  # slow to import, and only this flag needs it
 
-    _stdout(f"hlo-run {version('hlo-run')}")
+    _stdout(f"{program} {version('hlo-run')}")
     raise SystemExit(0)
 
 
@@ -147,16 +184,45 @@ def _stderr(text: str) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit code; errors of the family are printed, no other leaves."""
-    try:
+    """Run hlo-run's command line and return its exit code; errors of the family are printed, no other leaves."""
+
+    def work() -> int:
         options, files, warnings = parse_arguments(arguments)
-        for warning in warnings:
-            _stderr(f"warning: {warning}")
+        _warn(warnings)
         # Imported late: --help and bad flags must not wait for numpy.
         from hlo_run.driver import run_files
 
+        return run_files(options, files, _console())
+
+    return _exit_code(work)
+
+
+def run_opt(arguments: Sequence[str]) -> int:
+    """Run hlo-opt's command line, as `run` does hlo-run's."""
+
+    def work() -> int:
+        options, flags, files, warnings = parse_opt_arguments(arguments)
+        _warn(warnings)
+        from hlo_run.opt import run_opt
+
+        return run_opt(options, flags, files, _console())
+
+    return _exit_code(work)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        _stderr(f"warning: {warning}")
+
+
+def _console() -> PlainConsole:
+    return TerminalConsole() if sys.stderr.isatty() else PlainConsole()
+
+
+def _exit_code(work: Callable[[], int]) -> int:
+    try:
         with ends_when_interrupted():
-            return run_files(options, files, TerminalConsole() if sys.stderr.isatty() else PlainConsole())
+            return work()
     except HloRunError as error:
         _stderr(error.render())
         return error.exit_code
@@ -170,5 +236,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script `hlo-run`."""
     raise SystemExit(run(sys.argv[1:]))
+
+
+def opt_main() -> None:
+    """Entry point of the console script `hlo-opt`."""
+    raise SystemExit(run_opt(sys.argv[1:]))

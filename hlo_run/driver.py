@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.backends.profile import Profile
+from hlo_run.compilation import StageOutput, Watch, choose_target
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
 from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
 from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
@@ -26,18 +25,14 @@ from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
-from hlo_run.options import Options, read_text
+from hlo_run.options import Options
+from hlo_run.pass_check import PassChecker
 from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
-from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.stage import StageObserver
-from hlo_run.pipeline.observers.timing import TimingObserver
-from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.print_options import dump_options
-from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump, read_replacements
+from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.reference.arguments import make_fake_arguments
 from hlo_run.results import FileResult, check_writable, to_json, to_junit, write_artefact
 
@@ -99,14 +94,6 @@ def _check_run_flags(options: Options) -> None:
             check_writable(path, flag)
 
 
-def choose_target(options: Options) -> targets.TargetSpec:
-    """Return the GPU to compile for: a spec file, a preset, or the default; raises UsageError."""
-    path = options.xla_gpu_target_config_filename
-    if path:
-        return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
-    return targets.preset(options.target or targets.DEFAULT_TARGET)
-
-
 class FileRun:
     """One file of the command line; what becomes of it is kept in `result`."""
 
@@ -116,10 +103,10 @@ class FileRun:
         self._result = result
         self._file = result.file
         self._console = console
-        self._timing = TimingObserver()
+        self._watch = Watch(place.number, console)
+        self._stage_output = StageOutput(options, console)
         self._given: list[Literal] = []  # the arguments of a snapshot, or of an isolated fusion
         self._given_from = "the input file"
-        self._has_output = False
         self._executable: Executable | None = None  # of a file that holds one
 
     def run(self) -> None:
@@ -145,7 +132,12 @@ class FileRun:
         if platform == INTERPRETER:
             interpreter = InterpreterBackend(arguments.grid)
             self._result.device = interpreter.description
-            runner = Runner(platform, interpreter.description, lambda values, seed: interpreter.run_module(module, values, seed))
+            runner = Runner(
+                platform,
+                interpreter.description,
+                lambda values, seed, feeds: interpreter.run_module(module, values, seed, feeds=feeds),
+                lambda: interpreter.outfeed,
+            )
             execution.run(runner, reference)
             return
         # Passes ask the header, not the flags, for how many devices they compile.
@@ -167,7 +159,12 @@ class FileRun:
         try:
             grid = arguments.grid
             description = backend.description + (f", {grid}" if grid.size > 1 else "")
-            runner = Runner(platform, description, lambda values, seed: run_on_grid(backend, executable, values, grid, seed))
+            runner = Runner(
+                platform,
+                description,
+                lambda values, seed, feeds: run_on_grid(backend, executable, values, grid, seed, feeds),
+                lambda: backend.outfeed,
+            )
             execution.run(runner, reference)
         finally:
             self._result.launches = backend.launch_records()
@@ -201,7 +198,7 @@ class FileRun:
         source = read_module(self._file, self._options.input_format)
         module = hlo_run.parse(source.text, self._file, self._options.verify != "off")
         if self._options.stage == HLO_INPUT:
-            self._show_module(module)
+            self._stage_output.show_module(module)
             raise StopAtStage
         if source.arguments is not None:
             self._given = fit_arguments(module, source.arguments, f"'{self._file}'")
@@ -216,12 +213,12 @@ class FileRun:
         if self._options.stage:
             from hlo_run.pipeline.kernels import compile_kernel_ir  # imports xDSL and llvmlite
 
-            watching = self._watchers()
-            watching.append(StageObserver(self._options.stage, self._show))
+            watching = self._watch.observers(self._options)
+            watching.append(StageObserver(self._options.stage, self._stage_output.show))
             try:
                 compile_kernel_ir(PassContext(choose_target(self._options), self._options, tuple(watching)), dump)
             finally:
-                self._show_times()
+                self._watch.show_times(self._options)
             self._console.err(f"nothing to print: '{self._options.stage}' does not come after row '{dump.row}'")
             raise StopAtStage
         module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"
@@ -230,15 +227,6 @@ class FileRun:
             raise UsageError(f"'{dump.file}' is kernel IR, and '{module}', its module, does not exist", hint=hint)
         self._file = str(module)
         self._options = replace(self._options, input_format="hlo")
-
-    def _watchers(self) -> list[Observer]:
-        """Return the observers that see every compilation."""
-        watching: list[Observer] = []
-        if self._options.v:
-            watching.append(VerboseObserver(self._options.v, self._console.err))
-        if self._options.time_passes:
-            watching.append(self._timing)
-        return watching
 
     def _isolate(self, module: HloModule) -> HloModule:
         """Return the fusion of `--isolate_fusion` as a module, written as a file together with its operands in this run."""
@@ -263,27 +251,6 @@ class FileRun:
         self._console.err(f"%{fusion.name} is isolated: hlo-run --inputs={path}.npz {path}.hlo")
         return alone
 
-    def _show(self, text: str) -> None:
-        """Give the text of a stage to stdout or `--output_file`."""
-        if not self._options.output_file:
-            self._console.out(text)
-            return
-        write_output(self._options.output_file, text.encode() + b"\n", append=self._has_output)
-        self._has_output = True
-
-    def _show_module(self, module: HloModule) -> None:
-        """Give a module, in the format of `--output_format`, to stdout or `--output_file`."""
-        if self._options.output_format == "hlo":
-            self._show(module_to_string(module, dump_options(self._options)).rstrip("\n"))
-            return
-        from hlo_run.formats.write import module_to_bytes  # only who asks for another format waits for it
-
-        data = module_to_bytes(module, self._options.output_format)
-        if self._options.output_file:
-            write_output(self._options.output_file, data)
-        else:
-            self._console.out_bytes(data)
-
     def _reference_platform(self) -> str:
         """Return the platform (or the file) to compare with, or nothing."""
         if self._options.expected_output:
@@ -299,38 +266,32 @@ class FileRun:
         # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
         from hlo_run.pipeline.compile import compile_module
 
-        target = self._target(backend)
-        replacements = read_replacements(self._options, module.name)
-        dump = self._dump_observer(module, target)
-        # Compilation edits; the arguments and the reference want the module the user wrote.
-        working = module.clone()
-        observers = self._watchers()
-        if dump is not None:
-            dump.module("before_optimizations", module_to_string(module, dump_options(self._options)))
-            observers.append(dump)
-        if self._options.stage:
-            observers.append(self._stage_observer(working))
-        try:
-            with self._console.busy(f"compiling {module.name}"):
-                executable = compile_module(PassContext(target, self._options, tuple(observers), replacements), working)
-            if self._options.output:
-                write_executable(self._options.output, executable, module, working)
-                self._console.err(f"{self._options.output}: {module.name} for {executable.target}")
+        options = self._options
+        watching: list[Callable[[HloModule], Observer]] = [self._pass_checker(module)] if options.check_each_pass else []
+        watching += [self._stage_output.observer] if options.stage else []
+        with self._watch.compiling(options, module, self._target(backend), watching) as (ctx, working):
+            executable = compile_module(ctx, working)
+            if options.output:
+                write_executable(options.output, executable, module, working, options.output_machine_code)
+                self._console.err(f"{options.output}: {module.name} for {executable.target}")
             return executable
-        except InternalError as error:
-            reproducer = _write_reproducer(module, self._options.xla_dump_to)
-            raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
-        finally:
-            self._show_times()
 
-    def _show_times(self) -> None:
-        if self._options.time_passes:
-            self._console.err(self._timing.table())
-
-    def _stage_observer(self, working: HloModule) -> Observer:
-        if self._options.output_format == "hlo":
-            return StageObserver(self._options.stage, self._show)
-        return StageObserver(self._options.stage, lambda _: self._show_module(working))
+    def _pass_checker(self, module: HloModule) -> Callable[[HloModule], Observer]:
+        """Return what makes the observer that evaluates `module` after every row, on the first iteration's arguments."""
+        options = self._options
+        source = Arguments(replace(options, save_inputs=""), module, self._given, self._place, self._given_from)
+        values, _ = source.next(1)
+        interpreter = InterpreterBackend(source.grid)
+        folder = options.xla_dump_to if options.xla_dump_to not in ("", "-") else "."
+        alone = values if source.grid.size == 1 else []
+        return lambda working: PassChecker(
+            working,
+            lambda state: interpreter.run_module(state, values, MODULE_SEED),
+            alone,
+            error_spec(options),
+            folder,
+            self._console.err,
+        )
 
     def _target(self, backend: Backend | None) -> targets.TargetSpec:
         """Return what to compile for: the flags' choice, else the device that will run it, else the default."""
@@ -338,34 +299,6 @@ class FileRun:
         if options.target or options.xla_gpu_target_config_filename or backend is None or backend.target is None:
             return choose_target(options)
         return backend.target
-
-    def _dump_observer(self, module: HloModule, target: targets.TargetSpec) -> DumpObserver | None:
-        options = self._options
-        if not options.xla_dump_to:
-            return None
-        pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
-        if pattern is not None and pattern.search(module.name) is None:
-            return None
-        return DumpObserver(options, module.name, self._place.number, target, self._console.out)
-
-
-def _write_reproducer(module: HloModule, directory: str) -> str:
-    """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
-    folder = directory if directory not in ("", "-") else None
-    with tempfile.NamedTemporaryFile(
-        "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
-    ) as file:
-        file.write(module_to_string(module, FULL))
-    return file.name
-
-
-def write_output(path: str, data: bytes, append: bool = False) -> None:
-    """Write a file of `--output_file`; raises UsageError."""
-    try:
-        with open(path, "ab" if append else "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise UsageError(f"--output_file={path} cannot be written: {os.strerror(error.errno or 0)}") from None
 
 
 def _check_output(options: Options, files: Sequence[str]) -> None:
@@ -377,6 +310,8 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which says what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
+    if options.output_machine_code and not options.output:
+        raise UsageError("--output_machine_code needs --output=FILE.hlox, where the code goes")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file takes the output of one input file")
 
@@ -390,7 +325,7 @@ def list_passes() -> str:
 
 def _check_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage; costs nothing when no flag names one."""
-    if options.only_rows or options.disabled_rows or options.stage not in ("", HLO_INPUT):
+    if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names  # imports every pass
 
         check_row_names(options)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import ENDING, load, save
+from hlo_run.backends.memory import check_memory
 from hlo_run.errors import HloRunError, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
@@ -29,8 +30,16 @@ def read_executable(path: str) -> Executable:
     return load(data, path)
 
 
-def write_executable(path: str, executable: Executable, source: HloModule, optimized: HloModule) -> None:
+def write_executable(
+    path: str, executable: Executable, source: HloModule, optimized: HloModule, with_machine_code: bool = False
+) -> None:
     """Write an executable with the module it came from and the one it was made of; a file is written whole or not at all."""
+    if with_machine_code:
+        # Who does not ask for it does not wait for Host's engines.
+        from hlo_run.backends.host.backend import HostBackend
+
+        check_memory(executable)
+        executable = replace(executable, machine_code=HostBackend().machine_code(executable))
     texts = {"source_text": module_to_string(source, FULL), "module_text": module_to_string(optimized, FULL)}
     temporary = f"{path}.tmp"
     try:

@@ -12,15 +12,16 @@ from typing import Protocol
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
 from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal, literal_to_string
 from hlo_run.hlo.shape import Shape
 from hlo_run.options import Options
-from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.arguments import make_fake_arguments, random_feeds
 from hlo_run.reference.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.devices import DeviceGrid
 from hlo_run.reference.findings import Findings
-from hlo_run.reference.literal_files import check_readable, read_values, write_values
+from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
 from hlo_run.reference.precision import round_value
 from hlo_run.reference.random import RandomEngine
 from hlo_run.results import FileResult, IterationResult
@@ -55,11 +56,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A platform as the iterations see it: a name, a line on the device, and (arguments, module seed) to result."""
+    """A platform as the iterations see it: a name, a line on the device, (arguments, module seed, what infeeds take) to
+    result, and what outfeeds gave each device's host in the last run.
+    """
 
     platform: str
     description: str
-    run: Callable[[Sequence[Literal], int], Literal]
+    run: Callable[[Sequence[Literal], int, Feeds], Literal]
+    outfeed: Callable[[], list[list[Literal]]] = list
 
 
 def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
@@ -154,6 +158,20 @@ def _low_precision(text: str) -> tuple[str, int] | None:
     return name, int(count)
 
 
+def _with_outfeed(result: Literal, shape: Shape, outfeed: Sequence[Sequence[Literal]]) -> tuple[Literal, Shape]:
+    """Return a tuple of the result and of what outfeeds gave, device by device, with its shape; without any, both as they are."""
+    given = [value for device in outfeed for value in device]
+    if not given:
+        return result, shape
+    return (result, *given), Shape.make_tuple((shape, *map(_shape_of, given)))
+
+
+def _shape_of(value: Literal) -> Shape:
+    if isinstance(value, tuple):
+        return Shape.make_tuple(tuple(map(_shape_of, value)))
+    return Shape.array(next(name for name, dtype in DTYPES.items() if dtype.numpy == value.dtype), value.shape)
+
+
 class Execution:
     """Runs a module that is ready to run, `--iterations` times, and fills in `result`."""
 
@@ -163,7 +181,8 @@ class Execution:
         self._options, self._console, self._module, self._place, self._result = options, console, module, place, result
         self._spec = error_spec(options)
         self._arguments = arguments
-        self._shape: Shape = arguments.grid.result_shape(module)
+        self._result_shape: Shape = arguments.grid.result_shape(module)
+        self._shape = self._result_shape  # with what outfeeds gave, once a run has ended
         self._reference = InterpreterBackend(arguments.grid)
         self._read_ahead: Literal | None = None
 
@@ -203,24 +222,27 @@ class Execution:
                 console.out(f"\n** {title} **\n{literal_to_string(argument, shape)}")
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
-        actual = self._timed(lambda: runner.run(arguments, seed))
+        feeds = self._feeds(iteration)
+        actual, self._shape = _with_outfeed(
+            self._timed(lambda: runner.run(arguments, seed, feeds)), self._result_shape, runner.outfeed()
+        )
         self._save_outputs(iteration, actual)
         if options.print_literals:
             console.out(f"\n** Result with test runner {runner.platform} **\n{literal_to_string(actual, self._shape)}")
         if not reference:
             console.err("Skipping reference runner")
             return
-        expected = self._expected(reference, arguments, seed, iteration)
+        expected = self._expected(reference, arguments, seed, iteration, feeds)
         if options.print_literals:
             console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, self._shape)}")
         done.comparison = compare(expected, actual, self._shape, self._spec)
         if not done.comparison.ok:
-            done.findings = done.comparison.examine(lambda: self._precise(arguments, seed))
+            done.findings = done.comparison.examine(lambda: self._precise(arguments, seed, feeds))
             self._report(done.comparison, done.findings, runner.platform, reference, iteration)
         console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
         console.err(done.comparison.summary())
 
-    def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int) -> Literal:
+    def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int, feeds: Feeds) -> Literal:
         """Return what the result should be: from a file, or from the reference."""
         options = self._options
         if options.expected_output:
@@ -228,18 +250,29 @@ class Execution:
             return read_ahead if read_ahead is not None else self._expected_from_file(iteration)
         self._console.err(f"Running HLO module with runner {reference}...")
         precision = options.reference_precision
-        expected = self._timed(lambda: self._reference.run_module(self._module, arguments, seed, precision))
+        expected = self._timed(lambda: self._run_reference(arguments, seed, precision, feeds))
         return expected if precision == "native" else round_value(expected, self._shape)
 
     def _expected_from_file(self, iteration: int) -> Literal:
         path = _existing_path(self._options.expected_output, self._options, self._place, iteration)
         return read_values(path, "out", [self._shape], ["the result"])[0]
 
-    def _precise(self, arguments: Sequence[Literal], seed: int) -> Literal | None:
+    def _run_reference(self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds) -> Literal:
+        result = self._reference.run_module(self._module, arguments, seed, precision, feeds)
+        return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
+
+    def _feeds(self, iteration: int) -> Feeds:
+        """Return what infeeds take: the arrays of `--infeed`, or random ones."""
+        if not self._options.infeed:
+            return random_feeds(self._options.seed + ((iteration - 1) << 20))
+        path = _existing_path(self._options.infeed, self._options, self._place, iteration)
+        return given_feeds(read_arrays(path, "infeed"), f"'{path}'")
+
+    def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
         """Return the result in float64, to tell a bug from an ill-conditioned module; None where that cannot be had."""
         try:
             with self._console.busy("evaluating in float64"):
-                return self._reference.run_module(self._module, arguments, seed, precision="f64")
+                return self._run_reference(arguments, seed, "f64", feeds)
         except (Unsupported, DeviceError, MemoryError) as error:
             self._console.err(f"no float64 values: {error}")
             return None

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from hlo_run.errors import UsageError
 
@@ -44,6 +44,9 @@ class Options:
     seed: int = _flag(1, "Seed of the random arguments.", "N")
     different_random_seeds: bool = _flag(False, "The module's own seed is the iteration's number instead of 42.")
     inputs: str = _flag("", "Arguments: FILE.npz with arg0, arg1, .., or A.npy,B.npy,..; tuples as their leaves.", "FILES")
+    infeed: str = _flag(
+        "", "What infeeds take: infeed0, infeed1, .. of a file, in order, tuples as their leaves; else random.", "FILE.npz"
+    )
     save_inputs: str = _flag("", "Write the arguments, for --inputs.", "FILE.npz")
     save_outputs: str = _flag("", "Write the result (out0, ..), and what was expected where it differs.", "FILE.npz")
     expected_output: str = _flag("", "Compare with a result saved by --save_outputs, not with the reference.", "FILE.npz")
@@ -87,6 +90,9 @@ class Options:
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
     xla_enable_hlo_passes_only: str = _flag("", "Run only these and required rows (short: --only).", "ROWS", section="Compile")
+    xla_fuel: str = _flag(
+        "", "How many rewrites passes may make (passes without rewrites to count: how many runs).", "PASS=N,..", section="Compile"
+    )
     kernel_ir_file: str = _flag(
         "", "Dumps of kernel IR that replace kernels and go on from their row.", "FILES", section="Compile"
     )
@@ -100,6 +106,9 @@ class Options:
     )
     xla_gpu_graph_min_graph_size: int = _flag(5, "Shorter runs of thunks are not recorded.", "N", section="Compile")
     compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
+    check_each_pass: bool = _flag(
+        False, "Evaluate the module with the reference after every row that changed it.", section="Compile"
+    )
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
@@ -111,6 +120,9 @@ class Options:
     )
     output: str = _flag(
         "", "Compile, save the executable, and do not run it; hlo-run FILE.hlox does.", "FILE.hlox", section="Compile"
+    )
+    output_machine_code: bool = _flag(
+        False, "With --output: add machine code of the kernels for this processor, for Host.", section="Compile"
     )
     output_file: str = _flag("", "Write the stage to a file instead of stdout.", "FILE", section="Show")
     list_passes: bool = _flag(False, "List the rows of both pass tables and stop.", section="Show")
@@ -139,14 +151,54 @@ class Options:
         return _names(self.xla_enable_hlo_passes_only)
 
     @property
+    def fuel_limits(self) -> tuple[str, ...]:
+        return _names(self.xla_fuel)
+
+    @property
     def required_rows_only(self) -> bool:
         """True if only rows marked required shall run."""
         return self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes
 
 
-# Other spellings of a flag.
-SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
+@dataclass(frozen=True, slots=True)
+class OptFlags:
+    """The flags that `hlo-opt` has beside those that steer compilation and its dumps, named as in XLA's tool."""
+
+    platform: str = _flag("transforms", "transforms: no GPU's pipeline, the module as read; gpu (or CUDA).", "NAME")
+    passes: str = _flag("", "Run these passes in this order, and nothing else.", "PASSES")
+    split_input_file: bool = _flag(False, "Read modules separated by lines `// -----`, each on its own.")
+    emit_proto: bool = _flag(False, "Print the module as a text proto, without passes.")
+    list_passes: bool = _flag(False, "Print the names of the passes.")
+    list_stages: bool = _flag(False, "Print the names of the platform's stages.")
+
+
+FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The flags of a program by name, and other spellings of some of them."""
+
+    fields: FieldTable
+    short_names: Mapping[str, str]
+
+
 FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Options)}
+_SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
+FLAGS = Flags(FIELDS, _SHORT_NAMES)
+OWN_OPT_FLAGS = tuple(f.name for f in dataclasses.fields(OptFlags))
+_RUNS_ONLY = frozenset(
+    "output output_format kernel_ir_file compile_processes run_test_hlo_passes list_passes check_each_pass".split()
+)
+# What `hlo-opt` knows: nothing that is about running a module.
+OPT_FLAGS = Flags(
+    {
+        **{f.name: f for f in dataclasses.fields(OptFlags)},
+        "input_format": FIELDS["input_format"],
+        **{name: f for name, f in FIELDS.items() if f.metadata["section"] != "Run" and name not in _RUNS_ONLY},
+    },
+    {**_SHORT_NAMES, "format": "input_format"},
+)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -166,27 +218,27 @@ class RawFlags:
     warnings: tuple[str, ...]
 
 
-def read_flags(arguments: Iterable[str], environment: Mapping[str, str]) -> RawFlags:
-    """Read flags from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
+def read_flags(arguments: Iterable[str], environment: Mapping[str, str], flags: Flags = FLAGS) -> RawFlags:
+    """Read `flags` from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
 
     Everything that does not begin with `-` is a file, `-` alone is stdin, `--` ends the flags. Raises UsageError.
     """
     given: dict[str, str] = {}
     unknown: list[str] = []
-    files = _split(arguments, given, unknown)
+    files = _split(arguments, given, unknown, flags)
     from_environment: dict[str, str] = {}
-    _split(_xla_flags(environment.get("XLA_FLAGS", "")), from_environment, unknown)
+    _split(_xla_flags(environment.get("XLA_FLAGS", "")), from_environment, unknown, flags)
     path = given.get("debug_options_file", from_environment.get("debug_options_file", ""))
-    from_file = _debug_options(path, unknown) if path else {}
+    from_file = _debug_options(path, unknown, flags) if path else {}
     defaults = from_file | from_environment
     distinct = list(dict.fromkeys(unknown))
     if distinct and given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1"):
-        raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0]))
+        raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0], flags))
     warnings = (f"unknown XLA flags have no effect: {', '.join('--' + name for name in distinct)}",) if distinct else ()
     return RawFlags(given, defaults, tuple(files), warnings)
 
 
-def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str]) -> list[str]:
+def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str], flags: Flags) -> list[str]:
     """Sort tokens into flag values (by field name), unknown xla flags, and files, which are returned."""
     files: list[str] = []
     pending = list(tokens)
@@ -199,21 +251,21 @@ def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str]) ->
             continue
         name, equals, text = token.lstrip("-").partition("=")
         name = name.replace("-", "_")
-        name = SHORT_NAMES.get(name, name)
-        if name in FIELDS:
-            bare = "true" if FIELDS[name].type == "bool" else FIELDS[name].metadata["bare"]
+        name = flags.short_names.get(name, name)
+        if name in flags.fields:
+            bare = "true" if flags.fields[name].type == "bool" else flags.fields[name].metadata["bare"]
             if not equals and not bare:
                 raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
             values[name] = text if equals else bare
         elif name.startswith("xla_"):
             unknown.append(name)
         else:
-            raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name))
+            raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name, flags))
     return files
 
 
-def _did_you_mean(name: str) -> str:
-    close = difflib.get_close_matches(name, (*FIELDS, *SHORT_NAMES), n=1)
+def _did_you_mean(name: str, flags: Flags) -> str:
+    close = difflib.get_close_matches(name, (*flags.fields, *flags.short_names), n=1)
     return f"did you mean --{close[0]}?" if close else "--help lists every flag"
 
 
@@ -233,12 +285,12 @@ def _xla_flags(text: str) -> list[str]:
 _PROTO_LINE = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
 
 
-def _debug_options(path: str, unknown: list[str]) -> dict[str, str]:
+def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str]:
     """Read the `name: value` lines of a DebugOptions text proto."""
     text = re.sub(r"(?m)^\s*#.*$", "", read_text(path, "--debug_options_file"))
     values: dict[str, str] = {}
     for name, value in _PROTO_LINE.findall(text):
-        if name in FIELDS:
+        if name in flags.fields:
             values[name] = value.strip('"')
         else:
             unknown.append(name)

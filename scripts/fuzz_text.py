@@ -42,6 +42,7 @@ from hlo_run.ops.verify import verify
 KNOWN = {
     "a layout that names no dimension or one twice": re.compile(r"the minor to major order"),
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),
+    "a number of a layout that takes 64 bits": re.compile(r"a number of the layout's .* does not fit into 64 bits"),
     "what is beyond every machine": re.compile(
         r"more than any device can hold|is too large to fill|are more than there are|no memory for the constant"
     ),
@@ -60,7 +61,7 @@ _LEFT_OUT = re.compile(
 )
 # Layout properties, and those of them that XLA reads in tuples as it does outside.
 _PROPERTIES = re.compile(r"\[[^\]]*\]\s*\{[\d,\s]*:([^{}]*)\}")
-_SAME_IN_TUPLES = re.compile(r"(T(\((\d+|\*)(,(\d+|\*))*\))+)?(L\(\d+\))?(E\(\d+\))?(S\(-?\d+\))?(M\(-?\d+\))?")
+_SAME_IN_TUPLES = re.compile(r"(T(\((0*[1-9]\d*|\*)(,(0*[1-9]\d*|\*))*\))+)?(L\(\d+\))?(E\(\d+\))?(S\(-?\d+\))?(M\(-?\d+\))?")
 _OPENS_OPERANDS = re.compile(r"[a-z][a-z0-9\-]*\s*$")
 _SECONDS_FOR_A_TEXT = 10
 _MEMORY_BYTES = 4 << 30

@@ -108,12 +108,16 @@ def run_on_host(text: str, *arguments: Any, target: str | TargetSpec = "h100") -
     emitted = emit(text, target)
     values: list[Value] = list(arguments) or make_fake_arguments(emitted.module, 7)
     expected = evaluate(emitted.module, values)
-    options = Options(host_check="all")
-    executable = compile_module(PassContext(_spec(target), options), emitted.module.clone())
-    actual = open_backend("Host", options).run(executable, values)
+    actual = results_on_host(emitted.module, values, target, Options(host_check="all"))
     for index, comparison in disagreements(expected, actual, emitted.module.entry.root.shape):
         raise AssertionError(f"result {list(index)}: {comparison.report()}\n{emitted.text}")
     return emitted
+
+
+def results_on_host(module: HloModule, values: list[Value], target: str | TargetSpec, options: Options) -> Value:
+    """Return what the module's kernels leave on Host."""
+    executable = compile_module(PassContext(_spec(target), options), module.clone())
+    return open_backend("Host", options).run(executable, values)
 
 
 def ptx_of(text: str, target: str | TargetSpec = "h100") -> str:

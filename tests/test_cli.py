@@ -13,6 +13,7 @@ import pytest
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal
 from hlo_run.reference.evaluate import evaluate
@@ -171,9 +172,14 @@ def test_a_mismatch_is_reported_and_is_exit_code_one(
 ) -> None:
     # A reference that is wrong at one element stands for a kernel that is.
     def broken(
-        self: InterpreterBackend, module: HloModule, arguments: Sequence[Literal], seed: int = 42, precision: str = "native"
+        self: InterpreterBackend,
+        module: HloModule,
+        arguments: Sequence[Literal],
+        seed: int = 42,
+        precision: str = "native",
+        feeds: Feeds = NO_FEEDS,
     ) -> Literal:
-        value = np.array(evaluate(module, arguments, precision, seed))
+        value = np.array(evaluate(module, arguments, precision, seed, feeds))
         if precision == "native":
             value[1, 7] += 5
         return value

@@ -15,6 +15,7 @@ import pytest
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal
 from hlo_run.reference.evaluate import evaluate
@@ -210,9 +211,14 @@ def test_module_seeds_are_42_or_the_iteration(tmp_path: Path) -> None:
 
 
 def _broken(
-    self: InterpreterBackend, module: HloModule, arguments: Sequence[Literal], seed: int = 42, precision: str = "native"
+    self: InterpreterBackend,
+    module: HloModule,
+    arguments: Sequence[Literal],
+    seed: int = 42,
+    precision: str = "native",
+    feeds: Feeds = NO_FEEDS,
 ) -> Literal:
-    value: Any = evaluate(module, arguments, precision, seed)
+    value: Any = evaluate(module, arguments, precision, seed, feeds)
     return (value[0] + np.float32(0.5), value[1]) if precision == "f64" else value
 
 
@@ -333,10 +339,15 @@ def test_the_float64_value_is_asked_for_only_when_something_differs(
     asked: list[str] = []
 
     def watched(
-        self: InterpreterBackend, module: HloModule, arguments: Sequence[Literal], seed: int = 42, precision: str = "native"
+        self: InterpreterBackend,
+        module: HloModule,
+        arguments: Sequence[Literal],
+        seed: int = 42,
+        precision: str = "native",
+        feeds: Feeds = NO_FEEDS,
     ) -> Literal:
         asked.append(precision)
-        return _broken(self, module, arguments, seed, precision)
+        return _broken(self, module, arguments, seed, precision, feeds)
 
     monkeypatch.setattr(InterpreterBackend, "run_module", watched)
     report = tmp_path / "r.json"

@@ -17,7 +17,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
     ("execution", "isolation", "executables"),
-    ("driver", "api"),
+    ("compilation", "pass_check"),
+    ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
     ("cli",),
 )

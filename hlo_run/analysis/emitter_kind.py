@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hlo_run.analysis.decision import Decision, no, yes
 from hlo_run.analysis.reduction_description import ReductionDescription, find_reduction
+from hlo_run.analysis.row_fusion import RowFusion
 from hlo_run.analysis.slice_roots import judge_slices
 from hlo_run.analysis.transpose_description import TransposeDescription, find_consistent_transpose
 from hlo_run.hlo.graph import HloInstruction
@@ -24,7 +25,7 @@ class EmitterKind:
     """The kind, what it is about, and the verdict on each kind asked, up to the one taken."""
 
     name: str
-    description: ReductionDescription | TransposeDescription | None
+    description: ReductionDescription | TransposeDescription | RowFusion | None
     decisions: tuple[tuple[str, Decision], ...]
 
 

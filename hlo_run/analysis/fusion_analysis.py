@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlo_run.analysis.decision import Decision
-from hlo_run.analysis.emitter_kind import choose_emitter_kind
+from hlo_run.analysis.decision import Decision, yes
+from hlo_run.analysis.emitter_kind import EmitterKind, choose_emitter_kind
+from hlo_run.analysis.fusion_owner import is_tritons
 from hlo_run.analysis.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.analysis.reduction_description import ReductionDescription
+from hlo_run.analysis.row_fusion import RowFusion, find_row_fusion
 from hlo_run.analysis.transpose_description import TransposeDescription
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -31,7 +33,7 @@ class FusionAnalysis:
     roots: tuple[HloInstruction, ...]
     heroes: tuple[HloInstruction, ...]
     kind: str
-    description: ReductionDescription | TransposeDescription | None
+    description: ReductionDescription | TransposeDescription | RowFusion | None
     decisions: tuple[tuple[str, Decision], ...]
     smallest_input_bits: int
     smallest_output_bits: int
@@ -54,18 +56,28 @@ def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
     """Return what is known about `fusion` (opcode fusion, shapes filled in). Mirrors XLA's `HloFusionAnalysis`."""
     roots = fusion_roots(fusion)
     heroes = find_heroes(roots)
-    kind = choose_emitter_kind(roots, heroes)
+    kind = _choose_kind(fusion, roots, heroes)
     return FusionAnalysis(
         fusion=fusion,
         target=target,
         roots=roots,
-        heroes=roots if kind.name == "loop" else heroes,
+        heroes=roots if kind.name in ("loop", "rows") else heroes,
         kind=kind.name,
         description=kind.description,
         decisions=kind.decisions,
         smallest_input_bits=_smallest_bits([p.shape for p in fusion.fused_computation.parameters]),
         smallest_output_bits=_smallest_bits([root.shape for root in roots]),
     )
+
+
+def _choose_kind(fusion: HloInstruction, roots: tuple[HloInstruction, ...], heroes: tuple[HloInstruction, ...]) -> EmitterKind:
+    if not is_tritons(fusion):
+        return choose_emitter_kind(roots, heroes)
+    rows = find_row_fusion(roots)
+    if not isinstance(rows, Decision):
+        return EmitterKind("rows", rows, (("rows", yes(f"{rows.instruction.name} and what follows go along rows")),))
+    other = choose_emitter_kind(roots, heroes)
+    return EmitterKind(other.name, other.description, (("rows", rows), *other.decisions))
 
 
 def _smallest_bits(shapes: list[Shape]) -> int:

@@ -15,3 +15,8 @@ def fusion_owner(fusion: HloInstruction) -> str:
         return ""
     found = _OWNER.search(str(fusion.attrs.get("backend_config", "")))
     return found[1] if found else ""
+
+
+def is_tritons(fusion: HloInstruction) -> bool:
+    """True for a fusion that XLA has Triton compile tile by tile; a matrix product among it is another kind."""
+    return fusion_owner(fusion) == "__triton"

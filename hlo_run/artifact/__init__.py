@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hlo_run.artifact.access import Accesses, accesses, tree_slices, used_allocations
+from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
 from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
-from hlo_run.artifact.executable import Executable, Kernel
+from hlo_run.artifact.executable import Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
     ConvolutionNumbers,
@@ -14,6 +14,7 @@ from hlo_run.artifact.library_thunks import (
     FftThunk,
     GemmThunk,
     LibraryThunk,
+    ResizeThunk,
     SelectKThunk,
     TriangularSolveThunk,
     WindowSpec,
@@ -67,9 +68,12 @@ __all__ = [
     "KernelArgument",
     "KernelThunk",
     "LibraryThunk",
+    "MachineCode",
     "MemsetThunk",
+    "ObjectCode",
     "OutfeedThunk",
     "RecvThunk",
+    "ResizeThunk",
     "RngSeedThunk",
     "RngStateThunk",
     "SelectKThunk",
@@ -84,6 +88,7 @@ __all__ = [
     "WindowSpec",
     "accesses",
     "nested_sequences",
+    "tree_leaves",
     "tree_slices",
     "used_allocations",
 ]

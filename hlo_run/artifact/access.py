@@ -13,6 +13,7 @@ from hlo_run.artifact.library_thunks import (
     ConvolutionThunk,
     FftThunk,
     GemmThunk,
+    ResizeThunk,
     SelectKThunk,
     TriangularSolveThunk,
 )
@@ -90,6 +91,10 @@ def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTre
             return (thunk.source,), (thunk.result,)
         case TriangularSolveThunk():
             return (thunk.matrix, thunk.right), (thunk.result,)
+        case ResizeThunk():
+            sizes, none = thunk.sizes, ()
+            read, written = (none, sizes) if thunk.is_padding else (sizes, none)
+            return (thunk.source, *read), (thunk.result, *written)
         case SelectKThunk():
             return (thunk.source,), (thunk.values, thunk.indices)
         case SortThunk() | CollectiveThunk():
@@ -108,13 +113,18 @@ def _slices(trees: Iterable[ArrayTree | None]) -> tuple[BufferSlice, ...]:
     return tuple(piece for tree in trees if tree is not None for piece in tree_slices(tree))
 
 
-def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
-    """Yield the slices of a value, depth first."""
+def tree_leaves(tree: ArrayTree) -> Iterator[ArraySpec]:
+    """Yield the arrays of a value, depth first."""
     if isinstance(tree, ArraySpec):
-        yield tree.slice
+        yield tree
         return
     for part in tree:
-        yield from tree_slices(part)
+        yield from tree_leaves(part)
+
+
+def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
+    """Yield the slices of a value, depth first."""
+    return (leaf.slice for leaf in tree_leaves(tree))
 
 
 def used_allocations(executable: Executable) -> frozenset[int]:

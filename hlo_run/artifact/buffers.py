@@ -50,12 +50,17 @@ class BufferSlice:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """An array as a buffer holds it: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice."""
+    """An array as a buffer holds it: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice.
+
+    Where `dynamic` says that sizes are known at run time only, `dims` are their bounds: the elements lie packed at the
+    beginning, and after room for as many as the bounds allow there is the size of each dimension, as s32.
+    """
 
     dtype: str
     dims: tuple[int, ...]
     minor_to_major: tuple[int, ...]
     slice: BufferSlice
+    dynamic: tuple[bool, ...] = ()
 
 
 ArrayTree: TypeAlias = "ArraySpec | tuple[ArrayTree, ...]"

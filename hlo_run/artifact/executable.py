@@ -24,12 +24,29 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectCode:
+    """Object code of a kernel as Host launches it; `key` is the digest of what it was made from."""
+
+    key: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """Object code for one processor, by LLVM's name and features; on another one Host makes its own from the PTX."""
+
+    processor: str
+    features: str
+    objects: tuple[ObjectCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Executable:
     """A compiled module: everything a backend needs to run it.
 
     `parameters` has one tree per entry parameter, `result` one tree; tuples are nested Python tuples.
     Thunks run in order. `module_text` is the optimised module, `source_text` the one that was read, where they are kept.
-    `target` is the name of the `TargetSpec` it was compiled for.
+    `target` is the name of the `TargetSpec` it was compiled for. `machine_code` is there where it was asked for.
     """
 
     name: str
@@ -41,6 +58,7 @@ class Executable:
     result: ArrayTree
     module_text: str = field(default="", repr=False)
     source_text: str = field(default="", repr=False)
+    machine_code: MachineCode | None = None
 
     def kernel(self, name: str) -> Kernel:
         """Return the kernel called `name`; the name must be one of ours."""

@@ -2,8 +2,9 @@
 
     HLOX | version | size of the JSON | size of the bytes | SHA-256 of JSON and bytes | JSON | bytes
 
-Nothing in it is executed when it is read, but for the PTX that a run launches. The JSON names the fields that the records of
-this program have; a file of another version is refused, as is one that was cut off or changed.
+Nothing in it is executed when it is read. A run launches its PTX, and on Host its machine code, if it has some for this
+processor: such a file is a program, to be trusted as one. The JSON names the fields that the records of this program have; a
+file of another version is refused, as is one that was cut off or changed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, cast
 from hlo_run.artifact import buffers, collective_thunks, executable, library_thunks, thunks
 from hlo_run.artifact.access import accesses, tree_slices
 from hlo_run.artifact.buffers import BufferSlice
-from hlo_run.artifact.executable import Executable
+from hlo_run.artifact.executable import Executable, MachineCode, ObjectCode
 from hlo_run.artifact.thunks import KernelThunk, SortComparator, SortThunk, Thunk, nested_sequences
 from hlo_run.errors import UsageError
 
@@ -107,6 +108,7 @@ def _decoded(text: bytes, blobs: bytes, file: str) -> Executable:
     if not isinstance(program, Executable):
         raise TypeError("it holds no executable")
     _check_references(program)
+    _check_machine_code(program.machine_code)
     return program
 
 
@@ -131,6 +133,21 @@ def _check_references(program: Executable) -> None:
         inside = 0 <= piece.allocation < len(sizes) and piece.offset_bytes >= 0 and piece.size_bytes >= 0
         if not inside or piece.offset_bytes + piece.size_bytes > sizes[piece.allocation]:
             raise ValueError(f"{piece} is not inside its allocation")
+
+
+def _check_machine_code(code: Any) -> None:
+    """Raise TypeError unless the records of machine code hold what they should."""
+    if code is None:
+        return
+    if not isinstance(code, MachineCode) or not _are(str, code.processor, code.features):
+        raise TypeError("its machine code is for no processor")
+    for item in code.objects:
+        if not isinstance(cast("Any", item), ObjectCode) or not _are(str, item.key) or not _are(bytes, item.data):
+            raise TypeError("its machine code is no object code")
+
+
+def _are(kind: type, *values: object) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 def _slices(program: Executable) -> Iterator[BufferSlice]:

@@ -42,6 +42,21 @@ class GemmThunk:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeThunk:
+    """Between an array of dynamic sizes and one of its bounds with the sizes, an s32 for each dimension, beside it.
+
+    If `is_padding` the source is the dynamic one and the sizes are written, else the result is and they are read.
+    """
+
+    name: str
+    source: ArraySpec
+    result: ArraySpec
+    sizes: tuple[ArraySpec, ...]
+    is_padding: bool
+    kind: Literal["kKernel"] = "kKernel"
+
+
+@dataclass(frozen=True, slots=True)
 class WindowSpec:
     """One spatial dimension of a convolution's window."""
 
@@ -139,4 +154,6 @@ class SelectKThunk:
     kind: Literal["kSelectK"] = "kSelectK"
 
 
-LibraryThunk: TypeAlias = GemmThunk | ConvolutionThunk | FftThunk | CholeskyThunk | TriangularSolveThunk | SelectKThunk
+LibraryThunk: TypeAlias = (
+    GemmThunk | ConvolutionThunk | FftThunk | CholeskyThunk | TriangularSolveThunk | SelectKThunk | ResizeThunk
+)

@@ -10,6 +10,7 @@ from hlo_run.artifact import Executable
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.errors import UsageError
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
 
 
@@ -31,10 +32,10 @@ class Backend(Protocol):
         """The device as a compile target; None if any target will do."""
         ...
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what `GetRngSeed` says.
 
-        Raises DeviceError.
+        `feeds` is what infeeds take. Raises DeviceError.
         """
         ...
 
@@ -43,8 +44,19 @@ class Backend(Protocol):
         """How long every thunk of all runs took, if that was asked for."""
         ...
 
+    @property
+    def outfeed(self) -> list[list[Literal]]:
+        """What outfeeds gave in the last run, a list per device."""
+        ...
+
     def run_devices(
-        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+        self,
+        executable: Executable,
+        arguments: Sequence[Sequence[Literal]],
+        replicas: int,
+        partitions: int,
+        seed: int = 42,
+        feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
         """Run on replicas x partitions devices with a list of literals each; return their results, replica-major.
 

@@ -7,16 +7,22 @@ from collections.abc import Sequence
 from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
 from hlo_run.backends.literals import Literal
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.reference.devices import DeviceGrid
 
 
 def run_on_grid(
-    backend: Backend, executable: Executable, arguments: Sequence[Literal], grid: DeviceGrid, seed: int = 42
+    backend: Backend,
+    executable: Executable,
+    arguments: Sequence[Literal],
+    grid: DeviceGrid,
+    seed: int = 42,
+    feeds: Feeds = NO_FEEDS,
 ) -> Literal:
     """Run with all devices' arguments in one list, and return their results together, as `DeviceGrid` puts them.
 
     Raises DeviceError, Unsupported on a platform that has one device only.
     """
     if grid.size == 1:
-        return backend.run(executable, arguments, seed)
-    return grid.join(backend.run_devices(executable, grid.split(arguments), grid.replicas, grid.partitions, seed))
+        return backend.run(executable, arguments, seed, feeds)
+    return grid.join(backend.run_devices(executable, grid.split(arguments), grid.replicas, grid.partitions, seed, feeds))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,23 +28,58 @@ def to_bytes(array: NDArray[Any], dtype: str, minor_to_major: tuple[int, ...]) -
     """
     record = DTYPES[dtype]
     assert array.dtype == record.numpy, f"a literal of {dtype} has numpy type {record.numpy}, not {array.dtype}"
-    physical = np.ascontiguousarray(array.transpose(tuple(reversed(minor_to_major)))).reshape(-1)
-    items = physical.view(np.uint8)
+    order = _layout(array.shape, minor_to_major).order
+    physical = array if order is None else array.transpose(order)
+    items = np.ascontiguousarray(physical).reshape(-1).view(np.uint8)
     return items if record.bits >= 8 else _pack(items, record.bits)
 
 
 def from_bytes(data: Bytes, dtype: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
     """Return the array in logical order that `data` holds; the result may share memory with `data`."""
-    record = DTYPES[dtype]
-    count = math.prod(dims)
-    assert data.size >= size_bytes(dtype, dims), f"{data.size} bytes are too few for {dtype}{list(dims)}"
+    record, layout = DTYPES[dtype], _layout(dims, minor_to_major)
+    count = layout.count
+    assert data.size * 8 >= count * record.bits, f"{data.size} bytes are too few for {dtype}{list(dims)}"
     if record.bits >= 8:
         items = _typed(data[: count * record.numpy.itemsize], record)
     else:
         items = _sub_byte_items(_unpack(data, record.bits, count), record)
-    major_to_minor = tuple(reversed(minor_to_major))
-    physical = items.reshape(tuple(dims[dim] for dim in major_to_minor))
-    return physical.transpose(np.argsort(major_to_minor)) if dims else physical
+    physical = items.reshape(layout.dims)
+    return physical if layout.inverse is None else physical.transpose(layout.inverse)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How an array lies: its dimensions from major to minor, their numbers (None: as they are), and the way back."""
+
+    count: int
+    dims: tuple[int, ...]
+    order: tuple[int, ...] | None
+    inverse: tuple[int, ...] | None
+
+
+@lru_cache(maxsize=4096)
+def _layout(dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> _Layout:
+    order = tuple(reversed(minor_to_major))
+    inverse = tuple(order.index(dim) for dim in range(len(dims)))
+    is_straight = order == tuple(range(len(dims)))
+    physical = tuple(dims[dim] for dim in order)
+    return _Layout(math.prod(dims), physical, None if is_straight else order, None if is_straight else inverse)
+
+
+def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Bytes:
+    """Return the bytes of an array that is no larger than `bounds`: its elements, and behind the room for all its sizes."""
+    data, room = to_bytes(array, dtype, minor_to_major), size_bytes(dtype, bounds)
+    buffer = np.zeros(room + 4 * len(bounds), np.uint8)
+    buffer[: data.size] = data
+    buffer[room:] = np.array(array.shape, np.int32).view(np.uint8)
+    return buffer
+
+
+def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
+    """Return the array that such bytes hold."""
+    room = size_bytes(dtype, bounds)
+    sizes = data[room : room + 4 * len(bounds)].copy().view(np.int32)
+    return from_bytes(data, dtype, tuple(map(int, sizes)), minor_to_major)
 
 
 def _typed(data: Bytes, record: DType) -> NDArray[Any]:

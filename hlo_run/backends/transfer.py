@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferSlice, Executable
-from hlo_run.backends.literals import Bytes, Literal, from_bytes, to_bytes
+from hlo_run.backends.literals import Bytes, Literal, dynamic_from_bytes, dynamic_to_bytes, from_bytes, to_bytes
 from hlo_run.errors import UsageError
 from hlo_run.hlo.dtype import DTYPES
 
@@ -27,10 +27,20 @@ def _leaves(tree: ArrayTree, literal: Literal, number: int) -> Iterator[tuple[Bu
         for part, value in zip(tree, literal, strict=True):
             yield from _leaves(part, value, number)
         return
-    if isinstance(literal, tuple) or literal.shape != tree.dims or literal.dtype != DTYPES[tree.dtype].numpy:
+    if isinstance(literal, tuple) or not _fits(literal.shape, tree) or literal.dtype != DTYPES[tree.dtype].numpy:
         found = "a tuple" if isinstance(literal, tuple) else f"{literal.dtype}{list(literal.shape)}"
         raise UsageError(f"argument {number} must be {tree.dtype}{list(tree.dims)}, got {found}")
+    if any(tree.dynamic):
+        yield tree.slice, dynamic_to_bytes(literal, tree.dtype, tree.dims, tree.minor_to_major)
+        return
     yield tree.slice, to_bytes(literal, tree.dtype, tree.minor_to_major)
+
+
+def _fits(dims: tuple[int, ...], spec: ArraySpec) -> bool:
+    dynamic = spec.dynamic or (False,) * len(spec.dims)
+    return len(dims) == len(spec.dims) and all(
+        size == bound or (is_open and size < bound) for size, bound, is_open in zip(dims, spec.dims, dynamic, strict=True)
+    )
 
 
 def constant_bytes(executable: Executable) -> Iterator[tuple[BufferSlice, Bytes]]:
@@ -50,5 +60,7 @@ def result_literal(executable: Executable, read: Callable[[BufferSlice], Bytes])
 
 def _literal(tree: ArrayTree, read: Callable[[BufferSlice], Bytes]) -> Literal:
     if isinstance(tree, ArraySpec):
+        if any(tree.dynamic):
+            return dynamic_from_bytes(read(tree.slice), tree.dtype, tree.dims, tree.minor_to_major)
         return from_bytes(read(tree.slice), tree.dtype, tree.dims, tree.minor_to_major)
     return tuple(_literal(part, read) for part in tree)

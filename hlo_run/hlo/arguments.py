@@ -28,6 +28,13 @@ def fit_arguments(module: HloModule, values: Sequence[ArgumentLike], source: str
     return [_fit(parameter.shape, value, f"argument {number} ('{parameter.name}')") for number, (parameter, value) in pairs]
 
 
+def _fits(dims: tuple[int, ...], shape: Shape) -> bool:
+    dynamic = shape.dynamic_dims or (False,) * shape.rank
+    return len(dims) == shape.rank and all(
+        size == bound or (is_open and size < bound) for size, bound, is_open in zip(dims, shape.dims, dynamic, strict=True)
+    )
+
+
 def _fit(shape: Shape, value: ArgumentLike, what: str) -> Literal:
     if shape.is_tuple:
         elements: list[Any] = [*value] if isinstance(value, tuple | list) else [value]
@@ -45,6 +52,6 @@ def _fit(shape: Shape, value: ArgumentLike, what: str) -> Literal:
         raise UsageError(f"{what} is no array of {shape.element_type}: {error}") from None
     if array.dtype != expected:
         raise UsageError(f"{what} has elements of {array.dtype}, but the parameter is {shape.to_string(layout=False)}")
-    if array.shape != shape.dims:
+    if not _fits(array.shape, shape):
         raise UsageError(f"{what} has dimensions {list(array.shape)}, but the parameter is {shape.to_string(layout=False)}")
     return array

@@ -87,8 +87,13 @@ class Shape:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the buffer that holds the array: types below 8 bits are packed, pred takes one byte; tuples are 0."""
-        return (self.element_count * self.dtype.bits + 7) // 8 if self.is_array else 0
+        """Bytes of the buffer that holds the array: types below 8 bits are packed, pred takes one byte; tuples are 0.
+
+        Dynamic sizes stand behind the elements, an s32 for each dimension.
+        """
+        if not self.is_array:
+            return 0
+        return (self.element_count * self.dtype.bits + 7) // 8 + (4 * self.rank if any(self.dynamic_dims) else 0)
 
     def leaves(self) -> Iterator[tuple[tuple[int, ...], Shape]]:
         """Yield (shape index, shape) of every leaf that is not a tuple, depth first; an array yields itself at ()."""

@@ -22,8 +22,10 @@ from hlo_run.pipeline.emitters.in_place_dynamic_update_slice import InPlaceUpdat
 from hlo_run.pipeline.emitters.input_slices import InputSlicesEmitter
 from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
+from hlo_run.pipeline.emitters.rows import RowsEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
 from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
@@ -65,6 +67,7 @@ from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
 from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
 from hlo_run.pipeline.hlo.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
@@ -126,7 +129,7 @@ from hlo_run.pipeline.ir.unswitch_loops import UnswitchLoops
 from hlo_run.pipeline.ir.vectorize_loads_stores import VectorizeLoadsStores
 from hlo_run.pipeline.observer import STAGES
 from hlo_run.pipeline.passes import HloPass, PassContext
-from hlo_run.pipeline.rows import Group, Row, check_names, numbered
+from hlo_run.pipeline.rows import Group, Row, check_names, numbered, spelling
 from hlo_run.target import DEFAULT_TARGET, preset
 
 HloRow = Row[PassContext, HloPass]
@@ -327,6 +330,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-passes",
         (
+            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
             HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
@@ -347,7 +351,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 )
 
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
-BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
+HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
 # The pipeline that dumps, steps and flags know the kernel rows by.
 KERNEL_GROUP = "kernel"
@@ -394,6 +398,7 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
 
 # Tried in order; the last one takes every fusion.
 EMITTERS = (
+    RowsEmitter,
     ReductionEmitter,
     TransposeEmitter,
     InputSlicesEmitter,
@@ -445,8 +450,13 @@ def _first_line(made: object) -> str:
 def check_row_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage, or disables a required row."""
     rows = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
+    passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}
     rows += [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
     check_names(options, rows)
+    for name in Fuel(options.fuel_limits).passes:
+        if name not in passes:
+            close = difflib.get_close_matches(name, sorted(passes), n=1)
+            raise UsageError(f"--xla_fuel: no HLO pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
     stages = [*STAGES, *(name for name, _, _ in rows), *(f"{groups[-1]}/{name}" for name, groups, _ in rows)]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.dtype import DTYPES, DType
+from hlo_run.hlo.feeds import Feed, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.reference.complex_functions import make_complex
@@ -44,6 +47,21 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero
         return _line(shape.dtype, shape.element_count, constraints, engine, large).reshape(shape.dims)
 
     return build(parameter.shape, ())
+
+
+def random_feeds(seed: int) -> Feeds:
+    """Return feeds of random values, as arguments have them; every device has its own."""
+
+    def feed_of(device: int) -> Feed:
+        engine = RandomEngine(seed + ((device + 1) << 40))
+
+        def feed(element_type: str, dims: tuple[int, ...]) -> Array:
+            with quiet():
+                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, False).reshape(dims)
+
+        return feed
+
+    return feed_of
 
 
 def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, large: bool) -> Array:

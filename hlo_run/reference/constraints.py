@@ -13,14 +13,16 @@ from hlo_run.reference.value_flow import uses_of
 _INDEX_MOVERS = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
 # A parameter's value goes through these unchanged enough for the constraint to hold.
 _VALUE_KEEPERS = frozenset(("convert", "reduce-precision"))
+# The largest value for an integer that the condition of a loop compares: with any value at all a loop may run for hours.
+MOST_ROUNDS = 31
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
     """What one parameter must hold; nothing by default.
 
-    `index_limit` is the largest index allowed (the smallest is 0), `sorted_` asks for ascending order, `no_duplicates`
-    for keys that all differ, `identity` for a constant 0 or 1.
+    `index_limit` is the largest index (or number of rounds) allowed, the smallest is 0, `sorted_` asks for ascending order,
+    `no_duplicates` for keys that all differ, `identity` for a constant 0 or 1.
     """
 
     index_limit: int | None = None
@@ -32,6 +34,7 @@ class Constraints:
 def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Constraints:
     """Return the constraints from all uses of an entry parameter, also within fusions, as XLA's `MakeFakeArguments`.
 
+    Unlike XLA's, integers that a loop's condition compares are small, so that loops end.
     `path` picks a leaf of a tuple parameter. Raises Unsupported if the uses ask for things that do not go together.
     """
     demands = list(dict.fromkeys(_demands(parameter, path)))
@@ -77,10 +80,18 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
             yield _identity(user.called["to_apply"][0])
         case "select-and-scatter" if number == 2:
             yield _identity(user.called["scatter"][0])
+        case "compare" if user.operands[number].shape.dtype.is_integer and _is_in_condition(user):
+            yield Constraints(index_limit=MOST_ROUNDS)
         case "sort" if number == 0 and _tells_equal_keys_apart(user):
             yield Constraints(no_duplicates=user.operands[0].shape.dtype.is_integer)
         case _:
             return
+
+
+def _is_in_condition(compare: HloInstruction) -> bool:
+    """True if the comparison of two numbers stands in the condition of a loop."""
+    callers = compare.parent.callers if compare.parent is not None and compare.shape.rank == 0 else ()
+    return any(caller.opcode == "while" and caller.called["condition"][0] is compare.parent for caller in callers)
 
 
 def _tells_equal_keys_apart(sort: HloInstruction) -> bool:

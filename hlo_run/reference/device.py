@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from hlo_run.errors import InternalError, Unsupported
+from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.reference.lifted import call_on_elements
@@ -71,16 +72,16 @@ class Plans(Protocol):
 class Device:
     """Number `id` (replica-major) of the devices of a run; evaluators see it as their `Calls`.
 
-    `counters` are the states of rng-get-and-update-state by instruction; `infeed` holds what infeed takes, `outfeed`
-    what outfeed gave.
+    `counters` are the states of rng-get-and-update-state by instruction; `infeed` is asked for what infeed takes, `outfeed`
+    holds what outfeed gave.
     """
 
-    def __init__(self, world: World, number: int, plans: Plans, infeed: Sequence[Value] = ()) -> None:
+    def __init__(self, world: World, number: int, plans: Plans, infeed: Feed) -> None:
         self.world = world
         self.id = number
         self.replica, self.partition = divmod(number, world.partitions)
         self.counters: dict[HloInstruction, int] = {}
-        self.infeed: deque[Value] = deque(infeed)
+        self.infeed = infeed
         self.outfeed: list[Value] = []
         self.plans = plans
         self._stack: list[Frame] = []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.errors import DeviceError, UsageError
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.reference import (
     async_ops,
@@ -76,9 +77,11 @@ _LIFTED_PROGRAM: dict[str, ProgramEvaluator] = {
 }
 
 
-def evaluate(module: HloModule, arguments: Sequence[Value], precision: str = "native", seed: int = 42) -> Value:
+def evaluate(
+    module: HloModule, arguments: Sequence[Value], precision: str = "native", seed: int = 42, feeds: Feeds = NO_FEEDS
+) -> Value:
     """Return the value of the entry's root for one argument per entry parameter, on one device; see `Reference`."""
-    return Reference(module, precision).run([arguments], seed=seed)[0]
+    return Reference(module, precision).run([arguments], seed=seed, feeds=feeds)[0]
 
 
 class Reference:
@@ -96,22 +99,29 @@ class Reference:
         self._effects = find_effects(self._module.computations)
         self._liftable: set[HloComputation] | None = None
         self._plans: dict[tuple[HloComputation, bool], Plan] = {}
-        # What infeed takes, in order, and what outfeed gave in the last run; one list per device.
-        self.infeed: list[list[Value]] = []
+        # What outfeed gave in the last run; one list per device.
         self.outfeed: list[list[Value]] = []
 
-    def run(self, arguments: Sequence[Sequence[Value]], replicas: int = 1, partitions: int = 1, seed: int = 42) -> list[Value]:
+    def run(
+        self,
+        arguments: Sequence[Sequence[Value]],
+        replicas: int = 1,
+        partitions: int = 1,
+        seed: int = 42,
+        feeds: Feeds = NO_FEEDS,
+    ) -> list[Value]:
         """Return each device's value of the entry's root; device replica · partitions + partition has that place.
 
         `arguments` are the devices' arguments, one per entry parameter: arrays in logical order with the numpy type of
         `DTYPES`, dynamic dimensions as long as they are. The results' arrays are contiguous and may be an argument
-        itself. `seed` is the module's seed, which `rng` draws from. Raises `Unsupported` for an instruction without
-        evaluation (only if it is reached), DeviceError where memory runs out or devices wait for each other for ever.
+        itself. `seed` is the module's seed, which `rng` draws from; `feeds` is what infeed takes.
+        Raises `Unsupported` for an instruction without evaluation (only if it is reached), DeviceError where memory
+        runs out or devices wait for each other for ever.
         """
         world = World(replicas, partitions, seed)
         if len(arguments) != world.size:
             raise UsageError(f"{world.size} devices need as many lists of arguments, but {len(arguments)} are given")
-        devices = [Device(world, number, self, self._infeed_of(number)) for number in range(world.size)]
+        devices = [Device(world, number, self, feeds(number)) for number in range(world.size)]
         with quiet(), one_blas_thread():
             for device, values in zip(devices, arguments, strict=True):
                 device.start(self._module.entry, self._accepted(values))
@@ -132,9 +142,6 @@ class Reference:
         if self._liftable is None:
             self._liftable = lifted.find_liftable(self._module.computations, frozenset(elementwise.EVALUATE))
         return computation in self._liftable
-
-    def _infeed_of(self, number: int) -> list[Value]:
-        return self.infeed[number] if number < len(self.infeed) else []
 
     def _accepted(self, values: Sequence[Value]) -> list[Value]:
         """Return the arguments as the entry takes them; raises UsageError for wrong ones."""

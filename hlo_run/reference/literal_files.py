@@ -43,6 +43,21 @@ def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence
     return [_assemble(shape, remaining) for shape in shapes]
 
 
+def read_arrays(path: str, prefix: str) -> list[Array]:
+    """Return the arrays `PREFIX0`, `PREFIX1`, .. of an `.npz` file, however many there are; raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            loaded: Any = np.load(file, allow_pickle=False)
+            if not _is_npz(loaded):
+                raise UsageError(f"'{path}' holds one array, not named ones", hint=f"an .npz file with {prefix}0, {prefix}1, ..")
+            with loaded as data:
+                count = sum(key.startswith(prefix) and key[len(prefix) :].isdigit() for key in data.files)
+            file.seek(0)
+            return [np.asarray(array) for _, array in _npz_arrays(file, path, prefix, count)]
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path, error) from None
+
+
 def check_readable(paths: Iterable[str]) -> None:
     """Raise UsageError unless every file that `read_values` would open for these paths can be opened."""
     files = dict.fromkeys(file for path in paths for file in (path.split(",") if path.endswith(".npy") else [path]))

@@ -15,7 +15,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.literal import float_info
 from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.constraints import Constraints, constraints_of
+from hlo_run.reference.constraints import MOST_ROUNDS, Constraints, constraints_of
 from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value
 
@@ -275,6 +275,42 @@ def test_indices_are_followed_through_tuples_loops_and_calls() -> None:
     assert _constraints(LOOP, 0, (1, 0)) == Constraints(index_limit=16), "the loop's counter begins as an index"
     assert _constraints(LOOP, 0, (1, 1)) == Constraints(index_limit=16)
     assert _constraints(LOOP, 0, (0,)) == Constraints()
+
+
+ROUNDS = """HloModule m
+cond {
+  s = (s32[], s64[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s64[] get-tuple-element(s), index=1
+  m = s32[] convert(n)
+  ROOT c = pred[] compare(i, m), direction=LT
+}
+body {
+  s = (s32[], s64[], f32[]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s64[] get-tuple-element(s), index=1
+  x = f32[] get-tuple-element(s), index=2
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  ROOT t = (s32[], s64[], f32[]) tuple(j, n, x)
+}
+ENTRY e {
+  i = s32[] parameter(0)
+  n = s64[] parameter(1)
+  x = f32[] parameter(2)
+  k = s32[] parameter(3)
+  t = (s32[], s64[], f32[]) tuple(i, n, x)
+  w = (s32[], s64[], f32[]) while(t), condition=cond, body=body
+  r = s32[] get-tuple-element(w), index=0
+  ROOT c = pred[] compare(r, k), direction=LT
+}"""
+
+
+def test_a_loop_with_random_arguments_ends() -> None:
+    assert _constraints(ROUNDS, 0) == Constraints(index_limit=MOST_ROUNDS), "the counter begins there"
+    assert _constraints(ROUNDS, 1) == Constraints(index_limit=MOST_ROUNDS), "also through a convert"
+    assert _constraints(ROUNDS, 2) == Constraints()
+    assert _constraints(ROUNDS, 3) == Constraints(), "compared outside of a condition"
 
 
 BRANCH = """HloModule m

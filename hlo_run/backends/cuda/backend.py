@@ -17,6 +17,7 @@ from hlo_run.backends.memory import planned_bytes
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
 
 # What uninitialised memory holds, so that a kernel that forgets an element does not pass by luck.
@@ -33,6 +34,7 @@ class CudaBackend:
         self._timeout_seconds = timeout_seconds
         self.profile = Profile() if profile else None
         self._functions: dict[str, Any] = {}
+        self.outfeed: list[list[Literal]] = []
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class CudaBackend:
     def target(self) -> TargetSpec:
         return self._device.target
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
         memory: list[Any] = []
         try:
@@ -55,7 +57,9 @@ class CudaBackend:
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
                 if data.size:
                     self._driver.memcpy_htod(self._address(memory, place), np.ascontiguousarray(data))
-            CudaRun(self._driver, executable, memory, self._function, seed, self.profile).run()
+            run = CudaRun(self._driver, executable, memory, self._function, seed, self.profile, feeds(0))
+            run.run()
+            self.outfeed = [run.outfeed]
             self._wait(executable.name)
             return result_literal(executable, self._reader(memory))
         except self._driver.Error as error:
@@ -65,10 +69,16 @@ class CudaBackend:
                 block.free()
 
     def run_devices(
-        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+        self,
+        executable: Executable,
+        arguments: Sequence[Sequence[Literal]],
+        replicas: int,
+        partitions: int,
+        seed: int = 42,
+        feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
         """Raise Unsupported: there is one device."""
-        del executable, arguments, seed
+        del executable, arguments, seed, feeds
         hint = "--platform=Host simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
         raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
 

@@ -31,15 +31,17 @@ from hlo_run.artifact import (
     SequentialThunk,
     Thunk,
     WhileThunk,
+    tree_leaves,
     tree_slices,
 )
 from hlo_run.backends.library.arrays import LibraryCall, empty, store, view
 from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.results import checked_leaves
-from hlo_run.backends.literals import Bytes
+from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import Profile
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 _INITIAL_COUNTER = 0x7012395
 
@@ -55,9 +57,12 @@ class CudaRun:
         function: Callable[[Kernel], Any],
         seed: int,
         profile: Profile | None = None,
+        feed: Feed | None = None,
     ) -> None:
         self._driver, self._executable, self._memory, self._function, self._seed = driver, executable, memory, function, seed
         self._profile = profile
+        self._feed = feed or NO_FEEDS(0)
+        self.outfeed: list[Literal] = []
         self._counters: dict[str, int] = {}
         self._messages: dict[int, deque[list[Bytes]]] = {}
 
@@ -183,7 +188,7 @@ class CudaRun:
         return tuple(self._array(part) for part in tree)
 
     def _transfer(self, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
-        """Messages of the device to itself; there is no queue from and to the host."""
+        """Messages of the device to itself, and the queues from and to the host."""
         if isinstance(thunk, SendThunk) and not thunk.is_host_transfer:
             sent = [self._read(piece) for piece in tree_slices(thunk.source)]
             self._messages.setdefault(thunk.channel, deque()).append(sent)
@@ -194,4 +199,7 @@ class CudaRun:
             for piece, data in zip(tree_slices(thunk.result), waiting.popleft(), strict=True):
                 self._write(piece, data)
         elif isinstance(thunk, InfeedThunk):
-            raise DeviceError(f"'infeed': nobody feeds it data (%{thunk.name})", hint="make the data an entry parameter")
+            for spec in tree_leaves(thunk.result):
+                self._write(spec.slice, to_bytes(self._feed(spec.dtype, spec.dims), spec.dtype, spec.minor_to_major))
+        elif isinstance(thunk, OutfeedThunk):
+            self.outfeed.append(self._array(thunk.source))

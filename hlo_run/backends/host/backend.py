@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hlo_run.artifact import Executable, Kernel
+from hlo_run.artifact import ArraySpec, ArrayTree, Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS
 from hlo_run.backends.host.control_flow import KernelGraph, build_graph
 from hlo_run.backends.host.emulator import run_kernel
-from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, JitFault, has_loops
+from hlo_run.backends.host.jit import llvm
+from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, ReadyLaunch, has_loops
+from hlo_run.backends.host.jit.workers import JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.prepared import Prepared
 from hlo_run.backends.host.program import Program, compile_graph
@@ -25,6 +27,8 @@ from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.errors import Unsupported, UsageError
+from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
 
 ENGINES = ("auto", "emulator", "jit")
@@ -38,9 +42,9 @@ class HostBackend:
 
     `checks` names what is watched besides bounds and alignment, which always are: names of `CHECKS`, or `all`.
     A run is stopped after `timeout_seconds` (0: never). `statistics` describes the last run's launches in order, where
-    the check of that name was asked for. `engine` is one of `ENGINES`: auto takes the JIT for launches that seem long, but for
-    kernels that it cannot do or where a check was asked for. With `in_order`, atomics on floats take effect block by block.
-    With `profile`, the attribute of that name tells how long every thunk took.
+    the check of that name was asked for. `engine` is one of `ENGINES`: auto takes the JIT for launches that seem long, and where
+    the executable brings its machine code, but not for kernels that it cannot do or where a check was asked for. With `in_order`,
+    atomics on floats take effect block by block. With `profile`, the attribute of that name tells how long every thunk took.
     """
 
     def __init__(
@@ -66,9 +70,11 @@ class HostBackend:
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
+        self._has_code = False  # the executable brought machine code for this processor
         self._prepared: Prepared | None = None
         self._team: list[Prepared] | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
+        self.outfeed: list[list[Literal]] = []
 
     @property
     def name(self) -> str:
@@ -83,7 +89,7 @@ class HostBackend:
         """Any target will do: the PTX reader knows them all."""
         return None
 
-    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:
+    def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
         """Run with one literal per entry parameter and return the result; `seed` is what the module's random numbers begin with.
 
         What is prepared for an executable stays for its next run. Raises DeviceError for faults of a kernel and for a
@@ -92,14 +98,22 @@ class HostBackend:
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         prepared = self._prepared
         if prepared is None or prepared.machine.executable is not executable:
+            self._take_code(executable)
             prepared = self._prepared = Prepared(self, executable, self._checks, self.profile)
         with calm_blas(), np.errstate(all="ignore"):
-            result = prepared.run(arguments, deadline, seed)
+            result = prepared.run(arguments, deadline, seed, feeds(0))
         self.statistics = tuple(prepared.machine.statistics)
+        self.outfeed = [prepared.machine.outfeed]
         return result
 
     def run_devices(
-        self, executable: Executable, arguments: Sequence[Sequence[Literal]], replicas: int, partitions: int, seed: int = 42
+        self,
+        executable: Executable,
+        arguments: Sequence[Sequence[Literal]],
+        replicas: int,
+        partitions: int,
+        seed: int = 42,
+        feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
         """Run on `replicas` x `partitions` devices, replica-major, with one list of literals per device; return their results.
 
@@ -108,6 +122,7 @@ class HostBackend:
         """
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         if self._team is None or self._team[0].machine.executable is not executable or len(self._team) != len(arguments):
+            self._take_code(executable)
             world = World(replicas, partitions)
             self._team = [
                 Prepared(self, executable, self._checks, self.profile, world, device) for device in range(len(arguments))
@@ -118,12 +133,28 @@ class HostBackend:
 
         def work(device: int) -> Literal:
             with np.errstate(all="ignore"):  # numpy keeps it per thread
-                return prepared[device].run(arguments[device], deadline, seed)
+                return prepared[device].run(arguments[device], deadline, seed, feeds(device))
 
         with calm_blas():
             results = world.team.run([partial(work, device) for device in range(len(prepared))])
+        self.outfeed = [each.machine.outfeed for each in prepared]
         self.statistics = tuple(launch for each in prepared for launch in each.machine.statistics)
         return results
+
+    def machine_code(self, executable: Executable) -> MachineCode:
+        """Return object code of all kernels that have native code, for this processor; nothing is run."""
+        backend = HostBackend(engine="jit")
+        Prepared(backend, executable, frozenset()).bind([_zeros(tree) for tree in executable.parameters])
+        objects = sorted(backend._jit.objects().items())
+        return MachineCode(*llvm.host_processor(), tuple(ObjectCode(key, data) for key, data in objects))
+
+    def _take_code(self, executable: Executable) -> None:
+        """Use the executable's machine code where it is for this processor; else its PTX is compiled as any other."""
+        code = executable.machine_code
+        wanted = code is not None and self._engine != "emulator" and not self._checks - ALWAYS_ON
+        self._has_code = code is not None and wanted and (code.processor, code.features) == llvm.host_processor()
+        if code is not None and self._has_code:
+            llvm.offer({item.key: item.data for item in code.objects})
 
     def report(self) -> str:
         """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
@@ -160,18 +191,29 @@ class HostBackend:
                     raise
                 self._refused.add(key)
             except JitFault as fault:
-                self._explain(graph, launch, fault)
+                self.explain(graph, launch, fault)
         run_kernel(self._program(graph, kernel), launch, deadline)
+
+    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
+        """Return the launch as native code; None if the emulator runs it."""
+        if not self._takes_jit(graph, launch):
+            return None
+        try:
+            return self._jit.ready(graph, launch)
+        except Unsupported:
+            return None  # `launch` says it
 
     def _takes_jit(self, graph: KernelGraph, launch: Launch) -> bool:
         if self._engine != "auto" or self._checks - ALWAYS_ON:
             return self._engine == "jit"
+        if self._has_code:
+            return True
         instructions = sum(len(block.operations) for block in graph.blocks)
         turns = GUESSED_TURNS if has_loops(graph) else 1
         return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
 
-    def _explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
-        """Let the emulator say what the block did that native code stopped at."""
+    def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
+        """Raise what the emulator says that the block did at which native code stopped."""
         run_kernel(self._program(graph, launch.kernel), launch, chosen=range(fault.block, fault.block + 1))
         launch.fail("a forbidden access, or a meeting that not all threads reach", fault.line, f"block {fault.block}")
 
@@ -180,3 +222,10 @@ class HostBackend:
         if key not in self._programs:
             self._programs[key] = compile_graph(graph)
         return self._programs[key]
+
+
+def _zeros(tree: ArrayTree) -> Literal:
+    """Return zeros of a parameter's shape."""
+    if isinstance(tree, ArraySpec):
+        return np.zeros(tree.dims, DTYPES[tree.dtype].numpy)
+    return tuple(_zeros(part) for part in tree)

@@ -273,8 +273,7 @@ def integer_source(w: CodeWriter, source: Operand, type_name: str) -> str:
     width = w.width(source)
     if size > 1 and width in (0, 8 * size):
         return w.read(source, type_name)
-    name = w.read(source, BITS_OF_WIDTH[width or 8])
-    truncated = name if width == 8 * size else f"{name}.astype(u{size})"
+    truncated = f"{w.read(source, BITS_OF_WIDTH[width or 8])}.astype(u{size})"
     return w.temporary(f"{truncated}.view(i{size})" if type_name[0] == "s" else truncated)
 
 
@@ -284,6 +283,9 @@ def define_integer(w: CodeWriter, target: Operand, name: str, type_name: str) ->
         return
     size, width = int(type_name[1:]) // 8, w.width(target)
     kind = "i" if type_name[0] == "s" else "u"
+    if width == 8:
+        w.define(target, "u16", f"{name}.view(u1).astype(u2)")
+        return
     if width == 8 * size:
         w.define(target, f"{type_name[0]}{width}", w.temporary(name))
         return
@@ -358,8 +360,11 @@ def _float_conversion(to: str, origin: str, name: str, mode: str) -> str:
             return name if origin == "f64" else f"{name}.astype(f8)"
 
 
+_SMALL_PAIRS = ("e4m3x2", "e5m2x2", "e2m1x2")
+
+
 def _cvt_packed(w: CodeWriter, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    """Two results in one register (the first source gives the upper half), 8-bit floats, and tf32."""
+    """Two results in one register (the first source gives the upper half), floats of 8 and 4 bits, and tf32."""
     to, origin = op.types
     mode = op.choice("rn", "rz", "rna")
     if to == "tf32":
@@ -370,17 +375,17 @@ def _cvt_packed(w: CodeWriter, op: Operation, target: Operand, sources: list[Ope
         results = [f"narrow_to_{to[:-2]}({w.read(source, 'f32')}, {mode!r})" for source in reversed(sources)]
         results = [f"relu({result})" for result in results] if "relu" in op.flags else results
         w.define_pair(target, to, results[0], results[1])
-    elif to in ("e4m3x2", "e5m2x2") and mode == "rn" and "satfinite" in op.flags and "relu" not in op.flags:
+    elif to in _SMALL_PAIRS and mode == "rn" and "satfinite" in op.flags and "relu" not in op.flags:
         if origin == "f32":
             high, low = (w.read(source, "f32") for source in sources)
-        elif origin == "f16x2":
+        elif origin == "f16x2" and to != "e2m1x2":
             low, high = w.read_pair(sources[0], "f16x2")
         else:
             raise op.unsupported()
-        w.define(target, "u16", f"pack_fp8({high}, {low}, {to!r})")
-    elif to == "f16x2" and origin in ("e4m3x2", "e5m2x2") and "relu" not in op.flags:
+        w.define(target, "u16", f"pack_small({high}, {low}, {to!r})")
+    elif to == "f16x2" and origin in _SMALL_PAIRS and "relu" not in op.flags:
         low, high = w.fresh(), w.fresh()
-        w.emit(f"{low}, {high} = unpack_fp8({w.read(sources[0], 'u16')}, {origin!r})")
+        w.emit(f"{low}, {high} = unpack_small({w.read(sources[0], 'u16')}, {origin!r})")
         w.define_pair(target, "f16x2", f"to_f16({low})", f"to_f16({high})")
     else:
         raise op.unsupported()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from hlo_run.artifact import (
     WhileThunk,
     accesses,
     nested_sequences,
+    tree_leaves,
     tree_slices,
 )
 from hlo_run.backends.host.collective_steps import CollectiveStep
@@ -72,7 +73,7 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             replica, partition = divmod(machine.device, machine.world.partitions)
             value = {"kReplicaId": replica, "kPartitionId": partition}.get(thunk.kind, thunk.value)
             data = np.array([value], np.uint32).view(np.uint8)
-            return FillStep(machine, thunk, thunk.destination, lambda: data)
+            return FillStep(machine, thunk, thunk.destination, lambda: data, value)
         case RngStateThunk():
             return FillStep(machine, thunk, thunk.result, lambda: rng_state(machine, thunk))
         case RngSeedThunk():
@@ -124,11 +125,11 @@ class _Nested:
         self.thunk = thunk
         self.slices = places
         self._machine = machine
-        self._sequences = [make_steps(machine, thunks) for thunks in nested_sequences(thunk)]
+        self.sequences = [make_steps(machine, thunks) for thunks in nested_sequences(thunk)]
 
     def inner(self) -> Iterator[Step]:
         """Yield the steps inside this one."""
-        for steps in self._sequences:
+        for steps in self.sequences:
             yield from steps
 
     def bind(self) -> None:
@@ -142,7 +143,7 @@ class SequenceStep(_Nested):
         super().__init__(machine, thunk, ())
 
     def run(self) -> None:
-        run_steps(self._machine, self._sequences[0])
+        run_steps(self._machine, self.sequences[0])
 
 
 class CommandBufferStep(_Nested):
@@ -164,10 +165,10 @@ class CommandBufferStep(_Nested):
     def run(self) -> None:
         machine = self._machine
         if machine.profile is not None or machine.deadline is not None:
-            run_steps(machine, self._sequences[0])
+            run_steps(machine, self.sequences[0])
             return
         if self._calls is None:
-            self._calls = [step.run for step in self._sequences[0]]
+            self._calls = [step.run for step in self.sequences[0]]
             self.recordings += 1
         for call in self._calls:
             call()
@@ -178,15 +179,15 @@ class WhileStep(_Nested):
 
     def __init__(self, machine: Machine, thunk: WhileThunk) -> None:
         super().__init__(machine, thunk, (thunk.predicate,))
-        self._trip_count = thunk.trip_count
+        self.trip_count = thunk.trip_count
 
     def bind(self) -> None:
         self._predicate = self._machine.read(self.slices[0])
 
     def run(self) -> None:
-        machine, (condition, body) = self._machine, self._sequences
-        if self._trip_count is not None:
-            for _ in range(self._trip_count):
+        machine, (condition, body) = self._machine, self.sequences
+        if self.trip_count is not None:
+            for _ in range(self.trip_count):
                 run_steps(machine, body)
             return
         run_steps(machine, condition)
@@ -201,18 +202,18 @@ class ConditionalStep(_Nested):
 
     def __init__(self, machine: Machine, thunk: ConditionalThunk) -> None:
         super().__init__(machine, thunk, (thunk.selector,))
-        self._is_predicate = thunk.is_predicate
+        self.is_predicate = thunk.is_predicate
 
     def bind(self) -> None:
         self._selector = self._machine.read(self.slices[0])
 
     def run(self) -> None:
-        if self._is_predicate:
+        if self.is_predicate:
             branch = 0 if self._selector[0] else 1
         else:
             number = int(self._selector[:4].view(np.int32)[0])
-            branch = number if 0 <= number < len(self._sequences) else len(self._sequences) - 1
-        run_steps(self._machine, self._sequences[branch])
+            branch = number if 0 <= number < len(self.sequences) else len(self.sequences) - 1
+        run_steps(self._machine, self.sequences[branch])
 
 
 class CustomCallStep(Leaf):
@@ -258,7 +259,8 @@ class TransferStep(Leaf):
         machine = self._machine
         match self.thunk:
             case InfeedThunk():
-                self._write(self._next_of_infeed())
+                leaves = tree_leaves(self._tree)
+                self._write([to_bytes(machine.feed(spec.dtype, spec.dims), spec.dtype, spec.minor_to_major) for spec in leaves])
             case OutfeedThunk():
                 machine.outfeed.append(self._literal(self._tree))
             case SendThunk(is_host_transfer=False, channel=channel):
@@ -272,11 +274,6 @@ class TransferStep(Leaf):
                     raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
                 self._write(waiting.popleft())
 
-    def _next_of_infeed(self) -> list[Bytes]:
-        if not self._machine.infeed:
-            raise DeviceError(f"'infeed': nobody feeds it data (%{self.thunk.name})", hint="make the data an entry parameter")
-        return list(_bytes_of(self._tree, self._machine.infeed.popleft()))
-
     def _write(self, data: Sequence[Bytes]) -> None:
         for piece, part in zip(self.slices, data, strict=True):
             self._machine.read(piece)[: part.size] = part
@@ -286,12 +283,3 @@ class TransferStep(Leaf):
         if isinstance(tree, ArraySpec):
             return view(tree, self._machine.read(tree.slice)).copy()
         return tuple(self._literal(part) for part in tree)
-
-
-def _bytes_of(tree: ArrayTree, value: Any) -> Iterator[Bytes]:
-    if isinstance(tree, ArraySpec):
-        yield to_bytes(np.asarray(value, DTYPES[tree.dtype].numpy), tree.dtype, tree.minor_to_major)
-        return
-    assert isinstance(value, tuple), "infeed data has the shape of the instruction"
-    for part, element in zip(tree, cast("tuple[Any, ...]", value), strict=True):
-        yield from _bytes_of(part, element)

@@ -5,7 +5,7 @@ f16 and bf16 come in and go out wide (f32 arrays of representable values) unless
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -134,30 +134,42 @@ def clamp_finite(x: Float, largest: float) -> Float:
     return np.clip(x, x.dtype.type(-largest), x.dtype.type(largest))
 
 
-# ---- 8-bit floats, two in a 16-bit register -------------------------------------------------------------------------
+# ---- floats of 8 and 4 bits, two in a register -----------------------------------------------------------------------
 
-_FP8: dict[str, tuple[Any, float]] = {
-    "e4m3x2": (ml_dtypes.float8_e4m3fn, 448.0),
-    "e5m2x2": (ml_dtypes.float8_e5m2, 57344.0),
+
+class _Small(NamedTuple):
+    dtype: Any
+    bits: int
+    largest: float
+
+
+_SMALL: dict[str, _Small] = {
+    "e4m3x2": _Small(ml_dtypes.float8_e4m3fn, 8, 448.0),
+    "e5m2x2": _Small(ml_dtypes.float8_e5m2, 8, 57344.0),
+    "e2m1x2": _Small(ml_dtypes.float4_e2m1fn, 4, 6.0),
 }
 
 
-def pack_fp8(high: F32, low: F32, type_name: str) -> U16:
-    """Round two f32 (or wide f16) arrays to 8-bit floats, saturating, `high` in the upper byte."""
-    return (_fp8_bits(high, type_name) << np.uint16(8)) | _fp8_bits(low, type_name)
+def pack_small(high: F32, low: F32, type_name: str) -> U16:
+    """Round two f32 (or wide f16) arrays to floats of 8 or 4 bits, saturating, `high` in the upper half."""
+    return (_small_bits(high, type_name) << np.uint16(_SMALL[type_name].bits)) | _small_bits(low, type_name)
 
 
-def _fp8_bits(x: F32, type_name: str) -> U16:
-    dtype, largest = _FP8[type_name]
-    bits: U16 = clamp_finite(x, largest).astype(dtype).view(np.uint8).astype(np.uint16)
-    return np.where(np.isnan(x), np.uint16(0x7F), bits)
+def _small_bits(x: F32, type_name: str) -> U16:
+    """Of NaN comes the positive number with all bits set: a NaN in the formats of 8 bits, the largest of 4."""
+    dtype, bits, largest = _SMALL[type_name]
+    not_a_number = np.isnan(x)
+    finite = clamp_finite(np.where(not_a_number, np.float32(0), x), largest)
+    rounded: U16 = finite.astype(dtype).view(np.uint8).astype(np.uint16)
+    return np.where(not_a_number, np.uint16((1 << (bits - 1)) - 1), rounded)
 
 
-def unpack_fp8(bits: U16, type_name: str) -> tuple[F32, F32]:
-    """Return (low, high) of two 8-bit floats as f32."""
-    dtype, _ = _FP8[type_name]
-    low = (bits & np.uint16(0xFF)).astype(np.uint8).view(dtype).astype(np.float32)
-    return low, (bits >> np.uint16(8)).astype(np.uint8).view(dtype).astype(np.float32)
+def unpack_small(pair: U16, type_name: str) -> tuple[F32, F32]:
+    """Return (low, high) of two floats of 8 or 4 bits as f32."""
+    dtype, bits, _ = _SMALL[type_name]
+    mask = np.uint16((1 << bits) - 1)
+    low, high = pair & mask, (pair >> np.uint16(bits)) & mask
+    return low.astype(np.uint8).view(dtype).astype(np.float32), high.astype(np.uint8).view(dtype).astype(np.float32)
 
 
 def saturate_integer(x: Ints, target: np.dtype[Any]) -> Ints:

@@ -109,7 +109,7 @@ SPELLINGS: dict[str, Spelling] = {
     "mov": _row("", f"{_ALL} pred b128"),
     "cvt": _row(
         f"{_ROUNDING} rna rni rzi rmi rpi ftz sat satfinite relu",
-        f"s8 u8 {_INTEGERS} f16 bf16 f32 f64 f16x2 bf16x2 tf32 e4m3x2 e5m2x2",
+        f"s8 u8 {_INTEGERS} f16 bf16 f32 f64 f16x2 bf16x2 tf32 e4m3x2 e5m2x2 e2m1x2",
         2,
     ),
     "cvta": _row("to global shared local const", "u32 u64"),

@@ -30,13 +30,17 @@ _AXES = "xyz"
 
 @dataclass(slots=True)
 class Launch:
-    """One launch of a kernel: its size, the PTX lines for messages, the parameter values, the memory it can reach."""
+    """One launch of a kernel: its size, the PTX lines for messages, the parameter values, the memory it can reach.
+
+    `ready` is for an engine to keep what it found out about the launch.
+    """
 
     kernel: Kernel
     source_lines: list[str]
     regions: dict[int, Region]
     parameters: list[Array]
     observer: Observer | None = None
+    ready: object = None
 
     @property
     def block_threads(self) -> int:

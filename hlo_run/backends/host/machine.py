@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
 from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.jit.engine import ReadyLaunch
+from hlo_run.backends.host.jit.workers import JitFault, address_of
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region, poisoned
 from hlo_run.backends.host.program import numbered_variables
@@ -23,8 +26,11 @@ from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
+from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 _ALIGNMENT_BYTES = 256
+_COPIED_BYTES = 1 << 20
+"""Results up to this size are copied: what is handed out moves, and whatever computes on it has to be bound anew."""
 
 
 class Launcher(Protocol):
@@ -42,6 +48,29 @@ class Launcher(Protocol):
         """Run one launch."""
         ...
 
+    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
+        """Return what runs a launch in native code, with no deadline; None if something else must."""
+        ...
+
+    def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
+        """Raise the DeviceError of a fault in native code."""
+        ...
+
+
+_Given: TypeAlias = "dict[int, list[tuple[BufferSlice, Bytes]]]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """The arrays of a run's arguments, and what of them has to be copied at every run; the others are used where they lie."""
+
+    leaves: list[NDArray[Any]]
+    copied: _Given
+
+    def holds(self, leaves: list[NDArray[Any]]) -> bool:
+        """True if these are the very same arrays; their elements may be others."""
+        return len(leaves) == len(self.leaves) and all(map(operator.is_, leaves, self.leaves))
+
 
 @dataclass(slots=True)
 class LoadedKernel:
@@ -56,8 +85,8 @@ class LoadedKernel:
 class Machine:
     """The memory of an executable's allocations from run to run, and what a run leaves besides.
 
-    Temporaries and constants stay where they are. A parameter that nothing writes is the caller's array itself, and results
-    are handed out, so both may move from one run to the next: `place` says which allocations did.
+    Temporaries and constants stay where they are. A parameter that nothing writes is the caller's array itself, and large
+    results are handed out, so both may move from one run to the next: `place` says which allocations did.
     """
 
     def __init__(
@@ -76,54 +105,77 @@ class Machine:
         self.checks = checks
         self.profile = profile
         self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
+        self.places = [0] * len(executable.allocations)
+        """Where the memory of each allocation begins."""
         self.written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
         self.statistics: list[KernelStatistics] = []
         self.deadline: float | None = None
         self.seed = 0
-        self.infeed: deque[Literal] = deque()
+        self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
         self.messages: dict[int, deque[list[Bytes]]] = {}
         self.counters: dict[str, int] = {}
-        self._results = frozenset(piece.allocation for piece in tree_slices(executable.result))
+        results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))
+        sizes = {number: executable.allocations[number].size_bytes for number in results}
+        self._handed_out = dict.fromkeys(number for number, size in sizes.items() if size > _COPIED_BYTES)
         # The caller's arrays stay as they are, and no result shares memory with them.
-        self._own = self._results | {piece.allocation for thunk in executable.thunks for piece in accesses(thunk).writes}
-        self._used = used_allocations(executable)
+        self._own = results.keys() | {piece.allocation for thunk in executable.thunks for piece in accesses(thunk).writes}
+        # The others are workspaces of libraries that are not here.
+        self._used = sorted(used_allocations(executable))
         self._kernels: dict[str, LoadedKernel] = {}
+        self._keeping_state: dict[str, LoadedKernel] = {}
         self._kernel_by_name = {kernel.name: kernel for kernel in executable.kernels}
         self._ours: set[int] = set()
         self._is_first = True
+        self._same: _Same | None = None
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def place(self, arguments: Sequence[Literal]) -> set[int]:
         """Bring the arguments to their allocations and return those that lie elsewhere than before."""
-        given: dict[int, list[tuple[BufferSlice, Bytes]]] = {}
-        for piece, data in parameter_bytes(self.executable, arguments):
-            given.setdefault(piece.allocation, []).append((piece, data))
+        leaves = list(_leaves(arguments))
         whole = self._is_first or "init" in self.checks
+        same, self._same = self._same, None  # what fails half way leaves nothing to go on from
+        if same is not None and not whole and same.holds(leaves):
+            given = same.copied
+        else:
+            given, same = self._take(leaves, arguments)
         if whole:
             for piece, data in constant_bytes(self.executable):
                 given.setdefault(piece.allocation, []).append((piece, data))
+        numbers = self._used if whole else dict.fromkeys((*given, *self._handed_out))
+        allocations = self.executable.allocations
         moved: set[int] = set()
-        for allocation in self.executable.allocations:
-            values = given.get(allocation.index, [])
-            if allocation.index not in self._used:
-                continue  # the workspace of a library that is not here
-            if whole or values or self.memory[allocation.index].size < allocation.size_bytes:
-                before = self.memory[allocation.index]
-                self.memory[allocation.index] = self._fill(allocation, values)
-                if self.memory[allocation.index] is not before:
-                    moved.add(allocation.index)
+        for number in numbers:
+            memory = self.memory[number] = self._fill(allocations[number], given.get(number, []))
+            place = address_of(memory)
+            if self.places[number] != place:
+                self.places[number] = place
+                moved.add(number)
         self._is_first = False
+        self._same = same
         return moved
 
+    def _take(self, leaves: list[NDArray[Any]], arguments: Sequence[Literal]) -> tuple[_Given, _Same | None]:
+        """Return the bytes of all arguments; and if arrays lie as buffers do, what the next run with the same has to do."""
+        given: _Given = {}
+        pieces = list(parameter_bytes(self.executable, arguments))
+        for piece, data in pieces:
+            given.setdefault(piece.allocation, []).append((piece, data))
+        lie_so = all(np.may_share_memory(leaf, data) for leaf, (_, data) in zip(leaves, pieces, strict=True) if data.size)
+        copied = {number: values for number, values in given.items() if number in self._own or not self._fits(number, values)}
+        return given, _Same(leaves, copied) if lie_so and "init" not in self.checks else None
+
+    def _fits(self, number: int, given: list[tuple[BufferSlice, Bytes]]) -> bool:
+        """True if an argument can be the memory of an allocation as it is."""
+        piece, data = given[0]
+        fills = len(given) == 1 and piece.offset_bytes == 0 and data.size == self.executable.allocations[number].size_bytes
+        return fills and data.size % 4 == 0 and address_of(data) % 16 == 0
+
     def _fill(self, allocation: BufferAllocation, given: list[tuple[BufferSlice, Bytes]]) -> Bytes:
-        if len(given) == 1 and allocation.index not in self._own:
-            piece, data = given[0]
-            fills = piece.offset_bytes == 0 and data.size == allocation.size_bytes
-            if fills and data.size % 4 == 0 and data.ctypes.data % 16 == 0:
-                self._ours.discard(allocation.index)
-                return data  # nothing writes here: no copy is needed
+        if given and allocation.index not in self._own and self._fits(allocation.index, given):
+            self._ours.discard(allocation.index)
+            return given[0][1]  # nothing writes here: no copy is needed
         memory = self.memory[allocation.index]
         if "init" in self.checks or memory.size < allocation.size_bytes or allocation.index not in self._ours:
             memory = self._allocate(allocation)
@@ -148,14 +200,19 @@ class Machine:
         """Return the bytes of a slice, not a copy."""
         return self.memory[piece.allocation][piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
 
+    def read_result(self, piece: BufferSlice) -> Bytes:
+        """Return the bytes of a part of the result, which the caller may keep."""
+        data = self.read(piece)
+        return data if piece.allocation in self._handed_out else data.copy()
+
     def release_results(self) -> None:
-        """Let go of what the result lies in; the next run makes new memory for it."""
-        for number in self._results:
+        """Let go of results that the caller has; the next run makes new memory for them."""
+        for number in self._handed_out:
             self.memory[number] = np.empty(0, np.uint8)
 
-    def start(self, deadline: float | None, seed: int) -> None:
+    def start(self, deadline: float | None, seed: int, feed: Feed) -> None:
         """Begin a run."""
-        self.deadline, self.seed = deadline, seed
+        self.deadline, self.seed, self.feed = deadline, seed, feed
         if self.profile is not None:
             self.profile.begin_run()
         self.statistics = []
@@ -187,7 +244,7 @@ class Machine:
 
     def check_result(self) -> None:
         """Raise a DeviceError if `init` is checked and some of the result was never written."""
-        for piece in tree_slices(self.executable.result):
+        for piece in tree_slices(self.executable.result) if self.written else ():
             written = self.written.get(piece.allocation)
             part = np.ones(1, np.bool_) if written is None else written[piece.offset_bytes :][: piece.size_bytes]
             if not part.all():
@@ -206,16 +263,23 @@ class Machine:
             graph = self.launcher.graph(kernel)
             variables = variable_regions(numbered_variables(graph))
             loaded = self._kernels[name] = LoadedKernel(graph, kernel, kernel.ptx.split("\n"), variables)
+            if any(region.writable for region in variables.values()):
+                self._keeping_state[name] = loaded
         return loaded
 
     def forget_variables(self) -> set[str]:
         """Give writable variables of kernels their first values again; return the names of these kernels."""
-        changed: set[str] = set()
-        for name, loaded in self._kernels.items():
-            if any(region.writable for region in loaded.variables.values()):
-                loaded.variables = variable_regions(numbered_variables(loaded.graph))
-                changed.add(name)
-        return changed
+        for loaded in self._keeping_state.values():
+            loaded.variables = variable_regions(numbered_variables(loaded.graph))
+        return set(self._keeping_state)
+
+
+def _leaves(literals: Sequence[Literal]) -> Iterator[NDArray[Any]]:
+    for literal in literals:
+        if isinstance(literal, tuple):
+            yield from _leaves(literal)
+        else:
+            yield literal
 
 
 def argument_region(number: int, piece: BufferSlice, data: Bytes, writable: bool, written: NDArray[np.bool_] | None) -> Region:

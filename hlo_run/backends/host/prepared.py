@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from hlo_run.artifact import Executable
 from hlo_run.backends.host.control_steps import every_step, make_steps, run_steps
+from hlo_run.backends.host.jit.engine import ReadyLaunch
 from hlo_run.backends.host.machine import Launcher, Machine
+from hlo_run.backends.host.recording import Recording
 from hlo_run.backends.host.steps import KernelStep, Step
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import result_literal
+from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 
 class Prepared:
@@ -30,33 +33,61 @@ class Prepared:
         self._steps = make_steps(self.machine, executable.thunks)
         self._all = list(every_step(self._steps))
         self._touching: dict[int, list[Step]] = {}
-        for step in self._all:
-            for number in dict.fromkeys(piece.allocation for piece in step.slices):
-                self._touching.setdefault(number, []).append(step)
+        self._launches = [step for step in self._all if isinstance(step, KernelStep)]
         self._is_bound = False
+        self._has_deadline = False
+        self._recording: Recording | None = None
+        self._may_record = not checks and profile is None
 
-    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int) -> Literal:
+    def run(self, arguments: Sequence[Literal], deadline: float | None, seed: int, feed: Feed) -> Literal:
         """Run with one literal per entry parameter and return the result."""
         machine = self.machine
-        machine.start(deadline, seed)
+        machine.start(deadline, seed, feed)
         try:
             self._bind(machine.place(arguments))
-            run_steps(machine, self._steps)
+            if self._recording is None:
+                run_steps(machine, self._steps)
+            else:
+                self._recording.run()
             machine.check_result()
-            return result_literal(machine.executable, machine.read)
+            return result_literal(machine.executable, machine.read_result)
         finally:
             machine.release_results()
 
+    def bind(self, arguments: Sequence[Literal]) -> None:
+        """Do all that comes before the first run with such arguments, and not the run."""
+        self.machine.start(None, 0, NO_FEEDS(0))
+        self._bind(self.machine.place(arguments))
+        self.machine.release_results()
+
     def _bind(self, moved: set[int]) -> None:
-        reset = self.machine.forget_variables()
-        if not self._is_bound:
-            waiting = self._all
+        """Tell the steps, or their recording, where the memory is; at the first run, compile and record."""
+        machine = self.machine
+        reset = machine.forget_variables()
+        if not self._is_bound or self._has_deadline != (machine.deadline is not None):
+            self._bind_all()
         else:
-            waiting = list(dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ())))
-            waiting += [s for s in self._all if isinstance(s, KernelStep) and s.thunk.kernel in reset and s not in waiting]
-        for step in waiting:
+            waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))
+            if reset:
+                waiting |= dict.fromkeys(step for step in self._launches if step.thunk.kernel in reset)
+            for step in waiting:
+                step.bind()
+        if self._recording is not None and moved:
+            self._recording.move(machine.places)
+
+    def _bind_all(self) -> None:
+        machine = self.machine
+        self._is_bound, self._has_deadline = True, machine.deadline is not None
+        for step in self._all:
             step.bind()
-        if not self._is_bound:
-            launches = [step.bound() for step in self._all if isinstance(step, KernelStep)]
-            self.machine.launcher.prepare(launches, self.machine.deadline)
-        self._is_bound = True
+        machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
+        ready: dict[Step, ReadyLaunch] = {}
+        if self._may_record and not self._has_deadline:
+            found = {step: machine.launcher.ready(*step.bound()) for step in self._launches if not step.keeps_state}
+            ready = {step: launch for step, launch in found.items() if launch is not None}
+        self._recording = Recording(machine, self._steps, ready) if ready else None
+        self._touching = {}
+        for step in self._all:
+            for number in dict.fromkeys(piece.allocation for piece in step.slices):
+                if step not in ready:  # the recording knows where its launches' arguments are
+                    self._touching.setdefault(number, []).append(step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 TYPE_BYTES: dict[str, int] = {
-    **dict.fromkeys(("b8", "s8", "u8", "e4m3", "e5m2"), 1),
+    **dict.fromkeys(("b8", "s8", "u8", "e4m3", "e5m2", "e2m1x2"), 1),
     **dict.fromkeys(("b16", "s16", "u16", "f16", "bf16", "e4m3x2", "e5m2x2"), 2),
     **dict.fromkeys(("b32", "s32", "u32", "f32", "f16x2", "bf16x2", "s16x2", "u16x2", "tf32"), 4),
     **dict.fromkeys(("b64", "s64", "u64", "f64", "f32x2"), 8),

@@ -66,6 +66,11 @@ class KernelStep(Leaf):
         self._machine = machine
         self._launch: Launch | None = None
 
+    @property
+    def keeps_state(self) -> bool:
+        """True if the kernel's module has variables that it writes: every run begins with new ones."""
+        return any(region.writable for region in self._machine.load(self.thunk.kernel).variables.values())
+
     def bind(self) -> None:
         machine = self._machine
         loaded = machine.load(self.thunk.kernel)
@@ -113,11 +118,17 @@ class CopyStep(Leaf):
 
 
 class FillStep(Leaf):
-    """Write some bytes that are known when the step runs."""
+    """Write some bytes that are known when the step runs; or ever since, if they repeat the 32-bit number `constant`."""
 
     def __init__(
-        self, machine: Machine, thunk: MemsetThunk | RngStateThunk | RngSeedThunk, place: BufferSlice, data: Callable[[], Bytes]
+        self,
+        machine: Machine,
+        thunk: MemsetThunk | RngStateThunk | RngSeedThunk,
+        place: BufferSlice,
+        data: Callable[[], Bytes],
+        constant: int | None = None,
     ) -> None:
+        self.constant = constant
         self.thunk = thunk
         self.slices = (place,)
         self._machine = machine
@@ -142,16 +153,23 @@ class LibraryStep(Leaf):
         self._call = call
         self._inputs: list[Array | None] = []
         self._outputs: list[Array | None] = []
+        self._bound: Callable[[], object] | None = None
 
     def bind(self) -> None:
         self._inputs = [self._view(spec) for spec in self._call.inputs]
         self._outputs = [self._view(spec) for spec in self._call.outputs]
+        inputs, outputs = ([array for array in arrays if array is not None] for arrays in (self._inputs, self._outputs))
+        if self._call.bind and len(inputs) == len(self._inputs) and len(outputs) == len(self._outputs):
+            self._bound = self._call.bind(inputs, outputs)
 
     def _view(self, spec: ArraySpec) -> Array | None:
         return view(spec, self._machine.read(spec.slice)) if is_viewable(spec) else None
 
     def run(self) -> None:
         machine, call = self._machine, self._call
+        if self._bound is not None and not machine.written:
+            self._bound()
+            return
         inputs = [
             view(spec, machine.read(spec.slice)) if seen is None else seen
             for spec, seen in zip(call.inputs, self._inputs, strict=True)

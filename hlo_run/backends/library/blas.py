@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ from hlo_run.backends.library.arrays import Array
 
 _WORTH_A_THREAD = 8_000_000
 """Multiplications from which a second core begins early enough to help."""
+_CORES = os.cpu_count() or 1
 _guard = threading.Lock()
 _depth = 0
 _before = 1
@@ -31,14 +32,19 @@ _before = 1
 
 def multiply(left: Array, right: Array, out: Array) -> None:
     """Write left[.., m, k] . right[.., k, n] to `out`; all have as many dimensions, and may be views."""
-    work = math.prod(out.shape) * left.shape[-1]
-    cores = os.cpu_count() or 1
-    if work < 2 * _WORTH_A_THREAD or cores == 1:
-        np.matmul(left, right, out=out)
-        return
-    parts = min(cores, work // _WORTH_A_THREAD)
+    product(left, right, out)()
+
+
+def product(left: Array, right: Array, out: Array) -> Callable[[], object]:
+    """Return what does `multiply` for these arrays whenever it is called."""
+    if out.ndim == 3 and out.shape[0] == 1:
+        left, right, out = left[0], right[0], out[0]
+    work = out.size * left.shape[-1]
+    if work < 2 * _WORTH_A_THREAD or _CORES == 1:
+        return partial(np.matmul, left, right, out)
+    parts = min(_CORES, work // _WORTH_A_THREAD)
     axis = max(range(-out.ndim, 0), key=lambda a: (out.shape[a] >= parts, a == -out.ndim, out.shape[a]))
-    in_parts(lambda piece: _multiply_piece(left, right, out, axis, piece), out.shape[axis], parts)
+    return lambda: in_parts(lambda piece: _multiply_piece(left, right, out, axis, piece), out.shape[axis], parts)
 
 
 def _multiply_piece(left: Array, right: Array, out: Array, axis: int, piece: slice) -> None:
@@ -65,7 +71,7 @@ def in_parts(work: Callable[[slice], None], count: int, parts: int) -> None:
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, "host-library")
+    return ThreadPoolExecutor(_CORES, "host-library")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from hlo_run.artifact import (
     ConvolutionThunk,
     FftThunk,
     GemmThunk,
+    ResizeThunk,
     SelectKThunk,
     SortThunk,
     Thunk,
@@ -18,6 +19,7 @@ from hlo_run.backends.library.collectives import lone_call
 from hlo_run.backends.library.convolution import convolution_call
 from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
+from hlo_run.backends.library.resize import resize_call
 from hlo_run.backends.library.sort import KernelCaller, select_k_call, sort_call
 
 
@@ -34,6 +36,8 @@ def library_call(thunk: Thunk, call_kernel: KernelCaller) -> LibraryCall | None:
             return cholesky_call(thunk)
         case TriangularSolveThunk():
             return triangular_solve_call(thunk)
+        case ResizeThunk():
+            return resize_call(thunk)
         case SelectKThunk():
             return select_k_call(thunk)
         case SortThunk():

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hlo_run.artifact import ArraySpec, GemmThunk
-from hlo_run.backends.library.arrays import Array, LibraryCall
-from hlo_run.backends.library.blas import merged, multiply
+from hlo_run.backends.library.arrays import Array, Bind, LibraryCall, run_all, sparing
+from hlo_run.backends.library.blas import merged, product
 from hlo_run.hlo.dtype import DTYPES, DType
+
+_BindProduct: TypeAlias = "Callable[[Array, Array, Array], Callable[[], object]]"
 
 _EXACT_IN_F32 = 24
 _EXACT_IN_F64 = 53
@@ -22,10 +25,10 @@ def gemm_call(thunk: GemmThunk) -> LibraryCall:
     optional = [spec for spec in (thunk.addend, thunk.bias) if spec is not None]
     inputs = (thunk.lhs, thunk.rhs, *optional, *thunk.scales)
     outputs = (thunk.result,) if thunk.auxiliary is None else (thunk.result, thunk.auxiliary)
-    product = _product(thunk)
+    bind = _bind_product(thunk)
     if _is_plain(thunk):
-        return LibraryCall(inputs, outputs, lambda arrays, results: product(arrays[0], arrays[1], results[0]))
-    return LibraryCall(inputs, outputs, _with_extras(thunk, product))
+        return LibraryCall.prepared(inputs, outputs, sparing(lambda arrays, results: bind(arrays[0], arrays[1], results[0])))
+    return LibraryCall.prepared(inputs, outputs, sparing(_with_extras(thunk, bind)))
 
 
 def _is_plain(thunk: GemmThunk) -> bool:
@@ -60,8 +63,8 @@ def _free(spec: ArraySpec, *taken: Sequence[int]) -> list[int]:
     return [dim for dim in range(len(spec.dims)) if dim not in used]
 
 
-def _product(thunk: GemmThunk) -> Callable[[Array, Array, Array], None]:
-    """Return (lhs, rhs, out) -> None; `out` has the sum type and the dimensions of the result."""
+def _bind_product(thunk: GemmThunk) -> _BindProduct:
+    """Return (lhs, rhs, out) -> what computes; `out` has the sum type and the dimensions of the result."""
     numbers, kind = thunk.numbers, _sum_type(thunk)
     left_free = _free(thunk.lhs, numbers.lhs_batch, numbers.lhs_contracting)
     right_free = _free(thunk.rhs, numbers.rhs_batch, numbers.rhs_contracting)
@@ -71,48 +74,68 @@ def _product(thunk: GemmThunk) -> Callable[[Array, Array, Array], None]:
     )
     stacked = (math.prod(batch), rows, columns)
 
-    def product(lhs: Array, rhs: Array, out: Array) -> None:
-        left = merged(lhs.astype(kind, copy=False), numbers.lhs_batch, left_free, numbers.lhs_contracting)
-        right = merged(rhs.astype(kind, copy=False), numbers.rhs_batch, numbers.rhs_contracting, right_free)
+    def bind(lhs: Array, rhs: Array, out: Array) -> Callable[[], object]:
+        left, refresh_left = _operand(lhs, kind, numbers.lhs_batch, left_free, numbers.lhs_contracting)
+        right, refresh_right = _operand(rhs, kind, numbers.rhs_batch, numbers.rhs_contracting, right_free)
         target = out.reshape(stacked)
-        if np.shares_memory(target, out):
-            multiply(left, right, target)
-            return
-        apart = np.empty(stacked, kind)
-        multiply(left, right, apart)
-        out[...] = apart.reshape(out.shape)
+        steps = [refresh_left, refresh_right]
+        if np.may_share_memory(target, out):
+            steps.append(product(left, right, target))
+        else:
+            apart = np.empty(stacked, kind)
+            steps += [product(left, right, apart), partial(np.copyto, out, apart.reshape(out.shape))]
+        needed = [step for step in steps if step is not None]
+        return needed[0] if len(needed) == 1 else partial(run_all, needed)
 
-    return product
+    return bind
 
 
-def _with_extras(
-    thunk: GemmThunk, product: Callable[[Array, Array, Array], None]
-) -> Callable[[Sequence[Array], Sequence[Array]], None]:
+def _operand(array: Array, kind: np.dtype[Any], *groups: Sequence[int]) -> tuple[Array, Callable[[], object] | None]:
+    """Return the operand as matrices of the sum type, and what fetches its elements anew if these are a copy."""
+    if array.dtype == kind:
+        seen = merged(array, *groups)
+        if np.may_share_memory(seen, array):
+            return seen, None
+    wide = np.empty_like(array, kind)  # lies as the array does
+    seen = merged(wide, *groups)
+    if np.may_share_memory(seen, wide):
+        return seen, partial(np.copyto, wide, array, "unsafe")
+    ordered = array.transpose([dim for group in groups for dim in group])
+    return seen, partial(np.copyto, seen.reshape(ordered.shape), ordered, "unsafe")
+
+
+def _with_extras(thunk: GemmThunk, bind_product: _BindProduct) -> Bind:
     kind = _sum_type(thunk)
     result = DTYPES[thunk.result.dtype]
     real, imaginary = thunk.alpha
     factor = complex(real, imaginary) if result.is_complex else real
     has_addend, has_bias = thunk.addend is not None, thunk.bias is not None
 
-    def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
-        value: Array = np.empty(thunk.result.dims, kind)
-        product(arrays[0], arrays[1], value)
+    def bind(arrays: Sequence[Array], results: Sequence[Array]) -> Callable[[], object]:
+        total: Array = np.empty(thunk.result.dims, kind)
+        multiply = bind_product(arrays[0], arrays[1], total)
         rest = list(arrays[2:])
         addend = rest.pop(0) if has_addend else None
         bias = rest.pop(0) if has_bias else None
-        if factor != 1:
-            value = value * value.dtype.type(factor)
-        for scale in rest:
-            value = value * scale.astype(value.dtype).reshape(())
-        if addend is not None and thunk.beta:
-            value = value + value.dtype.type(thunk.beta) * addend.astype(value.dtype)
-        if bias is not None:
-            value = value + bias.astype(value.dtype)
-        if len(results) > 1:
-            results[1][...] = _narrow(value, DTYPES[thunk.auxiliary.dtype] if thunk.auxiliary else result)
-        results[0][...] = _narrow(_activate(value, thunk.epilogue), result)
 
-    return compute
+        def compute() -> None:
+            multiply()
+            value = total
+            if factor != 1:
+                value = value * value.dtype.type(factor)
+            for scale in rest:
+                value = value * scale.astype(value.dtype).reshape(())
+            if addend is not None and thunk.beta:
+                value = value + value.dtype.type(thunk.beta) * addend.astype(value.dtype)
+            if bias is not None:
+                value = value + bias.astype(value.dtype)
+            if len(results) > 1:
+                results[1][...] = _narrow(value, DTYPES[thunk.auxiliary.dtype] if thunk.auxiliary else result)
+            results[0][...] = _narrow(_activate(value, thunk.epilogue), result)
+
+        return compute
+
+    return bind
 
 
 def _activate(value: Array, epilogue: str) -> Array:
@@ -129,4 +152,4 @@ def _narrow(value: Array, dtype: DType) -> Array:
     """Round to the result's type; sums of integers in a float are exact, and wrap where they are too large."""
     if dtype.is_integer and value.dtype.kind == "f":
         return value.astype(np.int64).astype(dtype.numpy)
-    return value.astype(dtype.numpy)
+    return value.astype(dtype.numpy, copy=False)

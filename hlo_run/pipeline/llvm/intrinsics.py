@@ -26,15 +26,23 @@ _ALLOWED = (
     r"nvvm\.(?:barrier0|barrier\.sync|barrier\.cta\.sync\.aligned\.all|bar\.warp\.sync)",
     r"nvvm\.shfl\.sync\.(?:down|up|bfly|idx)\.(?:i32|f32)",
 )
+_ACCELERATED = r"nvvm\.(?:ff\.to\.e2m1x2\.rn\.satfinite|e2m1x2\.to\.f16x2\.rn)"
 # These exist from some card on only; a kernel for an older one must not have them.
 _ALLOWED_FROM_SM = (
     (90, r"nvvm\.griddepcontrol\.(?:wait|launch\.dependents)"),
     (89, r"nvvm\.(?:ff|f16x2)\.to\.e[45]m[23]x2\.rn(?:\.relu)?"),
     (89, r"nvvm\.e[45]m[23]x2\.to\.f16x2\.rn(?:\.relu)?"),
+    (100, _ACCELERATED),
 )
 # With `afn` these select an approximate instruction; without it LLVM looks for a libm and gives up.
 _ALLOWED_IF_APPROXIMATE = re.compile(r"llvm\.(?:tanh|sin|cos|exp2|log2)\.f32")
 _CALL = re.compile(r"\bcall\b(?P<flags>[^@\n]*)@(?P<name>llvm\.[\w.]+)\(")
+_ACCELERATED_CALL = re.compile(rf"\bcall\b[^@\n]*@llvm\.{_ACCELERATED}\(")
+
+
+def is_accelerated(ir_text: str) -> bool:
+    """True if the LLVM IR text calls what only the variant `a` of a card has, whose PTX runs on no other card."""
+    return _ACCELERATED_CALL.search(ir_text) is not None
 
 
 def check_intrinsics(ir_text: str, sm: int) -> None:

@@ -32,27 +32,29 @@ _COMMAND_LINE = ("-nvptx-prec-divf32=1", "-bonus-inst-threshold=2", "-inline-thr
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """What PTX is written for: a plain `sm_NN` and the PTX version times ten."""
+    """What PTX is written for: `sm_NN`, or its variant `sm_NNa`, and the PTX version times ten."""
 
     sm: int
     ptx_version: int
+    accelerated: bool = False
 
     @property
     def cpu(self) -> str:
-        return f"sm_{self.sm}"
+        return f"sm_{self.sm}{'a' * self.accelerated}"
 
 
-def isa_of(target: TargetSpec) -> Isa:
+def isa_of(target: TargetSpec, *, accelerated: bool = False) -> Isa:
     """Return the newest card LLVM knows that is not newer than `target`: its PTX runs on the newer ones, too.
 
-    PTX 8.6 unless the card needs more, or its toolkit knows 256-bit accesses (10.x from CUDA 12.9 on).
+    That is not so of the variant with `accelerated` instructions. PTX 8.6 unless the card needs more, or its toolkit knows
+    256-bit accesses (10.x from CUDA 12.9 on).
     """
     known = [sm for sm in _PTX_VERSION_OF_SM if sm <= target.sm]
     sm = max(known, default=min(_PTX_VERSION_OF_SM))
     version = _PTX_VERSION_OF_SM[sm]
     if target.is_blackwell and target.toolkit_version >= (12, 9):
         version = max(version, _WIDE_VECTORS_PTX_VERSION)
-    return Isa(sm, version)
+    return Isa(sm, version, accelerated)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hlo_run.pipeline.llvm.intrinsics import check_intrinsics
+from hlo_run.pipeline.llvm.intrinsics import check_intrinsics, is_accelerated
 from hlo_run.pipeline.llvm.libdevice import PREFIX, link_libdevice
 from hlo_run.pipeline.llvm.nvptx import Module, isa_of
 from hlo_run.target import TargetSpec
@@ -22,12 +22,12 @@ class CompiledPtx:
 
 
 def compile_llvm(ir_text: str, target: TargetSpec, *, cuda_data_dir: str = "", optimization_level: int = 3) -> CompiledPtx:
-    """Compile the LLVM IR of one kernel to PTX (`.target sm_NN`, without suffix).
+    """Compile the LLVM IR of one kernel to PTX: `.target sm_NN`, `sm_NNa` where the kernel calls what only that has.
 
     `optimization_level` is XLA's 0 to 3. Functions `__nv_*` that are only declared come from libdevice; `cuda_data_dir`
     is searched for it first. Raises InternalError for IR that LLVM refuses, DeviceError without libdevice.
     """
-    isa = isa_of(target)
+    isa = isa_of(target, accelerated=is_accelerated(ir_text))
     level = min(max(optimization_level, 0), 3)
     check_intrinsics(ir_text, isa.sm)
     module = Module.from_text(ir_text)

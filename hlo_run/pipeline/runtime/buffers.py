@@ -57,7 +57,7 @@ class BufferAssignment:
         if not shape.is_array:
             return ()  # a token
         place = self.slice(instruction, index)
-        return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place)
+        return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place, shape.dynamic_dims)
 
 
 def assign_buffers(module: HloModule) -> BufferAssignment:

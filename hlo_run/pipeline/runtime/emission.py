@@ -38,7 +38,9 @@ class Emission:
             return tuple(self.tree(instruction, (*index, number)) for number in range(len(shape.tuple_shapes)))
         if not shape.is_array:
             return ()
-        return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, self.buffers.slice(instruction, index))
+        return ArraySpec(
+            shape.element_type, shape.dims, shape.minor_to_major, self.buffers.slice(instruction, index), shape.dynamic_dims
+        )
 
 
 EmitThunk: TypeAlias = Callable[[Emission, HloInstruction], "list[Thunk]"]

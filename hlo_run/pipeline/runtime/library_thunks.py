@@ -13,6 +13,7 @@ from hlo_run.artifact import (
     DotNumbers,
     FftThunk,
     GemmThunk,
+    ResizeThunk,
     SelectKThunk,
     Thunk,
     TriangularSolveThunk,
@@ -232,6 +233,16 @@ def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
     return [SelectKThunk(call.name, source, values, indices, largest)]
 
 
+def _pad_to_static(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    sizes = tuple(emission.array(call, (number,)) for number in range(1, len(call.shape.tuple_shapes)))
+    return [ResizeThunk(call.name, emission.array(call.operands[0]), emission.array(call, (0,)), sizes, is_padding=True)]
+
+
+def _slice_to_dynamic(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    source, *sizes = (emission.array(operand) for operand in call.operands)
+    return [ResizeThunk(call.name, source, emission.array(call), tuple(sizes), is_padding=False)]
+
+
 OPCODES: dict[str, EmitThunk] = {
     "dot": _dot,
     "convolution": _convolution,
@@ -248,4 +259,6 @@ CUSTOM_CALLS: dict[str, EmitThunk] = {
     "__cublas$triangularSolve": _cublas_triangular_solve,
     "__gpu$TopK": _topk_call,
     "TopK": _topk_call,
+    "PadToStatic": _pad_to_static,
+    "SliceToDynamic": _slice_to_dynamic,
 }

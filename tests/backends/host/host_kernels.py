@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from hlo_run.artifact import Kernel
 from hlo_run.backends.host.checks import make_observer
 from hlo_run.backends.host.emulator import check_launch, run_kernel
-from hlo_run.backends.host.jit.engine import JitEngine, JitFault
+from hlo_run.backends.host.jit.engine import JitEngine
+from hlo_run.backends.host.jit.workers import JitFault
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
 from hlo_run.backends.host.program import Program, compile_program

@@ -229,6 +229,37 @@ def test_eight_bit_floats(name: str, dtype: Any, largest: float) -> None:
     same((back >> np.uint32(16)).astype(np.uint16).view(np.float16), (raw >> 8).astype(np.uint8).view(dtype).astype(np.float16))
 
 
+def test_registers_of_eight_bits() -> None:
+    raw = padded(np.random.default_rng(8).integers(0, 65536, 999).astype(np.uint16))
+    for from_type, to_type, dtype in (("u16", "s8", np.int8), ("s16", "u8", np.uint8), ("u16", "u8", np.uint8)):
+        code = f"{{ .reg .b8 %t; cvt.{to_type}.{from_type} %t, %a; cvt.s32.{to_type} %x, %t; }}"
+        same(apply(code, (raw,), np.int32), raw.astype(np.uint8).view(dtype).astype(np.int32))
+
+
+def test_four_bit_floats() -> None:
+    grid = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    halfway = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 7.0], np.float32)
+    edges = np.concatenate([grid, halfway, -halfway, np.array([np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3e38], np.float32)])
+    near = np.concatenate([edges, np.nextafter(edges, np.float32(np.inf)), np.nextafter(edges, np.float32(-np.inf))])
+    items = padded(
+        np.concatenate([near, values("f32"), np.float32(4) * np.random.default_rng(7).standard_normal(999, np.float32)])
+    )
+    other = np.roll(items, 11)
+    pack = "{ .reg .b8 %out; cvt.rn.satfinite.e2m1x2.f32 %out, %a, %b; cvt.u16.u8 %x, %out; }"
+    got = apply(pack, (items, other), np.uint16)
+    nearest = np.abs(np.abs(items)[:, None] - grid[:8].astype(np.float64))
+    # Of two numbers as near, the one whose last bit is zero.
+    order = np.argsort(nearest + 1e-12 * (np.arange(8) % 2), axis=1, kind="stable")[:, 0]
+    want = np.where(np.isnan(items), 7, np.where(np.abs(items) > 6, 7, order) + 8 * np.signbit(items)).astype(np.uint16)
+    assert (got >> 4 == want).all()
+    assert (got & 15 == np.roll(want, 11)).all()
+    raw = padded(np.arange(256, dtype=np.uint16))
+    unpack = "{ .reg .b8 %in; cvt.u8.u16 %in, %a; cvt.rn.f16x2.e2m1x2 %x, %in; }"
+    back = apply(unpack, (raw,), np.uint32)
+    same(back.astype(np.uint16).view(np.float16), grid[raw & 15].astype(np.float16))
+    same((back >> np.uint32(16)).astype(np.uint16).view(np.float16), grid[raw >> 4].astype(np.float16))
+
+
 def test_bf16_rounding_of_every_upper_half() -> None:
     upper = np.arange(65536, dtype=np.uint32) << np.uint32(16)
     for lower in (0x0000, 0x7FFF, 0x8000, 0x8001, 0xFFFF):

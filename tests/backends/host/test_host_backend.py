@@ -28,8 +28,10 @@ from hlo_run.artifact import (
 )
 from hlo_run.backends import BACKENDS, Backend, load_backend
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.backends.host.control_flow import KernelGraph
 from hlo_run.backends.host.jit import llvm
-from hlo_run.backends.host.jit.engine import JitEngine
+from hlo_run.backends.host.jit.engine import JitEngine, ReadyLaunch
+from hlo_run.backends.host.lanes import Launch
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ptx"
@@ -192,13 +194,20 @@ def test_engines_give_the_same() -> None:
 
 def test_auto_compiles_long_launches_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
-    monkeypatch.setattr(JitEngine, "run", lambda self, graph, launch, deadline: ran.append(launch.grid_blocks))  # type: ignore[misc]
+    ready = JitEngine.ready
+
+    def spy(self: JitEngine, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> ReadyLaunch:
+        ran.append(launch.grid_blocks)
+        return ready(self, graph, launch, deadline)
+
+    monkeypatch.setattr(JitEngine, "ready", spy)
     program = add_one((64,), (0,), (0,))
     HostBackend().run(program, [np.zeros(64, np.float32)])
     assert not ran
     HostBackend(engine="jit").run(program, [np.zeros(64, np.float32)])
     long = replace(program, kernels=(replace(program.kernels[0], grid=(100_000, 1, 1)),))
-    HostBackend().run(long, [np.zeros(64, np.float32)])
+    with pytest.raises(DeviceError, match="out-of-bounds"):  # all blocks but the first
+        HostBackend().run(long, [np.zeros(64, np.float32)])
     assert ran == [1, 100_000]
 
 

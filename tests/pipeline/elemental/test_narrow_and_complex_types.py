@@ -5,9 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from emitting import run_on_host
+from emitting import ptx_of, read_fusion, results_on_host, run_on_host
 
 from hlo_run.hlo.dtype import DTYPES
+from hlo_run.options import Options
+from hlo_run.reference.evaluate import evaluate
 
 SMALL_FLOATS = ["f8e5m2", "f8e4m3", "f8e3m4", "f8e4m3fn", "f8e4m3fnuz", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e8m0fnu", "f4e2m1fn"]
 NARROW_INTEGERS = ["s1", "u1", "s2", "u2", "s4", "u4"]
@@ -56,6 +58,36 @@ def test_rounding_to_small_floats(name: str, wide: str, target: str) -> None:
     values = np.resize(values, len(values) // 4 * 4)
     size = len(values)
     run_on_host(f"f {{ p = {wide}[{size}] parameter(0) ROOT r = {name}[{size}] convert(p) }}", values, target=target)
+
+
+@pytest.mark.parametrize("wide", ["f32", "f16", "bf16"])
+def test_cards_convert_four_bit_floats_themselves(wide: str) -> None:
+    """The reference makes a zero of NaN, the card 6: there is none among the values."""
+    values = np.concatenate([_near_ties("f4e2m1fn", wide), np.linspace(-8, 8, 999).astype(DTYPES[wide].numpy)])
+    values = np.resize(values, len(values) // 4 * 4)
+    size = len(values)
+    narrow = f"f {{ p = {wide}[{size}] parameter(0) ROOT r = f4e2m1fn[{size}] convert(p) }}"
+    widen = f"f {{ p = f4e2m1fn[16] parameter(0) ROOT r = {wide}[16] convert(p) }}"
+    for text, argument in ((narrow, values), (widen, _all_values("f4e2m1fn"))):
+        module, _ = read_fusion(text)
+        want = np.asarray(evaluate(module, [argument]))
+        for engine in ("emulator", "jit"):
+            got = np.asarray(results_on_host(module, [argument], "b200", Options(host_engine=engine)))
+            assert got.tobytes() == want.tobytes()
+    assert "cvt.rn.satfinite.e2m1x2.f32" in ptx_of(narrow, "b200")
+    assert "cvt.rn.f16x2.e2m1x2" in ptx_of(widen, "b200")
+    assert ".target sm_100a" in ptx_of(widen, "b200")
+    assert "e2m1x2" not in ptx_of(narrow) + ptx_of(widen)
+
+
+@pytest.mark.parametrize("name", ["f8e4m3fn", "f8e5m2"])
+def test_cards_convert_eight_bit_floats_themselves(name: str) -> None:
+    pair = {"f8e4m3fn": "e4m3x2", "f8e5m2": "e5m2x2"}[name]
+    text = f"f {{ p = f32[64] parameter(0) n = {name}[64] convert(p) ROOT r = f32[64] convert(n) }}"
+    for target in ("h100", "b200"):
+        assert f"cvt.rn.satfinite.{pair}.f32" in ptx_of(text, target)
+        assert f"cvt.rn.f16x2.{pair}" in ptx_of(text, target)
+    assert pair not in ptx_of(text, "a100")
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL_FLOATS if name not in ("f8e8m0fnu", "f4e2m1fn")])

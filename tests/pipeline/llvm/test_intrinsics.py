@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hlo_run.errors import InternalError
-from hlo_run.pipeline.llvm.intrinsics import check_intrinsics
+from hlo_run.pipeline.llvm.intrinsics import check_intrinsics, is_accelerated
 from hlo_run.pipeline.llvm.ptx import compile_llvm
 from hlo_run.target import preset
 
@@ -52,6 +52,16 @@ def test_a_card_may_be_too_old() -> None:
     check_intrinsics(call, 89)
     with pytest.raises(InternalError, match="sm_80"):
         check_intrinsics(call, 80)
+
+
+def test_only_the_accelerated_variant_of_a_card_may_have_it() -> None:
+    call = "  %r = tail call i16 @llvm.nvvm.ff.to.e2m1x2.rn.satfinite(float %a, float %b)\n"
+    check_intrinsics(call, 100)
+    with pytest.raises(InternalError, match="sm_90"):
+        check_intrinsics(call, 90)
+    assert is_accelerated(call)
+    assert not is_accelerated(call.replace("e2m1", "e4m3").replace(".satfinite", ""))
+    assert not is_accelerated("declare i16 @llvm.nvvm.ff.to.e2m1x2.rn.satfinite(float, float)\n")
 
 
 def test_compiling_asks_the_guard_first() -> None:

@@ -34,6 +34,11 @@ def test_a_newer_toolkit_brings_wide_vectors_on_blackwell_only() -> None:
     assert isa_of(dataclasses.replace(preset("h100"), toolkit_version=(12, 9))).ptx_version == 86
 
 
+def test_accelerated_instructions_are_those_of_one_card() -> None:
+    assert isa_of(preset("b200"), accelerated=True).cpu == "sm_100a"
+    assert isa_of(preset("rtx6000pro"), accelerated=True) == Isa(120, 87, accelerated=True)
+
+
 def test_text_that_is_no_llvm_ir() -> None:
     with pytest.raises(InternalError, match="cannot parse") as caught:
         Module.from_text("define void @f( {")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit import rounding
@@ -153,7 +154,7 @@ def _narrowed(e: Body, op: Operation, to: str, origin: str, value: str, mode: st
 
 
 def _packed(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    """Two results in one register (the first source gives the upper half), 8-bit floats, and tf32."""
+    """Two results in one register (the first source gives the upper half), floats of 8 and 4 bits, and tf32."""
     to, origin = op.types
     mode = op.choice("rn", "rz", "rna")
     if to == "tf32":
@@ -167,11 +168,11 @@ def _packed(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> 
         if "relu" in op.flags:
             low, high = relu(e, "float", low), relu(e, "float", high)
         e.define(target, to, (low, high), dirty=True)
-    elif to in ("e4m3x2", "e5m2x2") and mode == "rn" and "satfinite" in op.flags and "relu" not in op.flags:
-        _to_fp8(e, op, target, sources)
-    elif to == "f16x2" and origin in ("e4m3x2", "e5m2x2") and "relu" not in op.flags:
-        bits = e.read(sources[0], "i16")
-        low, high = (_from_fp8(e, e.b.binary("lshr", "i16", bits, shift), origin) for shift in ("0", "8"))
+    elif to in _SMALL and mode == "rn" and "satfinite" in op.flags and "relu" not in op.flags:
+        _to_small(e, op, target, sources)
+    elif to == "f16x2" and origin in _SMALL and "relu" not in op.flags:
+        bits, upper = e.read(sources[0], "i16"), str(_SMALL[origin].bits)
+        low, high = (_from_small(e, e.b.binary("lshr", "i16", bits, shift), _SMALL[origin]) for shift in ("0", upper))
         e.define(target, to, (low, high), dirty=True)
     else:
         raise op.unsupported()
@@ -187,29 +188,48 @@ def _tf32(e: Body, target: Operand, x: str) -> None:
     e.define(target, "i32", b.select(b.compare("uno", "float", x, x), "i32", str(NAN32), result))
 
 
-_FP8 = {"e4m3x2": (3, 7, 448.0), "e5m2x2": (2, 15, 57344.0)}
-"""Bits behind the point, bias, largest number."""
+class _Small(NamedTuple):
+    """A format of 8 or 4 bits: bits behind the point, bias, largest number, the magnitudes from which on it has no numbers."""
+
+    bits: int
+    fraction_bits: int
+    bias: int
+    largest: float
+    infinity: int | None
+    special: int | None
+
+    @property
+    def magnitude(self) -> int:
+        """All bits but the sign."""
+        return (1 << (self.bits - 1)) - 1
 
 
-def _to_fp8(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
+_SMALL = {
+    "e4m3x2": _Small(8, 3, 7, 448.0, infinity=None, special=0x7F),
+    "e5m2x2": _Small(8, 2, 15, 57344.0, infinity=0x7C, special=0x7C),
+    "e2m1x2": _Small(4, 1, 1, 6.0, infinity=None, special=None),
+}
+
+
+def _to_small(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
     to, origin = op.types
     if origin == "f32":
         high, low = (e.read(source, "f32") for source in sources)
-    elif origin == "f16x2":
+    elif origin == "f16x2" and to != "e2m1x2":
         low, high = e.read_pair(sources[0], "f16x2")
     else:
         raise op.unsupported()
-    upper, lower = (_fp8_bits(e, value, to) for value in (high, low))
-    bits = e.b.binary("or", "i32", e.b.op(f"shl i32 {upper}, 8"), lower)
+    upper, lower = (_small_bits(e, value, _SMALL[to]) for value in (high, low))
+    bits = e.b.binary("or", "i32", e.b.op(f"shl i32 {upper}, {_SMALL[to].bits}"), lower)
     e.define(target, "i16", e.b.resize(bits, "i32", "i16"))
 
 
-def _fp8_bits(e: Body, x: str, type_name: str) -> str:
-    """Round f32 to an 8-bit float (in an i32), nearest even, clamped to its largest number."""
-    fraction_bits, bias, largest = _FP8[type_name]
+def _small_bits(e: Body, x: str, small: _Small) -> str:
+    """Round f32 to a small float (in an i32), nearest even, clamped to its largest number; NaN sets all bits but the sign."""
+    fraction_bits, bias = small.fraction_bits, small.bias
     b = e.b
     size = b.math("fabs", "float", x)
-    limit = f64_constant(largest)
+    limit = f64_constant(small.largest)
     size = b.select(b.compare("ogt", "float", size, limit), "float", limit, size)
     bits = b.cast("bitcast", size, "float", "i32")
     shift = 23 - fraction_bits
@@ -223,26 +243,29 @@ def _fp8_bits(e: Body, x: str, type_name: str) -> str:
     subnormal = b.binary("sub", "i32", b.cast("bitcast", rounded, "float", "i32"), str(magic_bits))
     is_small = b.compare("olt", "float", size, f64_constant(2.0 ** (1 - bias)))
     magnitude = b.select(is_small, "i32", subnormal, normal)
-    sign = b.binary("and", "i32", b.binary("lshr", "i32", b.cast("bitcast", x, "float", "i32"), "24"), "128")
-    result = b.binary("or", "i32", magnitude, sign)
-    return b.select(b.compare("uno", "float", x, x), "i32", "127", result)
+    sign_bit = 1 << (small.bits - 1)
+    shifted = b.binary("lshr", "i32", b.cast("bitcast", x, "float", "i32"), str(32 - small.bits))
+    result = b.binary("or", "i32", magnitude, b.binary("and", "i32", shifted, str(sign_bit)))
+    return b.select(b.compare("uno", "float", x, x), "i32", str(small.magnitude), result)
 
 
-def _from_fp8(e: Body, bits: str, type_name: str) -> str:
-    """Return the 8-bit float in the low byte of an i16 as f32."""
+def _from_small(e: Body, bits: str, small: _Small) -> str:
+    """Return the small float in the low bits of an i16 as f32."""
     b = e.b
-    fraction_bits, bias, _ = _FP8[type_name]
-    byte = b.resize(bits, "i16", "i32")
-    sign = b.op(f"shl i32 {b.binary('and', 'i32', byte, '128')}, 24")
-    magnitude = b.binary("and", "i32", byte, "127")
+    word = b.resize(bits, "i16", "i32")
+    sign = b.op(f"shl i32 {b.binary('and', 'i32', word, str(1 << (small.bits - 1)))}, {32 - small.bits}")
+    magnitude = b.binary("and", "i32", word, str(small.magnitude))
     # As an f32 it is too small by a power of two, subnormals too.
-    moved = b.cast("bitcast", b.op(f"shl i32 {magnitude}, {23 - fraction_bits}"), "i32", "float")
-    scaled = b.binary("fmul", "float", moved, f64_constant(2.0 ** (127 - bias)))
-    infinity = 0x80 if type_name == "e4m3x2" else 0x7C
-    special = b.select(b.compare("eq", "i32", magnitude, str(infinity)), "float", "0x7FF0000000000000", "0x7FF8000000000000")
-    is_special = b.compare("uge", "i32", magnitude, str(0x7F if type_name == "e4m3x2" else 0x7C))
-    value = b.cast("bitcast", b.select(is_special, "float", special, scaled), "float", "i32")
-    return b.cast("bitcast", b.binary("or", "i32", value, sign), "i32", "float")
+    moved = b.cast("bitcast", b.op(f"shl i32 {magnitude}, {23 - small.fraction_bits}"), "i32", "float")
+    value = b.binary("fmul", "float", moved, f64_constant(2.0 ** (127 - small.bias)))
+    if small.special is not None:
+        special = "0x7FF8000000000000"
+        if small.infinity is not None:
+            is_infinite = b.compare("eq", "i32", magnitude, str(small.infinity))
+            special = b.select(is_infinite, "float", "0x7FF0000000000000", special)
+        value = b.select(b.compare("uge", "i32", magnitude, str(small.special)), "float", special, value)
+    with_sign = b.binary("or", "i32", b.cast("bitcast", value, "float", "i32"), sign)
+    return b.cast("bitcast", with_sign, "i32", "float")
 
 
 EMITTERS: Mapping[str, Emit] = {"cvt": _cvt}

@@ -7,13 +7,15 @@ import functools
 import hashlib
 import importlib
 import os
+import platform
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hlo_run.errors import InternalError
+from hlo_run.errors import InternalError, UsageError
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 
 OPTIMIZATION_LEVEL = 2
@@ -22,6 +24,12 @@ OPTIMIZATION_LEVEL = 2
 _CACHED_OBJECTS = 1000
 # Fewer modules are compiled before a process has begun.
 _WORTH_PROCESSES = 4
+
+# The numbers of processors in ELF files.
+_ELF_MACHINES = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
+
+OFFERED: dict[str, bytes] = {}
+"""Object code that somebody brought, by the digest of its text; taken before the cache is asked."""
 
 _lock = threading.Lock()
 Run = Callable[[int, int, int], None]
@@ -109,15 +117,18 @@ def digest_of(text: str) -> str:
 
 
 def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the object code of modules by their digests, from the user's cache as far as it is there."""
+    """Return the object code of modules by their digests, from what was offered or the user's cache as far as it is there."""
     directory = _cache_directory()
-    files = {digest: directory / f"{digest[:40]}.o" for digest in texts} if directory else {}
-    found = {digest: data for digest, file in files.items() if (data := _read(file, digest)) is not None}
+    found = {digest: OFFERED[digest] for digest in texts if digest in OFFERED}
+    files = {digest: directory / f"{digest[:40]}.o" for digest in texts if digest not in found} if directory else {}
+    found |= {digest: data for digest, file in files.items() if (data := _read(file, digest)) is not None}
     missing = [digest for digest in texts if digest not in found]
     for digest, data in zip(missing, compile_objects([texts[digest] for digest in missing]), strict=True):
         found[digest] = data
         if directory:
             _write(files[digest], digest, data)
+    if directory and missing:
+        _forget_oldest(directory)
     return found
 
 
@@ -159,24 +170,45 @@ def _write(file: Path, digest: str, data: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
             temporary.write(hashlib.sha256(digest.encode() + data).hexdigest().encode() + data)
         os.replace(temporary.name, file)
-        _forget_oldest(file.parent)
     except OSError:
         pass
 
 
 def _forget_oldest(directory: Path) -> None:
     """Keep the cache from growing for ever."""
-    files = sorted(directory.iterdir(), key=lambda item: item.stat().st_mtime)
-    for item in files[: max(0, len(files) - _CACHED_OBJECTS)]:
-        item.unlink(missing_ok=True)
+    try:
+        files = list(directory.iterdir())
+        for item in sorted(files, key=lambda item: item.stat().st_mtime)[: max(0, len(files) - _CACHED_OBJECTS)]:
+            item.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
+def offer(objects: Mapping[str, bytes]) -> None:
+    """Let these be used instead of compiling what has their digests; raises UsageError for what is no object code."""
+    if not all(_is_object_code(data) for data in objects.values()):
+        raise UsageError("the executable's machine code is not this processor's", hint="compile the module again")
+    OFFERED.update(objects)
+
+
+def _is_object_code(data: bytes) -> bool:
+    """False for what cannot be object code of this machine, by its head; only ELF is looked at."""
+    number = _ELF_MACHINES.get(platform.machine().lower())
+    if not sys.platform.startswith("linux") or number is None:
+        return bool(data)
+    return len(data) > 64 and data[:6] == b"\x7fELF\x02\x01" and data[18:20] == number.to_bytes(2, "little")
 
 
 class Loaded:
-    """Object code in memory; `run(first, last, state)` is its only function. The code lives as long as this object."""
+    """Object code in memory; `run(first, last, state)` is its only function. The code lives as long as this object.
+
+    `key` is the digest of its text, `data` the object code.
+    """
 
     _count = 0
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, key: str, data: bytes) -> None:
+        self.key, self.data = key, data
         binding = _binding()
         with _lock:
             Loaded._count += 1
@@ -186,4 +218,5 @@ class Loaded:
             except RuntimeError as error:
                 raise InternalError("the JIT's object code cannot be linked", notes=(str(error),)) from error
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-        self.run: Run = prototype(self._tracker["run"])
+        self.address: int = self._tracker["run"]
+        self.run: Run = prototype(self.address)

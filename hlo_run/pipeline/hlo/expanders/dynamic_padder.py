@@ -5,8 +5,10 @@
 
 The size of each dimension is followed from instruction to instruction; `get-dimension-size` becomes it. Where elements past the
 size would count (reductions, products, sorts, windows) they are replaced, where they would stand in the way (concatenate,
-reverse) the others move. Raises Unsupported for parameters, results and loops of dynamic sizes. Leaves no dynamic dimension
-in executed computations. XLA's `dynamic_padder.cc` and `dynamic_dimension_inference.cc`.
+reverse) the others move. Loops, branches and calls get the sizes as further elements of what they take and return. A parameter
+of the entry is taken apart by a custom call `PadToStatic`, a result made by `SliceToDynamic`; besides these, executed
+computations are left without dynamic dimensions. Raises Unsupported for ops without a rule. XLA's `dynamic_padder.cc` and
+`dynamic_dimension_inference.cc`.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.elementwise import ELEMENTWISE
-from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.dynamic_sizes import Sizes, fixed_shape, is_dynamic, mask, pad_sizes, reshape_sizes, window_sizes
@@ -26,6 +27,7 @@ from hlo_run.pipeline.hlo_comparators import with_flags
 from hlo_run.pipeline.passes import PassContext
 
 _SOURCES = ("get-dimension-size", "set-dimension-size", "dynamic-reshape")
+_SIZE = Shape.array("s32", ())
 _POINTWISE = frozenset((*ELEMENTWISE, "copy", "reduce-precision", "bitcast-convert", "opt-barrier"))
 
 
@@ -38,18 +40,19 @@ class DynamicPadder:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
         del ctx
-        dynamic_parameters = [parameter for parameter in module.entry.parameters if is_dynamic(parameter.shape)]
-        if dynamic_parameters:
-            raise _refused(dynamic_parameters[0], "a parameter of dynamic size")
-        if not module.instructions_of(*_SOURCES):
-            return
-        for computation in executed_computations(module):
-            _Padder(module, computation).run()
+        parameters = any(is_dynamic(p.shape) and not _is_taken_apart(p) for p in module.entry.parameters)
+        if parameters or module.instructions_of(*_SOURCES):
+            _Padder(module, module.entry).run_entry()
 
 
 def _refused(instruction: HloInstruction, what: str) -> Unsupported:
     hint = "--platform=Interpreter, the numpy reference, follows dynamic sizes everywhere"
     return Unsupported(f"{what}: %{instruction.name} of shape {instruction.shape}", instruction.where, hint=hint)
+
+
+def _is_taken_apart(parameter: HloInstruction) -> bool:
+    """True if the pass has been here before."""
+    return all(user.attrs.get("custom_call_target") == "PadToStatic" for user in parameter.users)
 
 
 def _dimension(instruction: HloInstruction) -> int:
@@ -64,27 +67,61 @@ class _Padder:
     def __init__(self, module: HloModule, computation: HloComputation) -> None:
         self._module = module
         self._computation = computation
-        # Of an array or a tuple's element: the size of each dimension, None where it is static.
-        self._sizes: dict[tuple[HloInstruction, int], Sizes] = {}
+        # Of the arrays in a value: the size of each dimension, None where it is static.
+        self._sizes: dict[HloInstruction, dict[tuple[int, ...], Sizes]] = {}
         self._replaced: dict[HloInstruction, None] = {}
+        self._of_parameters: dict[HloInstruction, None] = {}  # what stays dynamic: parameters of the entry and their elements
 
-    def run(self) -> None:
-        """Edit the computation."""
+    def run_entry(self) -> None:
+        """Edit the entry, and what it calls."""
+        for parameter in self._computation.parameters:
+            if is_dynamic(parameter.shape):
+                users = list(parameter.users)
+                self._redirect(parameter, users, self._taken_apart(Editor(parameter), parameter))
+        shape = self._computation.root.shape
+        self._run()
+        root = self._computation.root
+        if is_dynamic(shape):
+            self._computation.root = self._made_dynamic(Editor(root), root, shape, ())
+        elif self._sizes.get(root):
+            raise _refused(root, "a result of dynamic size")
+
+    def take(self, parameter: HloInstruction, shape: Shape, packed: Shape) -> None:
+        """Let a parameter of dynamic sizes come packed: a value of `shape` and its sizes."""
+        users = list(parameter.users)
+        parameter.shape = packed
+        self._redirect(parameter, users, self._unpacked(Editor(parameter), parameter, shape))
+
+    def run(self, returned: Shape | None) -> None:
+        """Edit a called computation; its result is packed if it has dynamic sizes."""
+        self._run()
+        root = self._computation.root
+        if returned is not None and is_dynamic(returned):
+            self._computation.root = self._packed(Editor(root), root, returned)
+        elif self._sizes.get(root):
+            raise _refused(root, "a result of dynamic size")
+
+    def _run(self) -> None:
         for instruction in self._computation.post_order():
+            if instruction in self._of_parameters or instruction.opcode == "parameter":
+                continue
             touched = instruction.opcode in _SOURCES or is_dynamic(instruction.shape)
-            if touched or any(self._sizes_of(operand) for operand in instruction.operands):
+            if touched or any(self._sizes.get(operand) for operand in instruction.operands):
                 self._pad(instruction)
         self._computation.remove_all(self._replaced)
-        root = self._computation.root
-        if is_dynamic(root.shape) or any(self._sizes_of(root)):
-            raise _refused(root, "a result of dynamic size")
+
+    def _redirect(self, old: HloInstruction, users: list[HloInstruction], new: HloInstruction) -> None:
+        for user in dict.fromkeys(users):
+            user.operands = tuple(new if operand is old else operand for operand in user.operands)
+        if old.is_root:
+            self._computation.root = new
 
     def _replace(self, old: HloInstruction, new: HloInstruction) -> None:
         self._module.replace(old, new)
         self._replaced[old] = None
 
-    def _sizes_of(self, value: HloInstruction, index: int = 0) -> Sizes:
-        return self._sizes.get((value, index), ())
+    def _sizes_of(self, value: HloInstruction) -> Sizes:
+        return self._sizes.get(value, {}).get((), ())
 
     def _pad(self, instruction: HloInstruction) -> None:
         opcode = instruction.opcode
@@ -95,12 +132,12 @@ class _Padder:
             raise _refused(instruction, f"'{opcode}' of dynamic sizes")
         rule(self, instruction)
 
-    def keep(self, instruction: HloInstruction, sizes: Sizes, index: int = 0) -> None:
-        """Note the sizes of an array and make its shape static."""
+    def keep(self, instruction: HloInstruction, sizes: Sizes, path: tuple[int, ...] = ()) -> None:
+        """Note the sizes of an array and make the shape static."""
         if any(sizes):
-            self._sizes[instruction, index] = sizes
-        if not index and is_dynamic(instruction.shape):
-            instruction.shape = fixed_shape(instruction.shape)
+            self._sizes.setdefault(instruction, {})[path] = sizes
+        if is_dynamic(instruction.shape):
+            instruction.shape = instruction.shape.map_leaves(fixed_shape)
 
     def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
         """Return a value with `fill`, a scalar, for what lies past its sizes in these dimensions."""
@@ -115,7 +152,10 @@ class _Padder:
         dim = _dimension(instruction)
         made = Editor(instruction).add("copy", fixed_shape(value.shape), [value])
         old = self._sizes_of(value) or (None,) * value.shape.rank
-        whole = size.opcode == "constant" and int(size.attrs["literal"]) == value.shape.dims[dim]
+        # A size in a type without one is not followed.
+        whole = not any(instruction.shape.dynamic_dims) or (
+            size.opcode == "constant" and int(size.attrs["literal"]) == value.shape.dims[dim]
+        )
         self.keep(made, (*old[:dim], None if whole else size, *old[dim + 1 :]))
         self._replace(instruction, made)
 
@@ -141,13 +181,115 @@ class _Padder:
 
     def tuple(self, instruction: HloInstruction) -> None:
         for index, operand in enumerate(instruction.operands):
-            if is_dynamic(operand.shape) and operand.shape.is_tuple:
-                raise _refused(instruction, "a tuple in a tuple of dynamic sizes")
-            self.keep(instruction, self._sizes_of(operand), index + 1)
+            for path, sizes in self._sizes.get(operand, {}).items():
+                self.keep(instruction, sizes, (index, *path))
         instruction.shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
 
     def element(self, instruction: HloInstruction) -> None:
-        self.keep(instruction, self._sizes_of(instruction.operands[0], instruction.attrs["index"] + 1))
+        index: int = instruction.attrs["index"]
+        self.keep(instruction, ())
+        for path, sizes in self._sizes.get(instruction.operands[0], {}).items():
+            if path[0] == index:
+                self.keep(instruction, sizes, path[1:])
+
+    def same(self, instruction: HloInstruction) -> None:
+        """A value as it is."""
+        self.keep(instruction, ())
+        for path, sizes in self._sizes.get(instruction.operands[0], {}).items():
+            self.keep(instruction, sizes, path)
+
+    # ---- values with their sizes: at the edges of the entry, and of computations that it calls ----------------------
+
+    def _taken_apart(self, editor: Editor, value: HloInstruction) -> HloInstruction:
+        """Return a parameter, or a part of it, with its bounds as sizes."""
+        shape = value.shape
+        if shape.is_tuple:
+            self._of_parameters[value] = None
+            parts = [self._taken_apart(editor, editor.element(value, index)) for index in range(len(shape.tuple_shapes))]
+            made = editor.tuple(parts)
+            for index, part in enumerate(parts):
+                for path, sizes in self._sizes.get(part, {}).items():
+                    self.keep(made, sizes, (index, *path))
+            return made
+        if not is_dynamic(shape):
+            return value
+        self._of_parameters[value] = None
+        result = Shape.make_tuple((fixed_shape(shape), *(_SIZE,) * shape.rank))
+        call = editor.add("custom-call", result, [value], custom_call_target="PadToStatic")
+        made = editor.element(call, 0)
+        sizes = [editor.element(call, dim + 1) if is_open else None for dim, is_open in enumerate(shape.dynamic_dims)]
+        self.keep(made, tuple(sizes))
+        return made
+
+    def _made_dynamic(self, editor: Editor, value: HloInstruction, shape: Shape, path: tuple[int, ...]) -> HloInstruction:
+        """Return a result, or the part of the root at `path`, as a value of its dynamic shape."""
+        if shape.is_tuple:
+            parts = enumerate(shape.tuple_shapes)
+            return editor.tuple(
+                [self._made_dynamic(editor, editor.element(value, index), part, (*path, index)) for index, part in parts]
+            )
+        if not is_dynamic(shape):
+            return value
+        sizes = self._all_sizes(editor, self._computation.root, path, shape)
+        return editor.add("custom-call", shape, [value, *sizes], custom_call_target="SliceToDynamic")
+
+    def _all_sizes(self, editor: Editor, value: HloInstruction, path: tuple[int, ...], shape: Shape) -> list[HloInstruction]:
+        """Return the sizes of an array's dimensions, those of static ones as constants."""
+        sizes = self._sizes.get(value, {}).get(path) or (None,) * shape.rank
+        return [size or editor.constant(bound, "s32") for size, bound in zip(sizes, shape.dims, strict=True)]
+
+    def _packed(self, editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
+        """Return a tuple of a value (its elements, if it is one) and the sizes of its dynamic dimensions."""
+        is_tuple = shape.is_tuple
+        parts = [editor.element(value, index) for index in range(len(shape.tuple_shapes))] if is_tuple else [value]
+        for path, leaf in shape.leaves():
+            if any(leaf.dynamic_dims):
+                sizes = self._all_sizes(editor, value, path, leaf)
+                parts += [size for size, is_open in zip(sizes, leaf.dynamic_dims, strict=True) if is_open]
+        return editor.tuple(parts)
+
+    def _unpacked(self, editor: Editor, packed: HloInstruction, shape: Shape) -> HloInstruction:
+        """Return the value of such a tuple, and note its sizes."""
+        count = len(shape.tuple_shapes) if shape.is_tuple else 1
+        parts = [editor.element(packed, index) for index in range(len(packed.shape.tuple_shapes))]
+        value = editor.tuple(parts[:count]) if shape.is_tuple else parts[0]
+        remaining = iter(parts[count:])
+        for path, leaf in shape.leaves():
+            if any(leaf.dynamic_dims):
+                self.keep(value, tuple(next(remaining) if is_open else None for is_open in leaf.dynamic_dims), path)
+        return value
+
+    def loop(self, instruction: HloInstruction) -> None:
+        self._call(instruction, [(group[0], [0]) for group in (instruction.called["body"], instruction.called["condition"])], 1)
+
+    def branch(self, instruction: HloInstruction) -> None:
+        called = instruction.called
+        branches = called.get("branch_computations") or (*called["true_computation"], *called["false_computation"])
+        self._call(instruction, [(branch, [number + 1]) for number, branch in enumerate(branches)], len(branches))
+
+    def call(self, instruction: HloInstruction) -> None:
+        self._call(instruction, [(instruction.called["to_apply"][0], list(range(len(instruction.operands))))], 1)
+
+    def _call(self, instruction: HloInstruction, called: list[tuple[HloComputation, list[int]]], returning: int) -> None:
+        """Hand sizes to computations, each with the numbers of the operands that it gets, and back; the first ones return."""
+        editor, shape = Editor(instruction), instruction.shape
+        before = [operand.shape for operand in instruction.operands]
+        for computation, numbers in called:
+            for parameter, number in zip(computation.parameters, numbers, strict=True):
+                before[number] = parameter.shape
+        operands = [
+            self._packed(editor, operand, old) if is_dynamic(old) else operand
+            for operand, old in zip(instruction.operands, before, strict=True)
+        ]
+        for place, (computation, numbers) in enumerate(called):
+            padder = _Padder(self._module, computation)
+            for parameter, number in zip(computation.parameters, numbers, strict=True):
+                if is_dynamic(before[number]):
+                    padder.take(parameter, before[number], operands[number].shape)
+            padder.run(shape if place < returning else None)
+        made = copy_instruction(instruction, operands, called[0][0].root.shape)
+        self._computation.add(made)
+        self._replace(instruction, self._unpacked(editor, made, shape) if is_dynamic(shape) else made)
 
     # ---- moved elements -------------------------------------------------------------------------------------------
 
@@ -172,8 +314,17 @@ class _Padder:
     def slice(self, instruction: HloInstruction) -> None:
         """A dimension that is kept whole keeps its size."""
         value = instruction.operands[0]
+        if any(self._sizes_of(other) for other in instruction.operands[1:]):
+            raise _refused(instruction, f"'{instruction.opcode}' of dynamic sizes")
         dims = zip(self._sizes_of(value), value.shape.dims, instruction.shape.dims, strict=True)
         self.keep(instruction, tuple(size if before == after else None for size, before, after in dims))
+
+    def gather(self, instruction: HloInstruction) -> None:
+        """As many places as there are indices; windows have the size that they ask for."""
+        sizes, vector_dim = self._sizes_of(instruction.operands[1]), instruction.attrs["index_vector_dim"]
+        batch = iter([size for dim, size in enumerate(sizes) if dim != vector_dim])
+        offsets: tuple[int, ...] = instruction.attrs["offset_dims"]
+        self.keep(instruction, tuple(None if dim in offsets else next(batch, None) for dim in range(instruction.shape.rank)))
 
     def pad(self, instruction: HloInstruction) -> None:
         value, fill = instruction.operands
@@ -226,7 +377,7 @@ class _Padder:
         arrays, inits = instruction.operands[:count], instruction.operands[count:]
         sizes = next(found for array in arrays if (found := self._sizes_of(array)))
         for array in arrays:
-            self._sizes.setdefault((array, 0), sizes)
+            self._sizes.setdefault(array, {}).setdefault((), sizes)
         filled = [self.masked(editor, array, init, reduced) for array, init in zip(arrays, inits, strict=True)]
         instruction.operands = (*filled, *inits)
         self._keep_leaves(instruction, tuple(size for dim, size in enumerate(sizes) if dim not in reduced))
@@ -281,7 +432,7 @@ class _Padder:
             self.keep(instruction, sizes)
             return
         for index in range(len(instruction.shape.tuple_shapes)):
-            self.keep(instruction, sizes, index + 1)
+            self.keep(instruction, sizes, (index,))
         instruction.shape = Shape.make_tuple(tuple(map(fixed_shape, instruction.shape.tuple_shapes)))
 
 
@@ -290,6 +441,12 @@ _RULES: dict[str, Callable[[_Padder, HloInstruction], None]] = {
     "get-dimension-size": _Padder.get_size,
     "tuple": _Padder.tuple,
     "get-tuple-element": _Padder.element,
+    **dict.fromkeys(("add-dependency", "copy", "domain", "opt-barrier"), _Padder.same),
+    "while": _Padder.loop,
+    "conditional": _Padder.branch,
+    "call": _Padder.call,
+    "gather": _Padder.gather,
+    **dict.fromkeys(("dynamic-slice", "dynamic-update-slice"), _Padder.slice),
     "broadcast": _Padder.broadcast,
     "transpose": _Padder.transpose,
     "reshape": _Padder.reshape,

@@ -63,16 +63,16 @@ def _assign(module: HloModule, computation: HloComputation) -> None:
 
 
 def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
-    """Ask for what an instruction must have, whatever is around it."""
+    """Ask for what an instruction must have, whatever is around it; arrays of dynamic sizes are taken in any order."""
     opcode = instruction.opcode
     if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
         for number, operand in enumerate(instruction.operands):
             for index, leaf in operand.shape.leaves():
-                if leaf.is_array:
+                if leaf.is_array and not any(leaf.dynamic_dims):
                     written = _operand_as_written(instruction, number, index) if opcode in _AS_WRITTEN else _default(leaf)
                     layouts.pin_use((instruction, number, index), written)
         for index, leaf in instruction.shape.leaves():
-            if leaf.is_array:
+            if leaf.is_array and not any(leaf.dynamic_dims):
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif opcode == "dot":
         _pin_dot(layouts, instruction)

@@ -4,8 +4,9 @@
         =>   what `gemm` computes; its dot as a library's call
 
 Those of kind kCustom whose backend config says whose they are, and those with an instruction that no kernel of ours holds (a
-sort). XLA has no such pass: it has Triton compile these fusions, or a library, or its emitter of sorts. A fusion inside such a
-fusion is put there as well.
+sort). What was made for Triton stays where one of our kernels computes it as it is: along rows, with reduces that only follow
+the shape of the kernel, or with none. XLA has no such pass: it has Triton compile these fusions, or a library, or its emitter
+of sorts. A fusion inside such a fusion is put there as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_owner import fusion_owner
+from hlo_run.analysis.fusion_analysis import analyze
+from hlo_run.analysis.fusion_owner import fusion_owner, is_tritons
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pipeline.hlo.fusion_wrapper import WRAPPED
@@ -22,6 +24,8 @@ from hlo_run.pipeline.library_calls import gemm_call, result_of
 from hlo_run.pipeline.passes import PassContext
 
 _IN_KERNELS = WRAPPED | {"bitcast", "constant", "copy", "fusion", "get-tuple-element", "parameter", "tuple"}
+# Every element would compute them again.
+_REPEATED = frozenset(("convolution", "dot", "fusion", "reduce-window", "scaled-dot"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class CustomFusionInliner:
         found = False
         for computation in executed_computations(module):
             for fusion in list(computation.instructions):
-                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom" and _is_for_others(fusion):
+                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom" and _is_for_others(fusion, ctx):
                     found = True
                     result = _Inliner(ctx, computation, fusion).inline(fusion.fused_computation, fusion.operands)
                     module.replace(fusion, result)
@@ -49,8 +53,20 @@ class CustomFusionInliner:
             remove_uncalled(module)
 
 
-def _is_for_others(fusion: HloInstruction) -> bool:
-    return bool(fusion_owner(fusion)) or any(inner.opcode not in _IN_KERNELS for inner in fusion.fused_computation.instructions)
+def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
+    opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}
+    if not opcodes <= _IN_KERNELS:
+        return True
+    if is_tritons(fusion) and not opcodes & _REPEATED:
+        return not _is_one_kernel(fusion, ctx)
+    return bool(fusion_owner(fusion))
+
+
+def _is_one_kernel(fusion: HloInstruction, ctx: PassContext) -> bool:
+    """True if no element of the fusion's kernel would repeat a reduce that another needs as well."""
+    analysis = analyze(fusion, ctx.target)
+    reduces = {inner for inner in fusion.fused_computation.instructions if inner.opcode == "reduce"}
+    return analysis.kind == "rows" or reduces <= (set(analysis.heroes) if analysis.kind == "reduction" else set())
 
 
 class _Inliner:

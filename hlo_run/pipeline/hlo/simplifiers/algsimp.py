@@ -14,6 +14,7 @@ from typing import ClassVar
 from hlo_run.hlo.edit import is_removable, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.simplifiers.algebraic import (
     arithmetic,
     conversions,
@@ -60,11 +61,11 @@ class AlgebraicSimplifier:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations but fusion bodies in place."""
-        del ctx
         rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
         computations = [c for c in module.computations if not c.is_fusion]
         for _ in range(_MOST_WALKS if self.repeat else 1):
-            computations = [c for c in computations if _Walk(module, c, rules, self.sees_layouts or _reads_bytes(c)).run()]
+            walks = [_Walk(module, c, rules, self.sees_layouts or _reads_bytes(c), ctx.fuel) for c in computations]
+            computations = [walk.computation for walk in walks if walk.run()]
             if not computations:
                 break
 
@@ -82,6 +83,7 @@ class _Walk:
     computation: HloComputation
     rules: Rules
     sees_layouts: bool
+    fuel: Fuel
     changed: bool = False
     dead: set[HloInstruction] = field(default_factory=set[HloInstruction])
 
@@ -108,7 +110,7 @@ class _Walk:
         rewriter, count = Rewriter(old, self.sees_layouts), len(self.computation.instructions)
         for rule in rules:
             new = rule(rewriter, old)
-            if new is not None and (fitting := self._fitting(old, new)) is not None:
+            if new is not None and (fitting := self._fitting(old, new)) is not None and self.fuel.take("algsimp"):
                 self._replace(old, fitting, is_fresh=fitting in self.computation.instructions[count:])
                 return
 

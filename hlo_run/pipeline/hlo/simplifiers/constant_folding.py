@@ -38,7 +38,6 @@ class ConstantFolding:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations but fusion bodies in place, operands before their users."""
-        del ctx
         for computation in module.computations:
             if computation.is_fusion or not any(_may_fold(i) for i in computation.instructions):
                 continue
@@ -47,7 +46,7 @@ class ConstantFolding:
             for instruction in computation.post_order():
                 if instruction in ordered or not _may_fold(instruction):
                     continue
-                if (value := _value(instruction)) is not None:
+                if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
                     shape = instruction.shape
                     module.replace(instruction, Editor(instruction).add("constant", shape, literal=value))
                     folded.add(instruction)

@@ -15,6 +15,7 @@ from typing import ClassVar
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.passes import PassContext
 
 _UNIQUE = frozenset(
@@ -33,14 +34,13 @@ class HloCse:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations but fusion bodies in place, by one walk over each."""
-        del ctx
         for computation in module.computations:
             if not computation.is_fusion:
                 reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
-                _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes))
+                _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel)
 
 
-def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys) -> None:
+def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> None:
     # An instruction is known by its number: keys of instructions hold numbers, not keys, and stay short.
     first: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
@@ -51,7 +51,7 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys) -> N
         if instruction.control_predecessors or instruction in ordered or not _may_merge(instruction):
             continue
         same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
-        if same is not instruction:
+        if same is not instruction and fuel.take("cse"):
             module.replace(instruction, same)
             replaced.add(instruction)
     if replaced:

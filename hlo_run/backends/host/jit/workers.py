@@ -1,0 +1,233 @@
+"""What runs a launch's code: workers with memory of their own, and the threads on which they run."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.backends.host.jit import llvm
+from hlo_run.backends.host.jit.body import CANCELLED
+from hlo_run.backends.host.jit.plan import (
+    CANCEL,
+    CHOSEN,
+    FAULT,
+    FIRST_REGION,
+    LOCAL,
+    PLACES,
+    ROW_WORDS,
+    SHARED,
+    SLOTS,
+    TABLE,
+    Plan,
+    RegionSpec,
+)
+from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.memory import LOCAL_NUMBER, SHARED_NUMBER
+from hlo_run.target import WARP_THREADS
+
+Bytes = NDArray[np.uint8]
+
+_CHUNKS_PER_WORKER = 8
+FAULT_BYTES = 16
+"""Of a fault: the line in 4 bytes, 4 without meaning, the block in 8."""
+
+
+@dataclass(frozen=True, slots=True)
+class JitFault(Exception):
+    """A kernel did something forbidden: the PTX line and the block (linear)."""
+
+    line: int
+    block: int
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return where an array's data begins."""
+    return int(array.__array_interface__["data"][0])
+
+
+def aligned(size: int) -> Bytes:
+    """Return memory that begins at a multiple of 64 bytes."""
+    memory = np.zeros(size + 64 + 64, np.uint8)
+    start = -address_of(memory) % 64
+    return memory[start : start + size + 64]
+
+
+class Team:
+    """Workers for one shape of launches, and the word that tells them to stop."""
+
+    def __init__(self, plan: Plan, size: int) -> None:
+        self._cancel = aligned(4)
+        self.workers = [Worker(plan, self._cancel) for _ in range(size)]
+
+    def aim(self, bases: Sequence[int]) -> None:
+        """Let the workers take their arguments from these places."""
+        for worker in self.workers:
+            worker.aim(bases)
+
+    def stop(self) -> None:
+        self._cancel[:4].view(np.int32)[0] = 1
+
+
+class Worker:
+    """What one worker has for itself: shared and local memory of a block, slots of its threads, the table of regions."""
+
+    def __init__(self, plan: Plan, cancel: Bytes) -> None:
+        fault = aligned(FAULT_BYTES)
+        self._fault = fault
+        self._arrays = {index: aligned(size) for index, size in scratch_bytes(plan).items()}
+        self._arrays |= {FAULT: fault, CANCEL: cancel}
+        own = {SHARED_NUMBER: address_of(self._arrays[SHARED]), LOCAL_NUMBER: address_of(self._arrays[LOCAL])}
+        self._table = np.array(table_rows(plan, own), np.int64)
+        self._state = np.zeros(plan.state_words, np.uint64)
+        for index, array in self._arrays.items():
+            self._state[index] = address_of(array)
+        self._state[TABLE] = address_of(self._table)
+        self._place = address_of(self._state)
+
+    def aim(self, bases: Sequence[int]) -> None:
+        """Take the launch's regions, in the order of their numbers, from these places."""
+        self._state[FIRST_REGION : FIRST_REGION + len(bases)] = bases
+        self._table[: len(bases), 0] = bases
+
+    def run(self, code: llvm.Loaded, first: int, last: int) -> tuple[int, int]:
+        """Run blocks; the interpreter's lock is free meanwhile. Return (line, block) of a fault; line 0 if there was none."""
+        code.run(first, last, self._place)
+        return read_fault(self._fault)
+
+
+def read_fault(fault: Bytes) -> tuple[int, int]:
+    """Return (line, block) of a fault; line 0 if there was none."""
+    return fault[:4].view(np.int32).item(), fault[8:16].view(np.int64).item()
+
+
+def scratch_bytes(plan: Plan) -> dict[int, int]:
+    """Return the sizes of what a worker has for itself, by their places in its state; a launch finds nothing in them."""
+    padded = -(-plan.threads // WARP_THREADS) * WARP_THREADS
+    return {
+        SHARED: plan.shape.shared_bytes,
+        LOCAL: plan.local_stride * plan.threads,
+        SLOTS: plan.slot_bytes,
+        PLACES: 4 * padded,
+        CHOSEN: 4 * padded,
+    }
+
+
+def table_rows(plan: Plan, own: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """Return the table of regions; `own` has the bases that are known by now, by number. The last row is nobody's."""
+    rows = [_row(spec, own.get(number, 0)) for number, spec in plan.regions.items()]
+    return [*rows, (0,) * ROW_WORDS]
+
+
+def _row(spec: RegionSpec, base: int) -> tuple[int, ...]:
+    return base, spec.low, spec.high, spec.word_low, spec.word_high, int(spec.writable)
+
+
+# ---- workers --------------------------------------------------------------------------------------------------------
+
+
+class Runner(Protocol):
+    """A worker."""
+
+    def run(self, code: llvm.Loaded, first: int, last: int) -> tuple[int, int]: ...
+
+
+class Crew(Protocol):
+    """Workers that can be told to stop."""
+
+    @property
+    def workers(self) -> Sequence[Runner]: ...
+
+    def stop(self) -> None: ...
+
+
+class Execution:
+    """One launch under way: its code, the team that runs it."""
+
+    def __init__(self, code: llvm.Loaded, team: Crew, launch: Launch) -> None:
+        self._code = code
+        self._launch = launch
+        self._team = team
+        self._chunks = _chunks(launch.grid_blocks, len(team.workers))
+        self._fault: tuple[int, int] = (0, 0)
+
+    def run(self, deadline: float | None) -> None:
+        """Run all blocks. Without a deadline this thread is one of the workers'; with one it keeps watch."""
+        first, *others = self._team.workers
+        if deadline is None:
+            done = [_POOL.submit(lambda worker=worker: self._work(worker)) for worker in others]
+            try:
+                self._work(first)
+            except BaseException:
+                self._team.stop()
+                raise
+            self._wait(done, deadline)
+        else:
+            self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._team.workers], deadline)
+        line, block = self._fault
+        if line == CANCELLED:
+            self._launch.fail("the kernel ran out of time", 0)
+        if line:
+            raise JitFault(line, block)
+
+    def _work(self, worker: Runner) -> None:
+        for first, last in self._chunks:
+            line, block = worker.run(self._code, first, last)
+            if line:
+                if not self._fault[0]:  # who was told to stop says nothing new
+                    self._fault = (line, block)
+                self._team.stop()
+                return
+
+    def _wait(self, done: list[threading.Event], deadline: float | None) -> None:
+        try:
+            for event in done:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not event.wait(left):
+                    self._team.stop()
+                    event.wait()
+                    self._fault = (CANCELLED, 0)
+        except BaseException:
+            self._team.stop()
+            raise
+
+
+def _chunks(blocks: int, workers: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of blocks, in order; safe to share among threads."""
+    size = max(1, blocks // (workers * _CHUNKS_PER_WORKER)) if workers > 1 else blocks
+    return iter([(first, min(first + size, blocks)) for first in range(0, blocks, size)])
+
+
+class _Pool:
+    """Threads that live as long as the process and do not keep it from ending."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = queue.SimpleQueue()
+        self._count = 0
+
+    def submit(self, task: Callable[[], None]) -> threading.Event:
+        """Run a task soon; the event says when it is done."""
+        if self._count < (os.cpu_count() or 1):
+            self._count += 1
+            threading.Thread(target=self._loop, daemon=True, name=f"host-jit-{self._count}").start()
+        done = threading.Event()
+        self._tasks.put((task, done))
+        return done
+
+    def _loop(self) -> None:
+        while True:
+            task, done = self._tasks.get()
+            try:
+                task()
+            finally:
+                done.set()
+
+
+_POOL = _Pool()

@@ -1,0 +1,240 @@
+"""The steps of an executable as one list that native code plays, so that a small kernel costs no Python.
+
+Launches that one worker does, copies, fills, loops and branches are instructions; other steps run as ever, between two
+stretches of play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.artifact import BufferSlice
+from hlo_run.backends.host.control_steps import CommandBufferStep, ConditionalStep, SequenceStep, WhileStep
+from hlo_run.backends.host.jit.engine import ReadyLaunch, slice_shift
+from hlo_run.backends.host.jit.llvm import Loaded
+from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, SHARED, TABLE
+from hlo_run.backends.host.jit.player import CallList, Op, Place, Player, Status, Word
+from hlo_run.backends.host.jit.workers import (
+    FAULT_BYTES,
+    Bytes,
+    Execution,
+    JitFault,
+    address_of,
+    aligned,
+    read_fault,
+    scratch_bytes,
+    table_rows,
+)
+from hlo_run.backends.host.machine import Machine
+from hlo_run.backends.host.memory import LOCAL_NUMBER, SHARED_NUMBER
+from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, Step
+
+_SCRATCH = range(SHARED, CHOSEN + 1)
+
+
+class Recording:
+    """A list of calls and what it needs; the steps are bound, and `ready` has the launches that native code does."""
+
+    def __init__(self, machine: Machine, steps: Iterable[Step], ready: Mapping[Step, ReadyLaunch]) -> None:
+        self._machine = machine
+        self._ready = ready
+        self._memory = _Memory(self._ready.values())
+        self._list = CallList()
+        self._calls: dict[int, tuple[Callable[[], None], Step]] = {}
+        self._spreads: list[_Spread] = []
+        self._play_steps(steps)
+        self._list.add(Op.END)
+        self._player = Player(self._list, self._memory.fault_place)
+        for spread in self._spreads:
+            spread.settle(self._player)
+
+    def move(self, places: Sequence[int]) -> None:
+        """Take the allocations from these places."""
+        self._player.move(places)
+
+    def run(self) -> None:
+        """Play the list to its end; raises what steps raise."""
+        self._memory.reset()
+        player, calls = self._player, self._calls
+        player.rest()
+        status, where = player.play(0)
+        while status is not Status.DONE:
+            if status is Status.PAUSE:
+                player.rest()
+                status, where = player.play(where)
+                continue
+            call, step = calls[where]
+            try:
+                if status is Status.FAULT:
+                    raise JitFault(*self._memory.fault())
+                call()
+            except JitFault as fault:
+                step.bind()  # to the memory of this run
+                assert isinstance(step, KernelStep), "nothing else has faults"
+                self._machine.launcher.explain(*step.bound(), fault)
+            status, where = player.play(where + 1)
+
+    # ---- writing the list ---------------------------------------------------------------------------------------
+
+    def _play_steps(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._play_step(step)
+
+    def _play_step(self, step: Step) -> None:
+        match step:
+            case KernelStep() if step in self._ready:
+                self._play_kernel(step, self._ready[step])
+            case CopyStep():
+                source, destination = step.slices
+                self._list.add(Op.COPY, _place(destination), _place(source), source.size_bytes)
+            case FillStep() if step.constant is not None and step.slices[0].size_bytes:
+                self._list.add(Op.FILL, _place(step.slices[0]), step.constant, step.slices[0].size_bytes // 4)
+            case WhileStep():
+                self._play_loop(step)
+            case ConditionalStep():
+                self._play_branches(step)
+            case SequenceStep() | CommandBufferStep():
+                self._play_steps(step.sequences[0])
+            case _:
+                self._calls[self._list.add(Op.CALL)] = step.run, step
+
+    def _play_kernel(self, step: KernelStep, ready: ReadyLaunch) -> None:
+        states = [self._state(step, ready, worker) for worker in range(ready.workers)]
+        if ready.workers > 1:
+            spread = _Spread(ready, states, self._memory)
+            self._spreads.append(spread)
+            self._calls[self._list.add(Op.CALL)] = spread.run, step
+            return
+        launch = ready.launch
+        number = self._list.add(Op.KERNEL, ready.compiled.code.address, launch.grid_blocks, states[0], ready.weight)
+        self._calls[number] = step.run, step
+
+    def _state(self, step: KernelStep, ready: ReadyLaunch, worker: int) -> Place:
+        """Write a worker's state with its table of regions, and return where it is."""
+        plan, scratch = ready.compiled.plan, self._memory.workers[worker]
+        bases: list[Word] = [Place(piece.allocation, slice_shift(piece.offset_bytes)) for piece in step.slices]
+        bases += ready.bases[len(bases) :]  # the module's variables stay where they are
+        own = {SHARED_NUMBER: scratch.places[SHARED], LOCAL_NUMBER: scratch.places[LOCAL]}
+        table: list[Word] = []
+        for number, row in enumerate(table_rows(plan, own)):
+            table += [bases[number], *row[1:]] if number < len(bases) else row
+        return self._list.data([*scratch.places, self._list.data(table), *bases])
+
+    def _play_loop(self, step: WhileStep) -> None:
+        condition, body = step.sequences
+        if step.trip_count is not None:
+            if step.trip_count:
+                counter = self._list.data([0])
+                self._list.add(Op.SET, counter, step.trip_count)
+                begin = self._list.here
+                self._play_steps(body)
+                self._list.add(Op.REPEAT, counter, begin)
+            return
+        begin = self._list.here
+        self._play_steps(condition)
+        leave = self._list.add(Op.UNLESS, _place(step.slices[0]))
+        self._play_steps(body)
+        self._list.add(Op.JUMP, begin)
+        self._list.set_operand(leave, 1, self._list.here)
+
+    def _play_branches(self, step: ConditionalStep) -> None:
+        """A predicate chooses the first branch if it is true: it goes on behind one jump, to the other over it."""
+        sequences, place = step.sequences, _place(step.slices[0])
+        if step.is_predicate:
+            other = self._list.add(Op.UNLESS, place)
+            starts = [self._list.add(Op.JUMP), self._list.add(Op.JUMP)]
+            self._list.set_operand(other, 1, starts[1])
+        else:
+            self._list.add(Op.SWITCH, place, len(sequences))
+            starts = [self._list.add(Op.JUMP) for _ in sequences]
+        ends: list[int] = []
+        for start, sequence in zip(starts, sequences, strict=True):
+            self._list.set_operand(start, 0, self._list.here)
+            self._play_steps(sequence)
+            ends.append(self._list.add(Op.JUMP))
+        for end in ends:
+            self._list.set_operand(end, 0, self._list.here)
+
+
+def _place(piece: BufferSlice) -> Place:
+    return Place(piece.allocation, piece.offset_bytes)
+
+
+class _Scratch:
+    """What one worker has for itself, large enough for each launch: they come one after the other."""
+
+    def __init__(self, sizes: dict[int, int], cancel: Bytes) -> None:
+        self._arrays = {index: aligned(size) for index, size in sizes.items()}
+        self.fault = aligned(FAULT_BYTES)
+        arrays = {**self._arrays, FAULT: self.fault, CANCEL: cancel}
+        self.places = [address_of(arrays[index]) for index in range(TABLE)]
+        """What a state begins with."""
+
+
+class _Memory:
+    """The scratch memory of all workers."""
+
+    def __init__(self, launches: Iterable[ReadyLaunch]) -> None:
+        sizes = dict.fromkeys(_SCRATCH, 0)
+        workers = 1
+        for ready in launches:
+            workers = max(workers, ready.workers)
+            for index, size in scratch_bytes(ready.compiled.plan).items():
+                sizes[index] = max(sizes[index], size)
+        self._cancel = aligned(4)
+        self.workers = [_Scratch(sizes, self._cancel) for _ in range(workers)]
+
+    @property
+    def fault_place(self) -> int:
+        """Where launches of one worker leave their faults."""
+        return address_of(self.workers[0].fault)
+
+    def reset(self) -> None:
+        """Forget faults, and that somebody was told to stop."""
+        self._cancel[:] = 0
+        for scratch in self.workers:
+            scratch.fault[:] = 0
+
+    def stop(self) -> None:
+        """Tell all workers to stop."""
+        self._cancel[:4].view(np.int32)[0] = 1
+
+    def fault(self) -> tuple[int, int]:
+        """Return (line, block) of the first worker's fault."""
+        return read_fault(self.workers[0].fault)
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedWorker:
+    """A worker whose state lies in the list."""
+
+    state_place: int
+    fault: Bytes
+
+    def run(self, code: Loaded, first: int, last: int) -> tuple[int, int]:
+        code.run(first, last, self.state_place)
+        return read_fault(self.fault)
+
+
+class _Spread:
+    """A launch of several workers."""
+
+    def __init__(self, ready: ReadyLaunch, states: list[Place], memory: _Memory) -> None:
+        self._ready = ready
+        self._states = states
+        self._memory = memory
+        self.workers: list[_PlacedWorker] = []
+
+    def settle(self, player: Player) -> None:
+        """Take note of where the states have come to lie."""
+        faults = [scratch.fault for scratch in self._memory.workers]
+        self.workers = [_PlacedWorker(player.own_place(state), fault) for state, fault in zip(self._states, faults, strict=False)]
+
+    def stop(self) -> None:
+        self._memory.stop()
+
+    def run(self) -> None:
+        Execution(self._ready.compiled.code, self, self._ready.launch).run(None)
