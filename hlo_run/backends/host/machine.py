@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
@@ -97,7 +96,6 @@ class Machine:
         self.seed = 0
         self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
-        self.messages: dict[int, deque[list[Bytes]]] = {}
         self.counters: dict[str, int] = {}
         results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))
         sizes = {number: executable.allocations[number].size_bytes for number in results}
@@ -183,7 +181,6 @@ class Machine:
             self.profile.begin_run()
         self.statistics = []
         self.outfeed = []
-        self.messages = {}
         self.counters = {}
 
     def check_time(self, name: str) -> None:
