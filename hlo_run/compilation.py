@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from hlo_run import target as targets
@@ -44,11 +44,11 @@ class Watch:
         options: Options,
         module: HloModule,
         target: targets.TargetSpec,
-        stage: Callable[[HloModule], Observer] | None = None,
+        watching: Sequence[Callable[[HloModule], Observer]] = (),
     ) -> Generator[tuple[PassContext, HloModule]]:
         """Give what to compile with, and the copy of `module` to work on, since compilation edits.
 
-        `stage` makes the observer that shows a stage of that copy. An InternalError that leaves names a reproducer.
+        `watching` make more observers, of that copy. An InternalError that leaves names a reproducer.
         """
         working = module.clone()
         observers = self.observers(options)
@@ -56,8 +56,7 @@ class Watch:
         if dump is not None:
             dump.module("before_optimizations", module_to_string(module, dump_options(options)))
             observers.append(dump)
-        if stage is not None:
-            observers.append(stage(working))
+        observers += [make(working) for make in watching]
         try:
             with self._console.busy(f"compiling {module.name}"):
                 yield PassContext(target, options, tuple(observers), read_replacements(options, module.name)), working

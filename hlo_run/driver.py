@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,8 @@ from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options
-from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, StopAtStage
+from hlo_run.pass_check import PassChecker
+from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump
@@ -266,13 +267,31 @@ class FileRun:
         from hlo_run.pipeline.compile import compile_module
 
         options = self._options
-        stage = self._stage_output.observer if options.stage else None
-        with self._watch.compiling(options, module, self._target(backend), stage) as (ctx, working):
+        watching: list[Callable[[HloModule], Observer]] = [self._pass_checker(module)] if options.check_each_pass else []
+        watching += [self._stage_output.observer] if options.stage else []
+        with self._watch.compiling(options, module, self._target(backend), watching) as (ctx, working):
             executable = compile_module(ctx, working)
             if options.output:
                 write_executable(options.output, executable, module, working, options.output_machine_code)
                 self._console.err(f"{options.output}: {module.name} for {executable.target}")
             return executable
+
+    def _pass_checker(self, module: HloModule) -> Callable[[HloModule], Observer]:
+        """Return what makes the observer that evaluates `module` after every row, on the first iteration's arguments."""
+        options = self._options
+        source = Arguments(replace(options, save_inputs=""), module, self._given, self._place, self._given_from)
+        values, _ = source.next(1)
+        interpreter = InterpreterBackend(source.grid)
+        folder = options.xla_dump_to if options.xla_dump_to not in ("", "-") else "."
+        alone = values if source.grid.size == 1 else []
+        return lambda working: PassChecker(
+            working,
+            lambda state: interpreter.run_module(state, values, MODULE_SEED),
+            alone,
+            error_spec(options),
+            folder,
+            self._console.err,
+        )
 
     def _target(self, backend: Backend | None) -> targets.TargetSpec:
         """Return what to compile for: the flags' choice, else the device that will run it, else the default."""
@@ -306,7 +325,7 @@ def list_passes() -> str:
 
 def _check_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage; costs nothing when no flag names one."""
-    if options.only_rows or options.disabled_rows or options.stage not in ("", HLO_INPUT):
+    if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names  # imports every pass
 
         check_row_names(options)

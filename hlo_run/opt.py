@@ -40,6 +40,10 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
         return 0
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
+    if options.only_rows or options.disabled_rows or options.xla_fuel:
+        from hlo_run.pipeline.table import check_row_names  # imports every pass
+
+        check_row_names(replace(options, stage=""))
     work = _work(flags, platform, options)
     watch = Watch(0, console)
     texts = [

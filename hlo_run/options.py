@@ -87,6 +87,9 @@ class Options:
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
     xla_enable_hlo_passes_only: str = _flag("", "Run only these and required rows (short: --only).", "ROWS", section="Compile")
+    xla_fuel: str = _flag(
+        "", "How many rewrites passes may make (passes without rewrites to count: how many runs).", "PASS=N,..", section="Compile"
+    )
     kernel_ir_file: str = _flag(
         "", "Dumps of kernel IR that replace kernels and go on from their row.", "FILES", section="Compile"
     )
@@ -100,6 +103,9 @@ class Options:
     )
     xla_gpu_graph_min_graph_size: int = _flag(5, "Shorter runs of thunks are not recorded.", "N", section="Compile")
     compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
+    check_each_pass: bool = _flag(
+        False, "Evaluate the module with the reference after every row that changed it.", section="Compile"
+    )
     verify: str = _flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"), section="Compile")
 
     v: int = _flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N", section="Show")
@@ -142,6 +148,10 @@ class Options:
         return _names(self.xla_enable_hlo_passes_only)
 
     @property
+    def fuel_limits(self) -> tuple[str, ...]:
+        return _names(self.xla_fuel)
+
+    @property
     def required_rows_only(self) -> bool:
         """True if only rows marked required shall run."""
         return self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes
@@ -174,7 +184,9 @@ FIELDS: dict[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fiel
 _SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
 FLAGS = Flags(FIELDS, _SHORT_NAMES)
 OWN_OPT_FLAGS = tuple(f.name for f in dataclasses.fields(OptFlags))
-_RUNS_ONLY = ("output", "output_format", "kernel_ir_file", "compile_processes", "run_test_hlo_passes", "list_passes")
+_RUNS_ONLY = frozenset(
+    "output output_format kernel_ir_file compile_processes run_test_hlo_passes list_passes check_each_pass".split()
+)
 # What `hlo-opt` knows: nothing that is about running a module.
 OPT_FLAGS = Flags(
     {

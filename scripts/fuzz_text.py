@@ -61,7 +61,7 @@ _LEFT_OUT = re.compile(
 )
 # Layout properties, and those of them that XLA reads in tuples as it does outside.
 _PROPERTIES = re.compile(r"\[[^\]]*\]\s*\{[\d,\s]*:([^{}]*)\}")
-_SAME_IN_TUPLES = re.compile(r"(T(\((\d+|\*)(,(\d+|\*))*\))+)?(L\(\d+\))?(E\(\d+\))?(S\(-?\d+\))?(M\(-?\d+\))?")
+_SAME_IN_TUPLES = re.compile(r"(T(\((0*[1-9]\d*|\*)(,(0*[1-9]\d*|\*))*\))+)?(L\(\d+\))?(E\(\d+\))?(S\(-?\d+\))?(M\(-?\d+\))?")
 _OPENS_OPERANDS = re.compile(r"[a-z][a-z0-9\-]*\s*$")
 _SECONDS_FOR_A_TEXT = 10
 _MEMORY_BYTES = 4 << 30

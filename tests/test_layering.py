@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
     ("execution", "isolation", "executables"),
-    ("compilation",),
+    ("compilation", "pass_check"),
     ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
     ("cli",),

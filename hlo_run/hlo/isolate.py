@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 
 from hlo_run.hlo.attributes import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -61,3 +61,43 @@ def copy_computation(
         new.control_predecessors = [instructions[predecessor] for predecessor in old.control_predecessors]
         instructions[old] = copy.add(new, is_root=old is computation.root)
     return copy, instructions
+
+
+def isolate_between(root: HloInstruction, inputs: Sequence[HloInstruction], name: str) -> HloModule:
+    """Return a module called `name` of what `root` computes from `inputs`, which become its parameters in this order.
+
+    Parameters of the computation that are needed besides must be among `inputs`. Called computations come along; the
+    module of `root` stays as it is.
+    """
+    module = HloModule(name)
+    entry = HloComputation("main", root.where)
+    copies: dict[HloInstruction, HloInstruction] = {}
+    for number, value in enumerate(inputs):
+        attributes: dict[str, AttributeValue] = {"parameter_number": number}
+        copies[value] = entry.add(HloInstruction(value.name, "parameter", value.shape, attrs=attributes, where=value.where))
+    called: dict[HloComputation, HloComputation] = {}
+    for old in needed_for(root, copies):
+        groups = {key: tuple(_copy(computation, called) for computation in group) for key, group in old.called.items()}
+        operands = [copies[operand] for operand in old.operands]
+        copies[old] = entry.add(HloInstruction(old.name, old.opcode, old.shape, operands, dict(old.attrs), groups, old.where))
+    entry.root = copies[root]
+    for computation in called.values():
+        module.add_computation(computation)
+    module.add_computation(entry, is_entry=True)
+    return module
+
+
+def needed_for(root: HloInstruction, known: Container[HloInstruction]) -> list[HloInstruction]:
+    """Return what `root` needs that is not `known`, operands before users, itself last; nothing if it is known."""
+    found: list[HloInstruction] = []
+    seen: set[HloInstruction] = set()
+    pending: list[tuple[HloInstruction, bool]] = [(root, False)]
+    while pending:
+        instruction, is_complete = pending.pop()
+        if is_complete:
+            found.append(instruction)
+        elif instruction not in known and instruction not in seen:
+            seen.add(instruction)
+            pending.append((instruction, True))
+            pending += [(operand, False) for operand in reversed(instruction.operands)]
+    return found

@@ -23,6 +23,7 @@ from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.rows import RowsEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
 from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
@@ -113,7 +114,7 @@ from hlo_run.pipeline.ir.unswitch_loops import UnswitchLoops
 from hlo_run.pipeline.ir.vectorize_loads_stores import VectorizeLoadsStores
 from hlo_run.pipeline.observer import STAGES
 from hlo_run.pipeline.passes import HloPass, PassContext
-from hlo_run.pipeline.rows import Group, Row, check_names, numbered
+from hlo_run.pipeline.rows import Group, Row, check_names, numbered, spelling
 from hlo_run.target import DEFAULT_TARGET, preset
 
 HloRow = Row[PassContext, HloPass]
@@ -388,6 +389,11 @@ def check_row_names(options: Options) -> None:
     rows = [(row.name, row.required) for _, row in hlo]
     rows += [(row.name, row.required) for row in KERNEL_PIPELINE]
     check_names(options, rows, {name for names, _ in hlo for name in names})
+    passes = {spelling(row.pass_name) for _, row in hlo}
+    for name in Fuel(options.fuel_limits).passes:
+        if name not in passes:
+            close = difflib.get_close_matches(name, sorted(passes), n=1)
+            raise UsageError(f"--xla_fuel: no HLO pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
     stages = [*STAGES, *(name for name, _ in rows)]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)

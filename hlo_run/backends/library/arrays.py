@@ -17,6 +17,9 @@ Array: TypeAlias = "NDArray[Any]"
 Bind: TypeAlias = "Callable[[Sequence[Array], Sequence[Array]], Callable[[], object]]"
 
 
+_KEPT_BYTES = 1 << 24
+
+
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
     """What to read, what to write, and the function from the first arrays to the second, which it fills.
@@ -37,6 +40,23 @@ class LibraryCall:
             bind(arrays, results)()
 
         return LibraryCall(inputs, outputs, compute, bind)
+
+
+def run_all(steps: Sequence[Callable[[], object]]) -> None:
+    """Do one thing after the other."""
+    for step in steps:
+        step()
+
+
+def sparing(bind: Bind) -> Bind:
+    """Return `bind`, but for large arrays what it prepares, with its memory, lives for one call only."""
+
+    def bound(inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], object]:
+        if sum(array.nbytes for array in (*inputs, *outputs)) <= _KEPT_BYTES:
+            return bind(inputs, outputs)
+        return lambda: bind(inputs, outputs)()
+
+    return bound
 
 
 def is_viewable(spec: ArraySpec) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hlo_run.artifact import ArraySpec, GemmThunk
-from hlo_run.backends.library.arrays import Array, Bind, LibraryCall
+from hlo_run.backends.library.arrays import Array, Bind, LibraryCall, run_all, sparing
 from hlo_run.backends.library.blas import merged, product
 from hlo_run.hlo.dtype import DTYPES, DType
 
@@ -27,8 +27,8 @@ def gemm_call(thunk: GemmThunk) -> LibraryCall:
     outputs = (thunk.result,) if thunk.auxiliary is None else (thunk.result, thunk.auxiliary)
     bind = _bind_product(thunk)
     if _is_plain(thunk):
-        return LibraryCall.prepared(inputs, outputs, lambda arrays, results: bind(arrays[0], arrays[1], results[0]))
-    return LibraryCall.prepared(inputs, outputs, _with_extras(thunk, bind))
+        return LibraryCall.prepared(inputs, outputs, sparing(lambda arrays, results: bind(arrays[0], arrays[1], results[0])))
+    return LibraryCall.prepared(inputs, outputs, sparing(_with_extras(thunk, bind)))
 
 
 def _is_plain(thunk: GemmThunk) -> bool:
@@ -85,14 +85,9 @@ def _bind_product(thunk: GemmThunk) -> _BindProduct:
             apart = np.empty(stacked, kind)
             steps += [product(left, right, apart), partial(np.copyto, out, apart.reshape(out.shape))]
         needed = [step for step in steps if step is not None]
-        return needed[0] if len(needed) == 1 else partial(_run_all, needed)
+        return needed[0] if len(needed) == 1 else partial(run_all, needed)
 
     return bind
-
-
-def _run_all(steps: Sequence[Callable[[], object]]) -> None:
-    for step in steps:
-        step()
 
 
 def _operand(array: Array, kind: np.dtype[Any], *groups: Sequence[int]) -> tuple[Array, Callable[[], object] | None]:

@@ -12,6 +12,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import instruction_to_string
 from hlo_run.pipeline.runtime.buffer_assigner import PlannedAllocation
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
+from hlo_run.pipeline.runtime.peak_breakdown import peak_breakdown
 
 
 def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:
@@ -81,7 +82,7 @@ def _use(use: HloUse) -> str:
     return f"  {use.instruction.name}, operand {use.operand_number}{index}"
 
 
-def live_range_text(buffers: BufferAssignment) -> str:
+def live_range_text(buffers: BufferAssignment, module: HloModule) -> str:
     """Return `*-live-range.txt`: the flat schedule, when each value lives, and what lives at the time of most bytes."""
     live = buffers.live
     lines = [f"HloLiveRange (max {live.schedule.end}):", "  InstructionSequence:"]
@@ -95,6 +96,7 @@ def live_range_text(buffers: BufferAssignment) -> str:
     alive.sort(key=lambda value: (-buffer_size_bytes(value), value.instruction.name, value.index))
     for value, total in zip(alive, accumulate(map(buffer_size_bytes, alive)), strict=True):
         lines.append(f"    {_full_name(value)}: {buffer_size_bytes(value)} bytes (cumulative: {total} bytes)")
+    lines += [f"  {line}" for line in peak_breakdown(module, alive)]
     return "\n".join(lines) + "\n"
 
 
@@ -185,6 +187,6 @@ def buffer_texts(buffers: BufferAssignment, module: HloModule) -> dict[str, Call
     return {
         "buffer-assignment": lambda: assignment_text(buffers, module),
         "buffer-assignment-values": lambda: values_text(buffers),
-        "live-range": lambda: live_range_text(buffers),
+        "live-range": lambda: live_range_text(buffers, module),
         "memory-usage-report": lambda: memory_usage_text(buffers),
     }

@@ -99,6 +99,40 @@ def test_loops_and_branches(config: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(played) == 5
 
 
+@pytest.mark.parametrize("engine", ["jit", "emulator"])
+def test_arguments_given_again_are_read_again(engine: str) -> None:
+    text = """HloModule again, input_output_alias={ {1}: (1, {}, may-alias) }
+      ENTRY e { x = f32[64] parameter(0)
+        y = f32[64] parameter(1)
+        f = pred[3] parameter(2)
+        g = f32[8,8]{0,1} parameter(3)
+        a = f32[64] add(x, y)
+        b = f32[64] multiply(y, y)
+        n = pred[3] not(f)
+        h = f32[8,8]{0,1} negate(g)
+        ROOT t = (f32[64], f32[64], pred[3], f32[8,8]{0,1}) tuple(a, b, n, h) }"""
+    program = compiled(text)
+    backend = HostBackend(engine=engine)
+    x, y = (RNG.standard_normal(64).astype(np.float32) for _ in range(2))
+    f = np.array([True, False, True])
+    g = RNG.standard_normal((8, 8)).astype(np.float32)
+    kept: list[tuple[Any, list[Any]]] = []
+    for number in range(4):
+        if number == 2:
+            x = x.copy()  # lies elsewhere
+        y[:] += 1  # lies where it was
+        f[number % 3] ^= True
+        g[:] *= 2
+        result: Any = backend.run(program, [x, y, f, g])
+        wanted = [x + y, y * y, ~f, -g]
+        for got, want in zip(result, wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+        kept.append((result, wanted))
+    for result, wanted in kept:
+        for got, want in zip(result, wanted, strict=True):
+            np.testing.assert_array_equal(got, want, err_msg="a later run wrote into it")
+
+
 def test_a_long_launch_between_short_ones() -> None:
     text = """HloModule long
       ENTRY e { x = f32[2000,1500] parameter(0)

@@ -127,6 +127,8 @@ def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
         found[digest] = data
         if directory:
             _write(files[digest], digest, data)
+    if directory and missing:
+        _forget_oldest(directory)
     return found
 
 
@@ -168,16 +170,18 @@ def _write(file: Path, digest: str, data: bytes) -> None:
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
             temporary.write(hashlib.sha256(digest.encode() + data).hexdigest().encode() + data)
         os.replace(temporary.name, file)
-        _forget_oldest(file.parent)
     except OSError:
         pass
 
 
 def _forget_oldest(directory: Path) -> None:
     """Keep the cache from growing for ever."""
-    files = sorted(directory.iterdir(), key=lambda item: item.stat().st_mtime)
-    for item in files[: max(0, len(files) - _CACHED_OBJECTS)]:
-        item.unlink(missing_ok=True)
+    try:
+        files = list(directory.iterdir())
+        for item in sorted(files, key=lambda item: item.stat().st_mtime)[: max(0, len(files) - _CACHED_OBJECTS)]:
+            item.unlink(missing_ok=True)
+    except OSError:
+        pass
 
 
 def offer(objects: Mapping[str, bytes]) -> None:
