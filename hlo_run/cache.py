@@ -63,7 +63,7 @@ class FileCache:
         except OSError:
             return None
         data = stored[_DIGEST_CHARACTERS:]
-        if stored[:_DIGEST_CHARACTERS] != hashlib.sha256(data).hexdigest().encode():
+        if stored[:_DIGEST_CHARACTERS] != _seal(key, data):
             return None
         with contextlib.suppress(OSError):
             os.utime(file)
@@ -77,7 +77,7 @@ class FileCache:
             handle, part = tempfile.mkstemp(suffix=".part", dir=file.parent)
             try:
                 with os.fdopen(handle, "wb") as stream:
-                    stream.write(hashlib.sha256(data).hexdigest().encode() + data)
+                    stream.write(_seal(key, data) + data)
                 # Readers see the old state or the whole file, never half of it.
                 os.replace(part, file)
             except OSError:
@@ -103,3 +103,8 @@ class FileCache:
 
     def _file(self, key: str) -> Path:
         return self.root / self.kind / key
+
+
+def _seal(key: str, data: bytes) -> bytes:
+    """Return what a file begins with: neither other data nor another file's contents have it."""
+    return hashlib.sha256(key.encode() + data).hexdigest().encode()

@@ -259,6 +259,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         "pre-scheduling-copy-insertion",
         (
             HloRow("dce", lambda c: Dce()),
+            # Ours: a module that comes with a schedule may share what it calls, and nothing before has made copies.
+            HloRow("flatten-call-graph", lambda c: FlattenCallGraph(), required=True),
             HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),
             HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),
         ),
