@@ -83,6 +83,9 @@ class Options:
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")
     xla_gpu_cuda_data_dir: str = _flag("", "Where to look for ptxas and libdevice first.", "DIR", section="Compile")
     xla_backend_optimization_level: int = _flag(3, "LLVM optimisation level, 0 to 3.", "N", section="Compile")
+    xla_allow_excess_precision: bool = _flag(
+        True, "Keep floats in a wider type between conversions; false: round where the module says so.", section="Compile"
+    )
     run_test_hlo_passes: bool = _flag(True, "false: the input is optimised already, run only required rows.", section="Compile")
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
