@@ -255,7 +255,8 @@ def _run_for(
     """Compile for a target, assemble, run and compare; kernels that another target has too (`known`) run once."""
     both = arguments.host_engine == "both"
     engine = "emulator" if both else arguments.host_engine
-    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1)
+    # The reference and the command of --xla round after every instruction.
+    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1, xla_allow_excess_precision=False)
     spills = _Spills()
     executable = compile_module(PassContext(preset(target), options, (spills,)), module.clone())
     key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)
