@@ -105,6 +105,9 @@ class Options:
         section="Compile",
     )
     xla_gpu_graph_min_graph_size: int = _flag(5, "Shorter runs of thunks are not recorded.", "N", section="Compile")
+    cache: str = _flag(
+        "", "Where kernels are kept for later runs, or off (default: the user's cache directory).", "off|DIR", section="Compile"
+    )
     compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
     check_each_pass: bool = _flag(
         False, "Evaluate the module with the reference after every row that changed it.", section="Compile"
