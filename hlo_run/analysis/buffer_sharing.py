@@ -2,12 +2,14 @@
 
     fusion(p, q): ROOT add(exp(p), q)       yes, p or q: every thread reads the element that it writes
     fusion(p): ROOT add(p, reverse(p))      no: another thread may still have to read what one writes
+    a . b + c in a call of cuBLASLt         yes, c
 
 Mirrors XLA's `CanShareOperandBufferWithUser` with the rules of its GPU `alias_info.cc`, where our emitters allow it too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from hlo_run.analysis.alias_pairs import InPlacePair, in_place_pairs
@@ -20,6 +22,9 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 
 _BYTE_BITS = 8
+# Of a product: a, b, c.
+_ADDEND = 2
+_BETA = re.compile(r'"beta":\s*"?(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)')
 
 
 class BufferSharing:
@@ -66,9 +71,17 @@ def _judge(user: HloInstruction, number: int, output: ShapeIndex) -> bool:
     if user.opcode == "sort":
         # The order is known before the first element moves; each result is made of its own operand.
         return output == ((number,) if user.shape.is_tuple else ()) and operand.shape == subshape(user.shape, output)
+    if user.opcode == "custom-call":
+        return number == _ADDEND and output == (0,) and _adds_matrix(user) and operand.shape == subshape(user.shape, output)
     if user.opcode != "fusion":
         return False
     return _same_room(operand.shape, subshape(user.shape, output)) and _read_where_written(user, number, output)
+
+
+def _adds_matrix(call: HloInstruction) -> bool:
+    """True for a product of cuBLASLt that adds a matrix times beta, which it reads where it writes."""
+    found = _BETA.search(str(call.attrs.get("backend_config", "")))
+    return call.attrs.get("custom_call_target") == "__cublas$lt$matmul" and found is not None and float(found[1]) != 0
 
 
 def _same_room(one: Shape, other: Shape) -> bool:

@@ -140,6 +140,9 @@ def _last_use(value: HloValue, schedule: FlatSchedule) -> int:
         if user.opcode == "while":
             # What comes into a loop is read no more once the body has its parameter.
             user = user.called["body"][0].parameters[0]
+        elif user.opcode == "call":
+            # The callee reads what it gets, by its own instructions.
+            user = user.called["to_apply"][0].parameters[use.operand_number]
         last = max(last, schedule.times.get(user, -1))
     return last
 

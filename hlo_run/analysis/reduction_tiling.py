@@ -190,8 +190,10 @@ def _row(description: ReductionDescription, analysis: FusionAnalysis, groups: in
 
 
 def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling | None:
-    """Several rows share a warp, or a thread takes a row: shuffles alone. None if a row is too long for that."""
+    """Several rows share a warp, or a thread takes a row: shuffles alone. None if a row is too long for that, or variadic."""
     a, b, c = description.dims
+    if len(description.instruction.operands) > 2:
+        return None
     vector = _multi_row_vector(b, c, analysis)
     if vector == 0 or c & (c - 1) or c > WARP_SIZE * vector:
         return None

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import Options
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.observer import Observer
 from hlo_run.pipeline.replacements import Replacements
 from hlo_run.target import TargetSpec
@@ -14,12 +15,13 @@ from hlo_run.target import TargetSpec
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes and rows may ask about a run."""
+    """What passes and rows may ask about a run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite."""
 
     target: TargetSpec
     options: Options
     observers: tuple[Observer, ...] = ()
     replacements: Replacements = field(default_factory=Replacements)
+    fuel: Fuel = field(default_factory=Fuel)
 
 
 class HloPass(Protocol):

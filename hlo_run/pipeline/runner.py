@@ -12,6 +12,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.ops.layouts import fused_layouts_fit, layouts_fit
 from hlo_run.ops.verify import COMPILING, LAID_OUT, Strictness, verify
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
 from hlo_run.pipeline.passes import HloPass, PassContext
 from hlo_run.pipeline.print_options import dump_options
@@ -27,7 +28,7 @@ _Item: TypeAlias = "Row[PassContext, HloPass] | Group[PassContext, HloPass]"
 
 def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassContext, module: HloModule) -> None:
     """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still."""
-    run = _HloRun(ctx, module)
+    run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module)
     if ctx.options.verify != "off":
         settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())
         run.strictness = verify_input(module, settles)
@@ -110,7 +111,9 @@ class _HloRun:
             observer.before(step)
 
         def apply() -> None:
-            row.make(self.ctx).apply(self.ctx, self.module)
+            if not self.ctx.fuel.is_out(row.pass_name):
+                row.make(self.ctx).apply(self.ctx, self.module)
+                self.ctx.fuel.ran(row.pass_name, self.module.version != version)
             if row.settles_layouts:
                 self.strictness = self.settled
             if self.ctx.options.verify == "every":

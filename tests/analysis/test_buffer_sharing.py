@@ -6,6 +6,7 @@ import pytest
 
 import hlo_run
 from hlo_run.analysis.buffer_sharing import BufferSharing
+from hlo_run.analysis.dataflow import analyze_dataflow
 from hlo_run.hlo.graph import HloInstruction
 
 
@@ -87,3 +88,56 @@ ENTRY e { p = f32[8] parameter(0)  q = s32[8] parameter(1)
     sharing = BufferSharing()
     assert sharing.may_share(module.entry.root, 1, (), (1,))
     assert not sharing.may_share(module.entry.root, 1, (), (0,))
+
+
+@pytest.mark.parametrize(
+    ("target", "beta", "operands", "shared"),
+    [
+        ("__cublas$lt$matmul", "1", "a, b, c", [2]),
+        ("__cublas$lt$matmul", "-0.5", "a, b, c", [2]),
+        ("__cublas$lt$matmul", "0", "a, b", []),
+        ("__cublas$lt$matmul", "0.0", "a, b, v", []),
+        # XLA lets no other library write over what it reads.
+        ("__cublas$lt$matmul$f8", "1", "a, b, c", []),
+        ("__cublas$triangularSolve", "1", "a, b, c", []),
+        # Half of the room.
+        ("__cublas$lt$matmul", "1", "a, b, h", []),
+    ],
+)
+def test_a_product_is_written_over_the_matrix_that_it_adds(target: str, beta: str, operands: str, shared: list[int]) -> None:
+    module = hlo_run.parse(
+        f"""HloModule m
+ENTRY e {{
+  a = f32[8,8] parameter(0)
+  b = f32[8,8] parameter(1)
+  c = f32[8,8] parameter(2)
+  h = f16[8,8] parameter(3)
+  v = f32[8] parameter(4)
+  ROOT g = (f32[8,8], s8[64]) custom-call({operands}), custom_call_target="{target}",
+    backend_config={{"gemm_backend_config":{{"alpha_real":1,"beta":{beta},"epilogue":"DEFAULT"}}}}
+}}""",
+        verified=False,
+    )
+    sharing = BufferSharing()
+    call = module.entry.root
+    assert [n for n in range(len(call.operands)) if sharing.may_share(call, n, (), (0,))] == shared
+    assert not any(sharing.may_share(call, n, (), (1,)) for n in range(len(call.operands)))
+
+
+def test_a_product_of_the_matrix_that_it_adds_is_not_written_over_it() -> None:
+    module = hlo_run.parse(
+        """HloModule m, is_scheduled=true
+ENTRY e {
+  a = f32[8,8] parameter(0)
+  t = f32[8,8] tanh(a)
+  g = (f32[8,8], s8[64]) custom-call(t, a, t), custom_call_target="__cublas$lt$matmul",
+    backend_config={"gemm_backend_config":{"alpha_real":1,"beta":1,"epilogue":"DEFAULT"}}
+  ROOT r = f32[8,8] get-tuple-element(g), index=0
+}""",
+        verified=False,
+    )
+    trees = analyze_dataflow(module).trees
+    by_name = {instruction.name: tree for instruction, tree in trees.items()}
+    user = next(value for index, value in by_name["g"].walk() if index == (0,))
+    value = next(value for _, value in by_name["t"].walk())
+    assert not BufferSharing().may_take_place(user, value)

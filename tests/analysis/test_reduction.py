@@ -88,6 +88,18 @@ def test_tilings(
     assert (made.tile and made.tile.dims) == tile
 
 
+def test_short_rows_of_a_variadic_reduction_have_a_warp_each() -> None:
+    analysis = fusion_analysis(
+        "pair { a = f32[] parameter(0) i = s32[] parameter(1) b = f32[] parameter(2) j = s32[] parameter(3) "
+        "s = f32[] add(a, b) k = s32[] add(i, j) ROOT t = (f32[], s32[]) tuple(s, k) } "
+        "f { p = f32[200,8] parameter(0) z = f32[] constant(0) o = s32[] constant(0) n = s32[200,8] iota(), iota_dimension=1 "
+        "ROOT r = (f32[200], s32[200]) reduce(p, n, z, o), dimensions={1}, to_apply=pair }"
+    )
+    assert isinstance(analysis.description, ReductionDescription)
+    made = tile_reduction(analysis.description, analysis, 1)
+    assert (made.form, made.launch.grid, made.launch.block) == ("row", (25, 1, 1), (256, 1, 1))
+
+
 @pytest.mark.parametrize(
     ("body", "groups"),
     [

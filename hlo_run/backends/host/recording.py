@@ -117,12 +117,11 @@ class Recording:
         plan, scratch = ready.compiled.plan, self._memory.workers[worker]
         bases: list[Word] = [Place(piece.allocation, slice_shift(piece.offset_bytes)) for piece in step.slices]
         bases += ready.bases[len(bases) :]  # the module's variables stay where they are
-        own = {SHARED_NUMBER: scratch.place(SHARED), LOCAL_NUMBER: scratch.place(LOCAL)}
+        own = {SHARED_NUMBER: scratch.places[SHARED], LOCAL_NUMBER: scratch.places[LOCAL]}
         table: list[Word] = []
         for number, row in enumerate(table_rows(plan, own)):
             table += [bases[number], *row[1:]] if number < len(bases) else row
-        state: list[Word] = [scratch.place(index) for index in range(TABLE)]
-        return self._list.data([*state, self._list.data(table), *bases])
+        return self._list.data([*scratch.places, self._list.data(table), *bases])
 
     def _play_loop(self, step: WhileStep) -> None:
         condition, body = step.sequences
@@ -169,11 +168,10 @@ class _Scratch:
 
     def __init__(self, sizes: dict[int, int], cancel: Bytes) -> None:
         self._arrays = {index: aligned(size) for index, size in sizes.items()}
-        self.fault = self._arrays[FAULT] = aligned(FAULT_BYTES)
-        self._arrays[CANCEL] = cancel
-
-    def place(self, index: int) -> int:
-        return address_of(self._arrays[index])
+        self.fault = aligned(FAULT_BYTES)
+        arrays = {**self._arrays, FAULT: self.fault, CANCEL: cancel}
+        self.places = [address_of(arrays[index]) for index in range(TABLE)]
+        """What a state begins with."""
 
 
 class _Memory:

@@ -1,12 +1,13 @@
-"""Inline functions that are called from one place; leave those that several places share.
+"""Inline functions that are called from one place, and reducers; leave other functions that several places share.
 
     %0 = xla_gpu.pure_call @f(%t, %i) : (tensor<8xf32>, index) -> f32       =>   the body of @f
 
-XLA's rules (its dialect's `isLegalToInline` for GPU). Equal calls are merged first, so a function that is called twice at
-the same indices counts once. Then, with "region" for the one that the call stands in (a loop's body counts alone):
-a call marked `noinline` stays, a callee marked `no_compute` goes in; otherwise a private function with one use in the
-whole module is moved to where it is used, and any other stays out unless the region calls it once and also calls a
-function that the callee calls (so that those calls can merge). More than 4000 ops in one block are never made.
+XLA's rules (its dialect's `isLegalToInline` for GPU). What `func.call` calls, the reducer of a loop, is always inlined.
+Equal calls are merged first, so a function that is called twice at the same indices counts once. Then, with "region" for
+the one that the call stands in (a loop's body counts alone): a call marked `noinline` stays, a callee marked `no_compute`
+goes in; otherwise a private function with one use in the whole module is moved to where it is used, and any other stays out
+unless the region calls it once and also calls a function that the callee calls (so that those calls can merge). More than
+4000 ops in one block are never made.
 """
 
 from __future__ import annotations
@@ -59,27 +60,27 @@ def _inline_into(function: func.FuncOp, calls: _Calls) -> bool:
         is_last = calls.is_only_use(callee)
         body = callee.body if is_last else callee.body.clone()
         pending.extendleft(reversed(_calls_in(body)))
-        blocks.inlined(_region_of(call), callee)
+        blocks.inlined(call, callee)
         replace_op(call, inline_block(body.block, call, call.arguments))
         calls.inlined(function, callee, is_moved=is_last)
         done = True
     return done
 
 
-def _calls_in(region: Region) -> list[PureCallOp]:
-    return [op for op in region.walk() if isinstance(op, PureCallOp)]
+def _calls_in(region: Region) -> list[PureCallOp | func.CallOp]:
+    return [op for op in region.walk() if isinstance(op, PureCallOp | func.CallOp)]
 
 
-def _region_of(call: PureCallOp) -> Region:
+def _region_of(call: Operation) -> Region:
     region = call.parent_region()
     assert region is not None, "a call stands in a region"
     return region
 
 
-def _may_inline(call: PureCallOp, callee: func.FuncOp, calls: _Calls, blocks: _Blocks) -> bool:
+def _may_inline(call: PureCallOp | func.CallOp, callee: func.FuncOp, calls: _Calls, blocks: _Blocks) -> bool:
     if _is_set(call, "noinline") or len(callee.body.blocks) != 1:
         return False
-    if _is_set(callee, "no_compute"):
+    if isinstance(call, func.CallOp) or _is_set(callee, "no_compute"):
         return True
     region, name = _region_of(call), callee.sym_name.data
     is_moved = calls.is_only_use(callee)
@@ -116,13 +117,15 @@ class _Blocks:
             self._calls[region] = Counter(op.callee.root_reference.data for op in direct)
         return self._calls[region]
 
-    def inlined(self, region: Region, callee: func.FuncOp) -> None:
-        """Tell that the callee's body is about to take the place of a call of it in `region`."""
+    def inlined(self, call: PureCallOp | func.CallOp, callee: func.FuncOp) -> None:
+        """Tell that the callee's body is about to take the place of the call."""
+        region = _region_of(call)
         # The call and the return go.
         self._op_counts[region] = self.op_count(region) + self.op_count(callee.body) - 2
         calls = self.calls(region)
         calls.update(self.calls(callee.body))
-        calls[callee.sym_name.data] -= 1
+        if isinstance(call, PureCallOp):
+            calls[callee.sym_name.data] -= 1
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.analysis.copied_operands import copied_operands
 from hlo_run.analysis.defining_value import FORWARDING
-from hlo_run.artifact import CopyThunk, KernelThunk, Thunk
+from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pipeline.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
@@ -69,12 +69,13 @@ def _fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
     if not copied:
         kernel, arguments = emission.kernels.of_fusion(fusion)
         return [KernelThunk(fusion.name, kernel, arguments)]
-    pairs = [
-        (emission.buffers.slice(fusion.operands[number]), emission.buffers.slice(fusion, index))
-        for number, (index, _) in zip(copied, fusion.shape.leaves(), strict=True)
-    ]
-    # A result may live where its operand does.
-    return [CopyThunk(fusion.name, source, target) for source, target in pairs if source != target]
+    thunks: list[Thunk] = []
+    for part, (index, _) in zip(copied, fusion.shape.leaves(), strict=True):
+        whole, target = emission.buffers.slice(fusion.operands[part.number]), emission.buffers.slice(fusion, index)
+        source = BufferSlice(whole.allocation, whole.offset_bytes + part.offset_bytes, target.size_bytes)
+        if source != target:  # a result may live where its operand does
+            thunks.append(CopyThunk(fusion.name, source, target))
+    return thunks
 
 
 def _copy(emission: Emission, copy: HloInstruction) -> list[Thunk]:

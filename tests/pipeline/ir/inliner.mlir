@@ -182,3 +182,36 @@ func.func private @f(%t: tensor<8xf32>, %i: index) -> f32 {
   %0 = tensor.extract %t[%i] : tensor<8xf32>
   return %0 : f32
 }
+// -----
+// RUN: --only=inliner
+// The reducer of two loops goes into both; a call of the same function at two places is none of a reducer.
+func.func @main(%t: tensor<8xf32>, %x: f32, %y: f32) -> (f32, f32, f32, f32) {
+  // CHECK: scf.for
+  // CHECK: arith.maximumf
+  // CHECK: scf.for
+  // CHECK: arith.maximumf
+  // CHECK: xla_gpu.pure_call @max
+  // CHECK-NEXT: xla_gpu.pure_call @max
+  // CHECK: func.func private @max
+  // CHECK-NOT: func.call
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c8 = arith.constant 8 : index
+  %0 = scf.for %i = %c0 to %c8 step %c1 iter_args(%a = %x) -> (f32) {
+    %e = tensor.extract %t[%i] : tensor<8xf32>
+    %s = func.call @max(%a, %e) {xla.is_reduction} : (f32, f32) -> f32
+    scf.yield %s : f32
+  }
+  %1 = scf.for %i = %c0 to %c8 step %c1 iter_args(%a = %y) -> (f32) {
+    %e = tensor.extract %t[%i] : tensor<8xf32>
+    %s = func.call @max(%a, %e) {xla.is_reduction} : (f32, f32) -> f32
+    scf.yield %s : f32
+  }
+  %2 = xla_gpu.pure_call @max(%0, %1) : (f32, f32) -> f32
+  %3 = xla_gpu.pure_call @max(%2, %1) : (f32, f32) -> f32
+  return %0, %1, %2, %3 : f32, f32, f32, f32
+}
+func.func private @max(%a: f32, %b: f32) -> f32 {
+  %0 = arith.maximumf %a, %b : f32
+  return %0 : f32
+}

@@ -102,32 +102,40 @@ class JitEngine:
 
     def run(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> None:
         """Run all blocks; raises JitFault, DeviceError when `deadline` (time.monotonic) has passed, Unsupported."""
-        ready = launch.ready
-        if not isinstance(ready, ReadyLaunch) or ready.has_deadline != (deadline is not None):
-            ready = launch.ready = self.ready(graph, launch, deadline)
-        ready.run(deadline)
+        self.ready(graph, launch, deadline).run(deadline)
 
     def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> ReadyLaunch:
         """Return what runs a launch, compiled if it was not before; raises Unsupported."""
+        ready = launch.ready
+        if isinstance(ready, ReadyLaunch) and ready.has_deadline == (deadline is not None):
+            return ready
         workers = self._workers(graph, launch)
         key = self._key(launch, workers, deadline)
         if key not in self._compiled:
             self._compile([self._request(graph, launch, workers, deadline)])
+        launch.ready = ready = self._made_ready(key, graph, launch, deadline)
+        return ready
+
+    def _made_ready(self, key: _Key, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch:
         places = _places(launch.regions)
         bases = tuple(places[number] + _shift(region) for number, region in sorted(launch.regions.items()))
-        return ReadyLaunch(self._compiled[key], workers, launch, bases, deadline is not None, self._weight(graph, launch))
+        workers, weight = self._workers(graph, launch), self._weight(graph, launch)
+        return ReadyLaunch(self._compiled[key], workers, launch, bases, deadline is not None, weight)
 
     def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None = None) -> None:
         """Compile what these launches will need, all at once; those that `run` will refuse are left to it."""
         requests: dict[_Key, _Request] = {}
+        wanted: list[tuple[_Key, KernelGraph, Launch]] = []
         for graph, launch in launches:
             workers = self._workers(graph, launch)
             key = self._key(launch, workers, deadline)
-            if key in self._compiled or key in requests:
-                continue
             with suppress(Unsupported):
-                requests[key] = self._request(graph, launch, workers, deadline)
+                if key not in self._compiled and key not in requests:
+                    requests[key] = self._request(graph, launch, workers, deadline)
+                wanted.append((key, graph, launch))
         self._compile(list(requests.values()))
+        for key, graph, launch in wanted:
+            launch.ready = self._made_ready(key, graph, launch, deadline)
 
     def objects(self) -> dict[str, bytes]:
         """Return the object code of all that was compiled, by digest, and of what plays it."""
@@ -136,7 +144,7 @@ class JitEngine:
     def _key(self, launch: Launch, workers: int, deadline: float | None) -> _Key:
         kernel = launch.kernel
         key = (kernel.ptx, kernel.name, kernel.grid, kernel.block, kernel.shared_bytes, workers > 1, deadline is None)
-        return (*key, *(value.item() for value in launch.parameters), *_signature(launch.regions))
+        return (*key, *_parameters(launch), *_signature(launch.regions))
 
     def _request(self, graph: KernelGraph, launch: Launch, workers: int, deadline: float | None) -> _Request:
         begin = time.perf_counter()
@@ -194,7 +202,7 @@ def launch_shape(graph: KernelGraph, launch: Launch, *, concurrent: bool, interr
         _region_spec(number, FIRST_REGION + index, region, aliases[number])
         for index, (number, region) in enumerate(sorted(launch.regions.items()))
     )
-    parameters = tuple(_parameter(launch, int(value.reshape(-1)[0])) for value in launch.parameters)
+    parameters = _parameters(launch)
     shared = max(graph.shared.size_bytes, launch.kernel.shared_bytes)
     return LaunchShape(launch.kernel.grid, launch.kernel.block, regions, parameters, shared, concurrent, interruptible)
 
@@ -214,8 +222,10 @@ def _region_spec(number: int, index: int, region: Region, alias: int) -> RegionS
     return RegionSpec(number, index, low, high, region.word_low - shift, region.word_high - shift, region.writable, alias=alias)
 
 
-def _parameter(launch: Launch, address: int) -> int:
-    return address - _shift(launch.regions[address >> NUMBER_SHIFT])
+def _parameters(launch: Launch) -> tuple[int, ...]:
+    """Return the addresses as code has them: those of slices that are equally aligned are equal."""
+    addresses = [int(value.item()) for value in launch.parameters]
+    return tuple(address - _shift(launch.regions[address >> NUMBER_SHIFT]) for address in addresses)
 
 
 def _places(regions: dict[int, Region]) -> dict[int, int]:

@@ -97,18 +97,22 @@ class CallList:
         self._data += words
         return place
 
-    @property
-    def data_offset_bytes(self) -> int:
-        """How far behind the beginning the data lies, once all instructions are there."""
-        return 8 * len(self._code)
+    def words(self) -> tuple[list[int], list[tuple[int, int, int]], int]:
+        """Return all words, (index, allocation, offset) of those that are places, and how many words come before the data.
 
-    def words(self) -> list[Word]:
-        """Return everything; places of own data count from the first word."""
-        shift = self.data_offset_bytes
-        return [
-            Place(_OWN, word.offset_bytes + shift) if isinstance(word, Place) and word.allocation == _OWN else word
-            for word in (*self._code, *self._data)
-        ]
+        Places of the list's own count from its first word.
+        """
+        before = len(self._code)
+        words: list[int] = []
+        places: list[tuple[int, int, int]] = []
+        for index, word in enumerate((*self._code, *self._data)):
+            if isinstance(word, int):
+                words.append(word)
+                continue
+            words.append(0)
+            shift = 8 * before if word.allocation == _OWN else 0
+            places.append((index, word.allocation, word.offset_bytes + shift))
+        return words, places, before
 
 
 class Player:
@@ -116,14 +120,11 @@ class Player:
 
     def __init__(self, calls: CallList, fault_place: int) -> None:
         """Kernels leave their faults at `fault_place`; that they left one ends play."""
-        words = calls.words()
-        self._data_offset_bytes = calls.data_offset_bytes
-        self._words = np.array([0 if isinstance(word, Place) else word for word in words], np.int64)
+        words, places, before = calls.words()
+        self._data_offset_bytes = 8 * before
+        self._words = np.array(words, np.int64)
         self._start = address_of(self._words)
-        patches = [(index, word) for index, word in enumerate(words) if isinstance(word, Place)]
-        self._index = np.array([index for index, _ in patches], np.int64)
-        self._allocation = np.array([word.allocation for _, word in patches], np.int64)
-        self._offset = np.array([word.offset_bytes for _, word in patches], np.int64)
+        self._index, self._allocation, self._offset = np.array(places, np.int64).reshape(-1, 3).T
         # Patience, the instruction at which play ended, its status, where kernels leave their faults.
         self._control = np.array([_PATIENCE, 0, 0, fault_place], np.int64)
         self._code = player_code()

@@ -1,0 +1,154 @@
+"""Write docs/passes.md: every HLO pass that XLA:GPU runs, in its order, beside ours, or why there is none.
+
+    python3 scripts/venv.py python scripts/pass_table.py [--check]
+
+XLA's passes are those of tests/data/xla_pipelines.txt (recorded by scripts/record_xla_pipelines.py), ours those of
+hlo_run/pipeline/table.py. With `--check` nothing is written; exit code 1 if the page is not what it should be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from hlo_run.options import Options
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.table import PIPELINE
+from hlo_run.target import DEFAULT_TARGET, preset
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "passes.md"
+RECORDED = ROOT / "tests" / "data" / "xla_pipelines.txt"
+OPEN = "open"
+
+_HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
+_COLLECTIVES = "makes collectives faster, changes no result; needs several devices"
+_COMBINES = "joins collectives of several devices; changes no result"
+_STREAMS = "assigns streams; thunks run in one"
+_NEVER = "does nothing unless a flag asks, and the flag is not there"
+# Why a pass of XLA's has no row of ours. Whatever is neither here nor in our table is open.
+WHY_NOT = {
+    "hlo_host_device_type_call_wrapper": _HOST_MEMORY,
+    "convert-memory-placement-to-internal-annotations": _HOST_MEMORY,
+    "host_compute_asyncifier": _HOST_MEMORY,
+    "host-offloading-prepare-convert-to-custom-call": _HOST_MEMORY,
+    "host-offload-legalize": _HOST_MEMORY,
+    "host-offloader": _HOST_MEMORY,
+    "host-memory-transfer-asyncifier": _HOST_MEMORY,
+    "cudnn-custom-call-converter": "cuDNN's own fusions: no backend here takes them",
+    "composite-rewriter": "composite calls of one kernel library; they stay calls",
+    "topk-rewriter": "top-k stays sort and slice, which the sort thunk takes",
+    "windowed-einsum-handler": _NEVER,
+    "apply-xla-transforms": _NEVER,
+    "ragged-all-to-all-canonicalizer": _COLLECTIVES,
+    "all-reduce-simplifier": _COLLECTIVES,
+    "all-reduce-folder": _COLLECTIVES,
+    "all-reduce-splitter": _COLLECTIVES,
+    "all-gather-optimizer": _COLLECTIVES,
+    "all-gather-dynamic-slice-simplifier": _COLLECTIVES,
+    "all-gather-pad-ds-simplifier": _COLLECTIVES,
+    "all-gather-to-collective-permute-simplifier": _COLLECTIVES,
+    "all-reduce-reassociate": _COLLECTIVES,
+    "reduce-scatter-reassociate": _COLLECTIVES,
+    "while-loop-all-reduce-code-motion": _COLLECTIVES,
+    "collective-quantizer": _COLLECTIVES,
+    "collective-pipelining-analyzer": _COLLECTIVES,
+    "collective-pipeliner-forward": _COLLECTIVES,
+    "reduce-scatter-creator": _COLLECTIVES,
+    "all-gather-bcast-reorder": _COLLECTIVES,
+    "all-gather-remove-degenerate-dims": _COLLECTIVES,
+    "all-reduce-promotion": "16-bit sums of NCCL; collectives of devices in one process add in any type",
+    "all-gather-major-dimension-rewriter": _COLLECTIVES,
+    "sub-byte-collective-normalization": "NCCL has no sub-byte types; collectives here copy bytes",
+    "gpu-all-gather-combiner": _COMBINES,
+    "gpu-all-reduce-combiner": _COMBINES,
+    "gpu-reduce-scatter-combiner": _COMBINES,
+    "collective-permute-combiner": _COMBINES,
+    "collective-backend-assigner": _COLLECTIVES,
+    "collective-kernel-strategy-annotator": _COLLECTIVES,
+    "all-reduce-contiguous": _COLLECTIVES,
+    "async-collective-creator": "collectives run when they are reached; `gpu-convert-async-collectives-to-sync` undoes it",
+    "async-collective-annotator": "collectives run when they are reached",
+    "collectives-schedule-linearizer": _COLLECTIVES,
+    "stream-attribute-annotator": _STREAMS,
+    "async-stream-attribute-wrapper": _STREAMS,
+    "explicit-stream-annotation-async-wrapper": _STREAMS,
+    "explicit-collectives-group-async-wrapper": _STREAMS,
+    "block-scaling-rewriter": "scaled dots become dots before (`scaled-dot-rewriter`)",
+    "deviceless-estimate-cub-sort-scratch-size": "the sort thunk asks for its own scratch",
+    "estimate-cub-scan-scratch-size": "no scan goes to CUB",
+    "scan-rewriter": "no scan goes to CUB; `scan_expander` makes loops of them",
+    "autotuner": "measures library algorithms on the device; the libraries' own choice is taken",
+    "convert_triton_gemm_config": "no GEMM goes to Triton",
+    "propagate-call-metadata": "calls are inlined with their metadata",
+    "hlo-verifier": "`--verify` says when the verifier runs",
+    "rename-instructions": "numbers clones; names here are unique without",
+    "dynamic-slice-annotator": "prepares slices fused with library calls, which stay kernels of their own here",
+}
+
+
+def main() -> int:
+    """Write or check the page; return the exit code."""
+    text = page()
+    if sys.argv[1:] == ["--check"]:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def page() -> str:
+    """Return the text of docs/passes.md."""
+    recorded = [tuple(line.split("\t")) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    groups = {group for group, _ in recorded}
+    ours = _ours()
+    rows = [(group, name, *_place(name, group, ours)) for group, name in recorded if name not in groups - set(ours)]
+    names = {row[1]: row[2] for row in rows}
+    counts = {state: sum(found == state for found in names.values()) for state in ("there", "not needed", OPEN)}
+    lines = [
+        "# Passes",
+        "",
+        "XLA:GPU's HLO passes in the order in which they run, and ours. Made by `scripts/pass_table.py`; a test keeps it true.",
+        "",
+        f"Of {len(names)} different passes {counts['there']} are there, {counts['not needed']} are not needed, "
+        f"{counts[OPEN]} are open. `hlo-run --list_passes` lists our rows, also those for which XLA has no pass.",
+    ]
+    for group, items in groupby(rows, key=lambda row: row[0]):
+        lines += ["", f"## {group}", "", "| XLA's pass | ours |", "| --- | --- |"]
+        lines += [f"| {name} | {text} |" for _, name, _, text in items]
+    return "\n".join(lines) + "\n"
+
+
+def _ours() -> dict[str, list[tuple[str, str]]]:
+    """Return (group, path of its file) of every row, by the pass's name."""
+    ctx = PassContext(preset(DEFAULT_TARGET), Options())
+    found: dict[str, list[tuple[str, str]]] = {}
+    for group in PIPELINE:
+        for names, row in group.all_rows():
+            file = Path(inspect.getfile(type(row.make(ctx)))).relative_to(ROOT).as_posix()
+            found.setdefault(row.pass_name, []).append((names[-1], file))
+    return found
+
+
+def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tuple[str, str]:
+    """Return (state, what the table says) of one of XLA's rows."""
+    if name in ours:
+        file = ours[name][0][1]
+        link = f"[{file.removeprefix('hlo_run/pipeline/hlo/')}](../{file})"
+        return "there", link if group in dict(ours[name]) else f"{link}, not at this place"
+    if name in WHY_NOT:
+        return "not needed", f"not needed: {WHY_NOT[name]}"
+    return OPEN, OPEN
+
+
+def unknown_notes() -> Iterator[str]:
+    """Yield the names in `WHY_NOT` that are no pass of XLA's, or ours by now."""
+    recorded = {line.split("\t")[1] for line in RECORDED.read_text(encoding="utf-8").splitlines()}
+    ours = _ours()
+    yield from (name for name in WHY_NOT if name not in recorded or name in ours)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
