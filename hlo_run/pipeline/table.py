@@ -336,8 +336,10 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
             HloRow("priority-fusion", lambda c: PriorityFusion()),
+            HloRow("cse", lambda c: HloCse(sees_layouts=True, in_fusions=True)),
             HloRow("dce", lambda c: Dce()),
             HloRow("multi_output_fusion", lambda c: MultiOutputFusion()),
+            HloRow("cse", lambda c: HloCse(sees_layouts=True, in_fusions=True)),
             HloRow("dce", lambda c: Dce()),
         ),
     ),

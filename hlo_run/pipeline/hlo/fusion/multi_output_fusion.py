@@ -22,6 +22,7 @@ from hlo_run.analysis.node_order import NodeOrder
 from hlo_run.analysis.run_time_model import LAUNCH_TICKS, RunTimeModel
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import TargetSpec
 
@@ -35,13 +36,14 @@ class MultiOutputFusion:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         for computation in fusible_computations(module):
-            _ComputationFusion(computation, ctx.target).run()
+            _ComputationFusion(computation, ctx.target, ctx.fuel).run()
 
 
 class _ComputationFusion:
     """The fusion of one computation."""
 
-    def __init__(self, computation: HloComputation, target: TargetSpec) -> None:
+    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel) -> None:
+        self._fuel = fuel
         self._graph = FusionGraph(computation)
         self._facts = Facts()
         self._costs = CostAnalysis(target)
@@ -71,7 +73,7 @@ class _ComputationFusion:
             later = number + 1
             while later < len(siblings):
                 two = siblings[later]
-                if not self._may_join(one, two, node):
+                if not self._may_join(one, two, node) or not self._fuel.take(MultiOutputFusion.name):
                     later += 1
                     continue
                 kind = "kInput" if "kInput" in (one.kind, two.kind) else one.kind
@@ -99,7 +101,7 @@ class _ComputationFusion:
         if len(producer.users) == 1 and not users[0].is_multi_output:
             return
         candidates = [user for user in producer.users if self._may_return(producer, user)]
-        if not candidates:
+        if not candidates or not self._fuel.take(MultiOutputFusion.name):
             return
         consumer = max(candidates, key=_rank)
         kind = consumer.kind or self._kind(producer, consumer)

@@ -27,6 +27,7 @@ from hlo_run.analysis.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND,
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.observer import PRIORITY_FUSION_DUMP
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
@@ -45,16 +46,16 @@ class PriorityFusion:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         before = module_to_string(module, dump_options(ctx.options)) if ctx.observers else ""
-        steps = priority_fusion_steps(module, ctx.target)
+        steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
         for observer in ctx.observers:
             observer.note("", PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
 
 
-def priority_fusion_steps(module: HloModule, target: TargetSpec) -> list[FusionStep]:
+def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> list[FusionStep]:
     """Fuse in place, and return what was tried, in order."""
     steps: list[FusionStep] = []
     for computation in fusible_computations(module):
-        _ComputationFusion(computation, target, steps).run()
+        _ComputationFusion(computation, target, fuel, steps).run()
     return steps
 
 
@@ -78,13 +79,14 @@ class _Outlook:
 class _ComputationFusion:
     """The fusion of one computation."""
 
-    def __init__(self, computation: HloComputation, target: TargetSpec, steps: list[FusionStep]) -> None:
+    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[FusionStep]) -> None:
         self._graph = FusionGraph(computation)
         self._facts = Facts()
         self._costs = CostAnalysis(target)
         self._planner = KernelPlanner(self._facts, target)
         self._model = RunTimeModel(self._costs, self._facts, self._planner, target)
         self._rules = FusionRules(self._facts, self._costs, self._planner, target)
+        self._fuel = fuel
         self._steps = steps
         self._outlooks: dict[Node, _Outlook] = {}
         self._queue: list[tuple[float, int, Node]] = []
@@ -165,7 +167,7 @@ class _ComputationFusion:
         users = list(producer.users)
         if is_fusible_bitcast(producer):
             users = [user for user in users if self._rules.judge(producer, user, self._graph.root)]
-        users = [user for user in users if not is_fusible_bitcast(user)]
+        users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
         for user in users:
             self._fuse(producer, user)
         if not producer.users:

@@ -26,16 +26,20 @@ _UNIQUE = frozenset(
 
 @dataclass(frozen=True)
 class HloCse:
-    """The pass; see the module's docstring. Before layouts are settled (`sees_layouts`) they do not count."""
+    """The pass; see the module's docstring.
+
+    Before layouts are settled (`sees_layouts`) they do not count. `in_fusions` chooses the bodies of fusions, and nothing else.
+    """
 
     name: ClassVar[str] = "cse"
 
     sees_layouts: bool = False
+    in_fusions: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place, by one walk over each."""
+        """Edit all chosen computations in place, by one walk over each."""
         for computation in module.computations:
-            if not computation.is_fusion:
+            if computation.is_fusion == self.in_fusions:
                 reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
                 _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel)
 

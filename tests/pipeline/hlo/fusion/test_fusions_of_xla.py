@@ -13,6 +13,7 @@ import hlo_run
 from hlo_run.analysis.fusion_contents import fusion_contents
 from hlo_run.analysis.fusion_process import Fused, FusionStep, Refused, Weighed
 from hlo_run.options import Options
+from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion, priority_fusion_steps
 from hlo_run.pipeline.passes import PassContext
@@ -52,7 +53,7 @@ def test_multi_output_fusion_fuses_what_xla_fuses(file: Path) -> None:
 def test_producers_are_weighed_as_in_xla(file: Path) -> None:
     record = _record(file)
     module = hlo_run.parse(record["priority-fusion"]["before"])
-    found = _first_steps(priority_fusion_steps(module, preset("h100")))
+    found = _first_steps(priority_fusion_steps(module, preset("h100"), Fuel()))
     for producer, (fused, unfused) in record["weighed"].items():
         step = found[producer]
         assert isinstance(step, Weighed), f"{producer}: {step}"
