@@ -13,7 +13,7 @@ import pytest
 from hlo_run import cache
 from hlo_run.cache import FileCache, choose_cache, digest, open_cache
 
-MODULE = """HloModule m
+MODULE = """HloModule m, is_scheduled=true
 
 ENTRY e {
   p = f32[6,7] parameter(0)

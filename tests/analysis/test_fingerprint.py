@@ -54,7 +54,7 @@ def test_meaning_counts(old: str, new: str) -> None:
 
 
 def test_equal_fusions_share_a_kernel() -> None:
-    text = """HloModule m
+    text = """HloModule m, is_scheduled=true
     ENTRY e {
       p = f32[40] parameter(0)
       q = f32[40] parameter(1)
@@ -64,10 +64,9 @@ def test_equal_fusions_share_a_kernel() -> None:
       ROOT t = (f32[40], f32[40], f32[40]) tuple(x, y, z)
     }"""
     module = hlo_run.parse(text)
-    unfused = Options(xla_disable_hlo_passes="priority-fusion,multi_output_fusion")
-    executable = compile_module(PassContext(preset("h100"), unfused), module)
+    executable = compile_module(PassContext(preset("h100"), Options()), module)
     # x and y read parameters, which promise less alignment than what we allocate: z has a kernel of its own.
-    assert [kernel.name for kernel in executable.kernels] == ["wrapped_add_1", "wrapped_add_2"]
+    assert [kernel.name for kernel in executable.kernels] == ["wrapped_add", "wrapped_add_2"]
     rng = np.random.default_rng(5)
     p, q = (rng.standard_normal(40).astype(np.float32) for _ in range(2))
     result = open_backend("Host", Options()).run(executable, [p, q])
