@@ -29,7 +29,7 @@ class SimplifySorts:
         for sort in module.instructions_of("sort"):
             if sort.control_predecessors:
                 continue
-            (dim,) = sort.attrs["dimensions"]
+            dim: int = sort.attrs["dimensions"][0]
             if sort.operands[0].shape.dims[dim] == 1 and not sort.operands[0].shape.dynamic_dims:
                 module.replace(sort, Editor(sort).joined(sort.operands, sort))
                 remove_unused([sort])
@@ -44,8 +44,8 @@ def _leave_out(module: HloModule, sort: HloInstruction) -> None:
     if sort.is_root or any(user.opcode != "get-tuple-element" for user in sort.users):
         return
     (comparator,) = sort.called["to_apply"]
-    read = {p.attrs["parameter_number"] // 2 for p in comparator.parameters if p.users or p.is_root}
-    needed = sorted(read | {user.attrs["index"] for user in sort.users})
+    read = [int(p.attrs["parameter_number"]) // 2 for p in comparator.parameters if p.users or p.is_root]
+    needed = sorted({*read, *(int(user.attrs["index"]) for user in sort.users)})
     if len(needed) == len(sort.operands) or not needed:
         return
     editor = Editor(sort)
