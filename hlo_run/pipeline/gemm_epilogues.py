@@ -1,4 +1,4 @@
-"""What cuBLASLt does besides the product: a factor, a vector added to every row, relu or gelu of the result.
+"""What cuBLASLt does besides the product: a factor, a matrix or a vector per row added, relu or gelu of the result.
 
     maximum(add(product, broadcast(bias)), 0)   =>   product with epilogue BIAS_RELU, which takes the bias as well
 
@@ -11,11 +11,14 @@ import json
 import math
 from typing import Any
 
+from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.library_calls import to_json
 
 _TYPES = frozenset(("bf16", "f16", "f32", "f64"))
 _ACTIVATED = {"DEFAULT": "RELU", "BIAS": "BIAS_RELU"}
+# What would be written to memory for the sum alone.
+_NO_BUFFER = frozenset(("broadcast", "constant", "iota"))
 _WITH_GELU = {"DEFAULT": "GELU", "BIAS": "BIAS_GELU"}
 
 
@@ -47,6 +50,8 @@ def _next_step(
     if len(value.users) == 1:
         (user,) = value.users
         if _scale(gemm, value, user) or _add_bias(call, gemm, value, user) or _clip(gemm, value, user):
+            return value, user
+        if _add_matrix(call, gemm, value, user):
             return value, user
     last = _gelu_of(value) if gemm["epilogue"] in _WITH_GELU else None
     if last is None:
@@ -105,6 +110,20 @@ def _has_columns(call: HloInstruction, gemm: dict[str, Any]) -> bool:
     numbers = gemm["dot_dimension_numbers"]
     taken = len(numbers["rhs_contracting_dimensions"]) + len(numbers["rhs_batch_dimensions"])
     return call.operands[1].shape.rank == taken + 1
+
+
+def _add_matrix(call: HloInstruction, gemm: dict[str, Any], value: HloInstruction, user: HloInstruction) -> bool:
+    """Let the call add another array, which may be the sum's buffer; it stands before a bias."""
+    other = _other(user, value) if user.opcode == "add" else None
+    if other is None or other.opcode in _NO_BUFFER or gemm["beta"] or gemm["epilogue"] not in _ACTIVATED:
+        return False
+    if other.shape != value.shape or not other.shape.has_default_layout:
+        return False
+    product = call.shape.tuple_shapes[0]
+    addend = other if other.shape == product else Editor(user).add("bitcast", product, [other])
+    call.operands = [*call.operands[:2], addend, *call.operands[2:]]
+    gemm["beta"] = 1
+    return True
 
 
 def _clip(gemm: dict[str, Any], value: HloInstruction, user: HloInstruction) -> bool:

@@ -3,9 +3,9 @@
     d = f32[64,32] dot(a, b)   =>   c = (f32[64,32], s8[33554432]) custom-call(a, b), custom_call_target="__cublas$lt$matmul"
                                     d = get-tuple-element(c), index=0
 
-A factor, a vector added to the rows, relu and gelu that follow go into the call (`gemm_epilogues.py`). Wants dots as
-`dot_decomposer` leaves them. XLA's `GemmRewriter` without matrices that are added and scales of 8-bit floats. Where there
-is no cuBLAS, numpy's BLAS does the same.
+A factor, a matrix or vector that is added, relu and gelu that follow go into the call (`gemm_epilogues.py`). Wants dots as
+`dot_decomposer` leaves them. XLA's `GemmRewriter` without scales of 8-bit floats; a matrix that is added is never
+overwritten. Where there is no cuBLAS, numpy's BLAS does the same.
 """
 
 from __future__ import annotations
