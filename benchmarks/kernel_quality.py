@@ -23,6 +23,7 @@ from typing import Any
 
 import hlo_run
 from hlo_run.artifact import Kernel
+from hlo_run.cache import choose_cache
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.infer import infer_module
@@ -83,6 +84,7 @@ class Pair:
 
 def main() -> None:
     """Print the page."""
+    choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--xla_json", type=Path, required=True)

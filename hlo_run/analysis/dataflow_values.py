@@ -48,6 +48,12 @@ class HloValue:
         """The shape of what the value holds."""
         return subshape(self.instruction.shape, self.index)
 
+    @property
+    def color(self) -> int:
+        """The memory space that it lies in: values of different ones never share memory."""
+        layout = self.shape.layout
+        return layout.memory_space if layout is not None and layout.extra else 0
+
     def __repr__(self) -> str:
         return f"<{self.id} {self.instruction.name}{{{','.join(map(str, self.index))}}}{' (phi)' if self.is_phi else ''}>"
 
@@ -65,6 +71,11 @@ class ValueTree:
         for number in index:
             tree = tree.parts[number]
         return tree
+
+    @property
+    def values(self) -> list[HloValue]:
+        """All values of the tree, a tuple's before those of its elements."""
+        return [value for _, value in self.walk()] if self.parts else [self.value]
 
     def walk(self, index: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, HloValue]]:
         """Yield (shape index, value), a tuple before its elements."""

@@ -20,7 +20,8 @@ class CollectiveThunk:
 
     `groups` are of replicas, partitions or devices, as `mode` says; none means everyone in one group. Devices meet in thunks
     of one `key`. `dim` is the dimension that is joined or divided (-1: none). `reduction` names the opcode that reduces.
-    A permutation has the (source, target) pairs in `groups`.
+    A permutation has the (source, target) pairs in `groups`. With `slice_sizes` it moves a slice of each array into a place of
+    the target's: operands are inputs, outputs, and as scalars the starts in the inputs and in the outputs.
     """
 
     name: str
@@ -32,3 +33,4 @@ class CollectiveThunk:
     groups: tuple[tuple[int, ...], ...] = ()
     dim: int = -1
     reduction: str = ""
+    slice_sizes: tuple[tuple[int, ...], ...] = ()

@@ -134,22 +134,24 @@ class OutfeedThunk:
 
 @dataclass(frozen=True, slots=True)
 class SendThunk:
-    """Post a message on a channel, to the host or to the device itself."""
+    """Post a message on a channel, to the host or to the devices that `pairs` (source, target) names: without any, to itself."""
 
     name: str
     channel: int
     is_host_transfer: bool
     source: ArrayTree
+    pairs: tuple[tuple[int, int], ...] = ()
     kind: Literal["kSend", "kHostSend"] = "kSend"
 
 
 @dataclass(frozen=True, slots=True)
 class RecvThunk:
-    """Take the message that waits on a channel."""
+    """Take the message of whoever sends to this device on a channel; nobody: zeros."""
 
     name: str
     channel: int
     result: ArrayTree
+    pairs: tuple[tuple[int, int], ...] = ()
     kind: Literal["kRecv"] = "kRecv"
 
 

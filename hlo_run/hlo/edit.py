@@ -230,7 +230,10 @@ def descending(shape: Shape) -> Shape:
 
 
 def clone_computation(module: HloModule, computation: HloComputation) -> HloComputation:
-    """Add a copy named `NAME.clone` (of a clone: `NAME.clone.1`) that calls the same computations, and return it."""
+    """Add a copy named `NAME.clone` (of a clone: `NAME.clone.1`) that calls the same computations, and return it.
+
+    Its schedule is the computation's, if that has one.
+    """
     head, dot, tail = computation.name.rpartition(".")
     if computation.name.endswith(".clone"):
         name = f"{computation.name}.1"
@@ -245,4 +248,6 @@ def clone_computation(module: HloModule, computation: HloComputation) -> HloComp
         new = copy_instruction(old, [made[operand] for operand in old.operands])
         new.control_predecessors = [made[predecessor] for predecessor in old.control_predecessors]
         made[old] = clone.add(new, is_root=old.is_root)
+    if module.schedule is not None and computation in module.schedule:
+        module.schedule[clone] = [made[instruction] for instruction in module.schedule[computation]]
     return module.add_computation(clone)

@@ -22,6 +22,13 @@ class Layout:
     minor_to_major: tuple[int, ...]
     extra: str = ""
 
+    @property
+    def memory_space(self) -> int:
+        """The number in `S(n)`; 0 is the device's own memory."""
+        _, found, rest = self.extra.partition("S(")
+        number = rest.partition(")")[0]
+        return int(number) if found and number.isdecimal() else 0
+
     def __str__(self) -> str:
         dims = ",".join(map(str, self.minor_to_major))
         return "{" + dims + (f":{self.extra}" if self.extra else "") + "}"

@@ -100,6 +100,7 @@ class HostBackend:
         if prepared is None or prepared.machine.executable is not executable:
             self._take_code(executable)
             prepared = self._prepared = Prepared(self, executable, self._checks, self.profile)
+        prepared.machine.world.messages = {}
         with calm_blas(), np.errstate(all="ignore"):
             result = prepared.run(arguments, deadline, seed, feeds(0))
         self.statistics = tuple(prepared.machine.statistics)
@@ -129,7 +130,7 @@ class HostBackend:
             ]
         prepared = self._team
         world = prepared[0].machine.world
-        world.team, world.meetings = Team(len(prepared)), {}
+        world.team, world.meetings, world.messages = Team(len(prepared)), {}, {}
 
         def work(device: int) -> Literal:
             with np.errstate(all="ignore"):  # numpy keeps it per thread

@@ -263,16 +263,36 @@ class TransferStep(Leaf):
                 self._write([to_bytes(machine.feed(spec.dtype, spec.dims), spec.dtype, spec.minor_to_major) for spec in leaves])
             case OutfeedThunk():
                 machine.outfeed.append(self._literal(self._tree))
-            case SendThunk(is_host_transfer=False, channel=channel):
+            case SendThunk(is_host_transfer=False, channel=channel, pairs=pairs):
                 sent = [machine.read(piece).copy() for piece in self.slices]
-                machine.messages.setdefault(channel, deque()).append(sent)
+                for source, target in self._between(pairs):
+                    if source == machine.device:
+                        machine.world.messages.setdefault((channel, source, target), deque()).append(sent)
             case SendThunk():
                 pass  # nobody asks for what the host gets
-            case RecvThunk(channel=channel):
-                waiting = machine.messages.get(channel)
-                if not waiting:
-                    raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
-                self._write(waiting.popleft())
+            case RecvThunk(channel=channel, pairs=pairs):
+                source = next((source for source, target in self._between(pairs) if target == machine.device), -1)
+                nothing = [np.zeros(piece.size_bytes, np.uint8) for piece in self.slices]
+                self._write(nothing if source < 0 else self._received(channel, source))
+
+    def _between(self, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        """Return the pairs; the only device sends to itself where there are none."""
+        world = self._machine.world
+        if not pairs and world.replicas * world.partitions > 1:
+            hint = 'frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,0}}"}'
+            raise DeviceError(f"%{self.thunk.name} says nothing about who sends to whom", hint=hint)
+        return pairs or ((0, 0),)
+
+    def _received(self, channel: int, source: int) -> list[Bytes]:
+        """Wait for a message."""
+        machine = self._machine
+        waiting = machine.world.messages.setdefault((channel, source, machine.device), deque())
+        reason = f"%{self.thunk.name}: device {source} sends nothing on channel {channel}"
+        if machine.world.team is not None:
+            machine.world.team.wait(machine.device, lambda: bool(waiting), lambda: reason)
+        if not waiting:
+            raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
+        return waiting.popleft()
 
     def _write(self, data: Sequence[Bytes]) -> None:
         for piece, part in zip(self.slices, data, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -113,7 +112,6 @@ class Machine:
         self.seed = 0
         self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
-        self.messages: dict[int, deque[list[Bytes]]] = {}
         self.counters: dict[str, int] = {}
         results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))
         sizes = {number: executable.allocations[number].size_bytes for number in results}
@@ -217,7 +215,6 @@ class Machine:
             self.profile.begin_run()
         self.statistics = []
         self.outfeed = []
-        self.messages = {}
         self.counters = {}
 
     def check_time(self, name: str) -> None:

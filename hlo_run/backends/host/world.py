@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from hlo_run.backends.host.team import Team
 from hlo_run.backends.library.arrays import Array
+from hlo_run.backends.literals import Bytes
 
 
 @dataclass
@@ -24,4 +26,6 @@ class World:
     replicas: int = 1
     partitions: int = 1
     team: Team[Any] | None = None
+    # What was sent and not taken yet, by channel, source and target.
+    messages: dict[tuple[int, int, int], deque[list[Bytes]]] = field(default_factory=dict[Any, "deque[list[Bytes]]"])
     meetings: dict[tuple[str, tuple[int, ...]], Meeting] = field(default_factory=dict[Any, Meeting])

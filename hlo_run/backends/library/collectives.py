@@ -125,10 +125,37 @@ def _broadcast(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> 
 
 
 def _permute(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """Everyone takes part: who is no target gets zeros."""
+    """Everyone takes part: who is no target gets zeros, or keeps its outputs where slices are moved."""
     source_of = {target: source for source, target in thunk.groups}
+    if thunk.slice_sizes:
+        return [
+            _with_slices(thunk, own, everyones[source_of[member]] if member in source_of else None)
+            for member, own in enumerate(everyones)
+        ]
     nothing = [np.zeros(spec.dims, DTYPES[spec.dtype].numpy) for spec in thunk.results]
     return [list(everyones[source_of[member]]) if member in source_of else nothing for member in range(len(everyones))]
+
+
+def _with_slices(thunk: CollectiveThunk, own: Sequence[Array], sender: Sequence[Array] | None) -> list[Array]:
+    """Return a member's outputs with the sender's slices in them."""
+    sizes = thunk.slice_sizes
+    count, ranks = len(sizes), [len(each) for each in sizes]
+    outputs = [array.copy() for array in own[count : 2 * count]]
+    if sender is None:
+        return outputs
+    for number, output in enumerate(outputs):
+        first = 2 * count + sum(ranks[:number])
+        taken = _place(thunk, sender[first : first + ranks[number]], sizes[number], sender[number])
+        output[_place(thunk, own[first + sum(ranks) :][: ranks[number]], sizes[number], output)] = sender[number][taken]
+    return outputs
+
+
+def _place(thunk: CollectiveThunk, starts: Sequence[Array], sizes: Sequence[int], array: Array) -> tuple[slice, ...]:
+    places = tuple(slice(int(start), int(start) + size) for start, size in zip(starts, sizes, strict=True))
+    if any(place.start < 0 or place.stop > bound for place, bound in zip(places, array.shape, strict=True)):
+        found = ", ".join(f"{place.start}:{place.stop}" for place in places)
+        raise DeviceError(f"%{thunk.name}: slice [{found}] is out of bounds of {list(array.shape)}")
+    return places
 
 
 def _ragged_all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:

@@ -35,6 +35,7 @@ class PlannedAllocation:
     is_thread_local: bool = False
     is_tuple: bool = False
     is_live_out: bool = False
+    color: int = 0
 
     @property
     def is_temp(self) -> bool:
@@ -48,7 +49,7 @@ class PlannedAllocation:
 
 
 def plan_allocations(analysis: AliasAnalysis, live: LiveRanges) -> list[PlannedAllocation]:
-    """Return the allocations of a module in their final order: the block of temporaries is the last."""
+    """Return the allocations of a module in their final order: the blocks of temporaries are the last."""
     return _Assigner(analysis, live).run()
 
 
@@ -123,6 +124,7 @@ class _Assigner:
         made = PlannedAllocation(
             _size(buffer), dict.fromkeys(buffer.values, 0), parameter, is_aliased, is_constant, is_tuple=is_tuple
         )
+        made.color = buffer.values[0].color
         self._allocations.append(made)
         self._home[buffer] = made
         return made
@@ -131,7 +133,7 @@ class _Assigner:
         """Put a buffer where the operands of what makes it are, or into the smallest allocation that is free when it lives."""
         size, exact = _size(buffer), buffer in self._live_out
         for place in self._occupancy.free_for(buffer.values, self._operand_homes(buffer)):
-            if place.size_bytes >= size and (not exact or place.size_bytes == size):
+            if place.color == buffer.values[0].color and place.size_bytes >= size and (not exact or place.size_bytes == size):
                 place.offsets.update(dict.fromkeys(buffer.values, 0))
                 self._home[buffer] = place
                 self._occupancy.add_values(place, buffer.values)
@@ -145,12 +147,15 @@ class _Assigner:
         return [home for home in dict.fromkeys(homes) if home is not None and home.is_reusable]
 
     def _pack(self) -> None:
-        if not self._packed:
-            return
-        heap = BestFitHeap()
-        simulate(heap, self._packed, self._analysis, self._live, buffer_size_bytes, self._sharing)
-        packing = heap.pack(ALIGNMENT_BYTES)
-        self._allocations.append(PlannedAllocation(packing.size_bytes, packing.offsets))
+        """Pack the values of each memory space into a block of it."""
+        spaces: dict[int, list[HloValue]] = {}
+        for value in self._packed:
+            spaces.setdefault(value.color, []).append(value)
+        for color, values in sorted(spaces.items()):
+            heap = BestFitHeap()
+            simulate(heap, values, self._analysis, self._live, buffer_size_bytes, self._sharing)
+            packing = heap.pack(ALIGNMENT_BYTES)
+            self._allocations.append(PlannedAllocation(packing.size_bytes, packing.offsets, color=color))
 
 
 def _size(buffer: HloBuffer) -> int:
@@ -162,7 +167,10 @@ def _is_constant(buffer: HloBuffer) -> bool:
 
 
 def _combined(allocations: list[PlannedAllocation]) -> list[PlannedAllocation]:
-    """Return the allocations with all temporary ones in one block at the end, in XLA's order (that of `std::partition`)."""
+    """Return the allocations with all temporary ones in one block at the end, in XLA's order (that of `std::partition`).
+
+    Each memory space has a block of its own.
+    """
     order = list(allocations)
     first, last = 0, len(order)
     while True:
@@ -174,11 +182,11 @@ def _combined(allocations: list[PlannedAllocation]) -> list[PlannedAllocation]:
             break
         order[first], order[last - 1] = order[last - 1], order[first]
     kept, temps = order[:first], order[first:]
-    if temps:
-        block = temps[0]
-        for temp in temps[1:]:
+    blocks: dict[int, PlannedAllocation] = {}
+    for temp in temps:
+        block = blocks.setdefault(temp.color, temp)
+        if block is not temp:
             base = -(-block.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             block.offsets.update({value: base + offset for value, offset in temp.offsets.items()})
             block.size_bytes = base + temp.size_bytes
-        kept.append(block)
-    return kept
+    return kept + [block for _, block in sorted(blocks.items())]

@@ -32,6 +32,8 @@ def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:
 
 
 def _kinds(allocation: PlannedAllocation, output: str) -> Iterator[str]:
+    if allocation.color:
+        yield f"color {allocation.color}"
     if allocation.parameter is not None:
         number, index = allocation.parameter
         value = next(v for v in allocation.offsets if v.instruction.opcode == "parameter" and v.index == index)
@@ -48,7 +50,7 @@ def _kinds(allocation: PlannedAllocation, output: str) -> Iterator[str]:
 
 
 def _brief(value: HloValue) -> str:
-    return f"<{value.id} {_place(value.instruction, value.index)}{' (phi)' if value.is_phi else ''} @0>"
+    return f"<{value.id} {_place(value.instruction, value.index)}{' (phi)' if value.is_phi else ''} @{value.color}>"
 
 
 def _place(instruction: HloInstruction, index: ShapeIndex) -> str:
@@ -61,7 +63,7 @@ def _braces(index: Iterable[int]) -> str:
 
 def values_text(buffers: BufferAssignment) -> str:
     """Return `*-buffer-assignment-values.txt`: every value that has memory, by id, where it stands and who uses it."""
-    lines = ["", _total(buffers).replace("Total bytes", "Total bytes used"), "", "Used values:"]
+    lines = ["", _total(buffers.planned).replace("Total bytes", "Total bytes used"), "", "Used values:"]
     values = [value for allocation in buffers.planned for value in allocation.offsets]
     for value in sorted(values, key=lambda value: value.id):
         lines += [_brief(value), " positions:", *map(_position, value.positions), " uses:"]
@@ -122,19 +124,27 @@ def _peak_time(buffers: BufferAssignment) -> int:
 # Rows that are shown in any case; behind them the table ends when what is left is this part of the whole.
 _SHOWN_ROWS = 50
 _SMALL_PART = 0.05
+# What XLA calls memory spaces, whatever a GPU has there.
+_SPACES = {0: "default", 1: "vmem", 2: "smem", 3: "hbm", 4: "host", 5: "cmem"}
 _COLUMNS = "  cumulative_size;       size;       offset; used_by_n_values; shapes_list"
 
 
 def memory_usage_text(buffers: BufferAssignment) -> str:
     """Return `*-memory-usage-report.txt`: per allocation, the largest first, what lies at each offset."""
-    lines = ["Memory Space: default (color=0)", _total(buffers)]
+    spaces: dict[int, list[PlannedAllocation]] = {0: []}
     for allocation in sorted(buffers.planned, key=lambda allocation: -allocation.size_bytes):
-        lines += [_COLUMNS, "  " + "-" * 60, *_usage_rows(allocation), ""]
-    return "\n".join(lines) + "\n\n"
+        spaces.setdefault(allocation.color, []).append(allocation)
+    lines: list[str] = []
+    for color, allocations in sorted(spaces.items()):
+        lines += [f"Memory Space: {_SPACES.get(color, f'color_{color}')} (color={color})", _total(allocations)]
+        for allocation in allocations:
+            lines += [_COLUMNS, "  " + "-" * 60, *_usage_rows(allocation), ""]
+        lines.append("")
+    return "\n".join(lines) + "\n"
 
 
-def _total(buffers: BufferAssignment) -> str:
-    total = sum(allocation.size_bytes for allocation in buffers.planned)
+def _total(allocations: Iterable[PlannedAllocation]) -> str:
+    total = sum(allocation.size_bytes for allocation in allocations)
     return f"Total bytes: {total} ({_readable(total)})"
 
 

@@ -39,14 +39,9 @@ def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
             _groups(instruction),
             dims[0] if dims else -1,
             reduction,
+            tuple(tuple(sizes) for sizes in instruction.attrs.get("slice_sizes", ())),
         )
     ]
-
-
-def _permute(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
-    if "slice_sizes" in instruction.attrs:
-        raise Unsupported(f"collective-permute of slices in place: %{instruction.name}", instruction.where)
-    return _collective(emission, instruction)
 
 
 def _arrays(tree: ArrayTree) -> tuple[ArraySpec, ...]:
@@ -89,4 +84,4 @@ def _reduction(instruction: HloInstruction) -> str:
     return root.opcode
 
 
-OPCODES: dict[str, EmitThunk] = {**dict.fromkeys(_KINDS, _collective), "collective-permute": _permute}
+OPCODES: dict[str, EmitThunk] = dict.fromkeys(_KINDS, _collective)

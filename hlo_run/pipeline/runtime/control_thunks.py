@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hlo_run.artifact import (
     ArrayTree,
     ConditionalThunk,
@@ -20,8 +22,11 @@ from hlo_run.artifact import (
 )
 from hlo_run.custom_calls import is_registered
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.attributes import FrontendAttributes
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.pipeline.runtime.emission import Emission, EmitThunk, backend_config, record
+
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
 
 def _while(emission: Emission, loop: HloInstruction) -> list[Thunk]:
@@ -91,11 +96,19 @@ def _channel(instruction: HloInstruction) -> int:
     return int(instruction.attrs.get("channel_id", 0))
 
 
+def _pairs(instruction: HloInstruction) -> tuple[tuple[int, int], ...]:
+    """Return the (source, target) pairs of a transfer between devices, which stand in a frontend attribute."""
+    attributes = instruction.attrs.get("frontend_attributes")
+    text = attributes.get("_xla_send_recv_source_target_pairs") if isinstance(attributes, FrontendAttributes) else None
+    return tuple((int(source), int(target)) for source, target in _PAIR.findall(text or ""))
+
+
 def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
     to_host = send.attrs.get("is_host_transfer") is True
     source = emission.tree(send.operands[0])
     copies = _copies(source, emission.tree(send, (0,)), send.name)
-    return [*copies, SendThunk(send.name, _channel(send), to_host, source, "kHostSend" if to_host else "kSend")]
+    kind = "kHostSend" if to_host else "kSend"
+    return [*copies, SendThunk(send.name, _channel(send), to_host, source, _pairs(send), kind)]
 
 
 def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
@@ -103,7 +116,7 @@ def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
     recv = done.operands[0]
     if recv.attrs.get("is_host_transfer") is True:
         raise Unsupported(f"'recv' from the host: nobody answers (%{recv.name})", recv.where)
-    return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)))]
+    return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
 
 
 def _rng_state(emission: Emission, state: HloInstruction) -> list[Thunk]:

@@ -67,6 +67,76 @@ ENTRY e {{
 }}""")
 
 
+def test_messages_in_a_loop() -> None:
+    """Arrays are passed on and back, round by round; who is no target gets zeros."""
+    line, back = (
+        f'frontend_attributes={{_xla_send_recv_source_target_pairs="{pairs}"}}' for pairs in ("{{0,1},{1,2}}", "{{2,0}}")
+    )
+    _agrees(
+        f"""HloModule m, replica_count=3
+cond {{
+  s = (s32[], f32[4], s8[3]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(2)
+  ROOT r = pred[] compare(i, n), direction=LT
+}}
+body {{
+  s = (s32[], f32[4], s8[3]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[4] get-tuple-element(s), index=1
+  q = s8[3] get-tuple-element(s), index=2
+  t = token[] after-all()
+  r = (f32[4], u32[], token[]) recv(t), channel_id=1, {line}
+  o = (f32[4], u32[], token[]) send(x, t), channel_id=1, {line}
+  od = token[] send-done(o), channel_id=1
+  d = (f32[4], token[]) recv-done(r), channel_id=1, control-predecessors={{od}}
+  y = f32[4] get-tuple-element(d), index=0
+  c = f32[4] cosine(y)
+  r2 = (s8[3], u32[], token[]) recv(t), channel_id=2, {back}
+  o2 = (s8[3], u32[], token[]) send(q, t), channel_id=2, {back}
+  od2 = token[] send-done(o2), channel_id=2
+  d2 = (s8[3], token[]) recv-done(r2), channel_id=2, control-predecessors={{od2}}
+  q2 = s8[3] get-tuple-element(d2), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  ROOT z = (s32[], f32[4], s8[3]) tuple(j, c, q2)
+}}
+ENTRY e {{
+  x = f32[4] parameter(0)
+  q = s8[3] parameter(1)
+  i = s32[] constant(0)
+  s = (s32[], f32[4], s8[3]) tuple(i, x, q)
+  ROOT w = (s32[], f32[4], s8[3]) while(s), condition=cond, body=body
+}}""",
+        times=2,
+    )
+
+
+def test_slices_go_into_places_of_the_outputs() -> None:
+    _agrees("""HloModule m, num_partitions=2
+ENTRY e {
+  x = f32[4,4] parameter(0)
+  o = f32[4,4] parameter(1)
+  y = s4[6] parameter(2)
+  zero = s32[] constant(0)
+  one = s32[] constant(1)
+  three = s32[] constant(3)
+  from = (s32[], s32[]) tuple(one, zero)
+  to = (s32[], s32[]) tuple(zero, one)
+  a = f32[4,4] collective-permute(x, o, from, to), channel_id=1, source_target_pairs={{0,1}}, slice_sizes={{2,3}}
+  out = s4[6] negate(y)
+  both = (f32[4,4], s4[6]) tuple(x, y)
+  outs = (f32[4,4], s4[6]) tuple(o, out)
+  at = (s32[]) tuple(three)
+  first = (s32[]) tuple(zero)
+  froms = ((s32[], s32[]), (s32[])) tuple(to, at)
+  tos = ((s32[], s32[]), (s32[])) tuple(from, first)
+  b = (f32[4,4], s4[6]) collective-permute(both, outs, froms, tos), channel_id=2, source_target_pairs={{0,1},{1,0}},
+    slice_sizes={{2,2},{3}}
+  ROOT r = (f32[4,4], (f32[4,4], s4[6])) tuple(a, b)
+}""")
+
+
 def test_in_a_loop_and_again() -> None:
     """The faster device must not run into the next meeting with what the slower has not yet taken; memory is kept per device."""
     _agrees(

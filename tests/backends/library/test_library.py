@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from hlo_run.artifact import (
     TriangularSolveThunk,
     WindowSpec,
 )
-from hlo_run.backends.library.arrays import LibraryCall
+from hlo_run.backends.library.arrays import Bind, LibraryCall
 from hlo_run.backends.library.blas import calm_blas, multiply
 from hlo_run.backends.library.convolution import convolution_call
 from hlo_run.backends.library.gemm import gemm_call
@@ -48,9 +49,26 @@ def of(array: Array, dtype: str = "") -> ArraySpec:
 
 
 def compute(call: LibraryCall, *arrays: Array) -> list[Array]:
-    outputs = [np.empty(out.dims, DTYPES[out.dtype].numpy) for out in call.outputs]
+    outputs: list[Array] = [np.empty(out.dims, DTYPES[out.dtype].numpy) for out in call.outputs]
     call.compute(arrays, outputs)
+    if call.bind is not None:
+        _check_bound(call.bind, arrays, outputs)
     return outputs
+
+
+def _check_bound(bind: Bind, arrays: Sequence[Array], expected: Sequence[Array]) -> None:
+    """What is prepared once reads the arrays anew whenever it is called, and writes all of the results."""
+    kept = [np.array(array) for array in arrays]
+    results = [np.full_like(array, 77) for array in expected]
+    again = bind(kept, results)
+    for array in kept:
+        array[...] = array[::-1] if array.ndim else array
+    again()
+    for mine, array in zip(kept, arrays, strict=True):
+        mine[...] = array
+    again()
+    for found, want in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(found, want)
 
 
 def normal(*dims: int, dtype: Any = np.float32) -> Array:
