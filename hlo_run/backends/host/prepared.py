@@ -66,6 +66,7 @@ class Prepared:
         reset = machine.forget_variables()
         if not self._is_bound or self._has_deadline != (machine.deadline is not None):
             self._bind_all()
+            moved = set(range(len(machine.places)))
         else:
             waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))
             if reset:
@@ -82,9 +83,11 @@ class Prepared:
             step.bind()
         machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
         ready: dict[Step, ReadyLaunch] = {}
-        if self._may_record and not self._has_deadline:
-            found = {step: machine.launcher.ready(*step.bound()) for step in self._launches if not step.keeps_state}
-            ready = {step: launch for step, launch in found.items() if launch is not None}
+        if self._may_record:
+            for step in self._launches:
+                launch = None if step.keeps_state else machine.launcher.ready(*step.bound(), machine.deadline)
+                if launch is not None:
+                    ready[step] = launch
         self._recording = Recording(machine, self._steps, ready) if ready else None
         self._touching = {}
         for step in self._all:
