@@ -64,16 +64,16 @@ class Prepared:
         """Tell the steps, or their recording, where the memory is; at the first run, compile and record."""
         machine = self.machine
         reset = machine.forget_variables()
-        if not self._is_bound or self._has_deadline != (machine.deadline is not None):
+        is_new = not self._is_bound or self._has_deadline != (machine.deadline is not None)
+        if is_new:
             self._bind_all()
-            moved = set(range(len(machine.places)))
         else:
             waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))
             if reset:
                 waiting |= dict.fromkeys(step for step in self._launches if step.thunk.kernel in reset)
             for step in waiting:
                 step.bind()
-        if self._recording is not None and moved:
+        if self._recording is not None and (moved or is_new):
             self._recording.move(machine.places)
 
     def _bind_all(self) -> None:

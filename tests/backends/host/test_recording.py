@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 import hlo_run
+from hlo_run.artifact import Kernel, KernelThunk
 from hlo_run.backends.host import recording
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.host.prepared import Prepared
@@ -66,6 +67,7 @@ ENTRY e { n = s32[] parameter(0)
   w = (s32[], s32[], f32[6,6]) while(s), condition=condition, body=body
   ROOT y = f32[6,6] get-tuple-element(w), index=2 }
 """
+_NOTHING = ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n"
 KNOWN = ', backend_config={"known_trip_count":{"n":"3"}}'
 
 
@@ -167,6 +169,14 @@ def test_a_fault_of_a_played_launch_says_where(blocks: int) -> None:
             backend.run(broken, [np.array(1, np.int32), x])
         assert "thread (36, 0, 0) of block" in info.value.message
     np.testing.assert_array_equal(backend.run(broken, [np.array(0, np.int32), x]), x)
+
+
+def test_a_module_without_any_memory_runs() -> None:
+    program = compiled("HloModule none\n ENTRY e { ROOT t = () tuple() }")
+    nothing = Kernel("nothing", _NOTHING, (1, 1, 1), (32, 1, 1))
+    program = replace(program, kernels=(nothing,), thunks=(KernelThunk("n", "nothing", ()),), allocations=())
+    for _ in range(2):
+        assert HostBackend(engine="jit").run(program, []) == ()
 
 
 def test_an_endless_loop_can_be_interrupted() -> None:
