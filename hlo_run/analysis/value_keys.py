@@ -22,6 +22,7 @@ class ValueKeys:
     def __init__(self, sees_layouts: bool) -> None:
         self._sees_layouts = sees_layouts
         self._computations: dict[HloComputation, Hashable] = {}
+        self._shapes: dict[Shape, Shape] = {}
 
     def of(self, instruction: HloInstruction, operands: tuple[Hashable, ...]) -> Hashable:
         """Return the key of an instruction, its operands being known by the keys given."""
@@ -32,7 +33,12 @@ class ValueKeys:
         return instruction.opcode, self._shape(instruction.shape), operands, attributes, called
 
     def _shape(self, shape: Shape) -> Shape:
-        return shape if self._sees_layouts else shape.map_leaves(_without_order)
+        if self._sees_layouts:
+            return shape
+        known = self._shapes.get(shape)
+        if known is None:
+            known = self._shapes[shape] = shape.map_leaves(_without_order)
+        return known
 
     def of_computation(self, computation: HloComputation) -> Hashable:
         """Return what a computation does: its instructions in order of their operands, by number."""
@@ -57,6 +63,8 @@ def _without_order(leaf: Shape) -> Shape:
 def freeze(value: Any) -> Hashable:
     """Return an attribute's value as one that can be compared and hashed; arrays by their bytes."""
     match value:
+        case int() | str():
+            return value
         case np.ndarray():
             array: Any = value  # pyright: ignore[reportUnknownVariableType] -- the type of its elements is none of ours
             return str(array.dtype), tuple(array.shape), bytes(array.tobytes())

@@ -80,6 +80,7 @@ from hlo_run.pipeline.hlo.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
 from hlo_run.pipeline.hlo.simplifiers.constant_folding import ConstantFolding
+from hlo_run.pipeline.hlo.simplifiers.convert_mover import ConvertMover
 from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
@@ -90,6 +91,7 @@ from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
 from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
 from hlo_run.pipeline.hlo.simplifiers.hlo_cse import HloCse
+from hlo_run.pipeline.hlo.simplifiers.reshape_mover import ReshapeMover
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
@@ -144,6 +146,10 @@ class KernelContext(PassContext):
 
 
 KernelRow = Row[KernelContext, ModulePass]
+
+
+# Apart from the other simplifications, since what moves converts and what moves reshapes undo each other.
+_MOVE_CONVERTS = (HloRow("convert-mover", lambda c: ConvertMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier()))
 
 
 def _simplify_with_layouts() -> AlgebraicSimplifier:
@@ -224,6 +230,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("while-loop-constant-sinking", lambda c: WhileLoopConstantSinking()),
                     HloRow("simplify-while-loops", lambda c: WhileLoopSimplifier()),
+                    HloRow("reshape-mover", lambda c: ReshapeMover()),
                     HloRow("constant_folding", lambda c: ConstantFolding()),
                     HloRow("simplify-conditional", lambda c: SimplifyConditional()),
                     HloRow("cse", lambda c: HloCse()),
@@ -233,7 +240,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             ),
             HloRow("dot-merger", lambda c: DotMerger()),
             HloRow("transpose-folding", lambda c: TransposeFolding()),
-            HloGroup("simplification-2", (HloRow("algsimp", lambda c: AlgebraicSimplifier()),), repeat=25),
+            HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
         ),
     ),
     HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
@@ -247,6 +254,15 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             ),
             HloRow("conv-rewriter", lambda c: ConvRewriter()),
             HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+            HloRow("algsimp", lambda c: AlgebraicSimplifier(repeat=True)),
+            HloGroup(
+                "reshape_mover_after_conv_canonicalization",
+                (HloRow("reshape-mover", lambda c: ReshapeMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier())),
+                repeat=25,
+            ),
+            HloGroup("simplify_after_conv_canonicalization", _MOVE_CONVERTS, repeat=25),
+            HloRow("constant_folding", lambda c: ConstantFolding()),
         ),
     ),
     HloGroup(

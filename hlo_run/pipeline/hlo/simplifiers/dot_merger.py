@@ -37,23 +37,51 @@ class DotMerger:
 
 def _merge_all(module: HloModule, computation: HloComputation, shared: int) -> None:
     """Merge the dots of a computation whose operand 0 (or 1) is the same."""
+    clusters = _clusters(computation, shared)
+    while clusters:
+        # Two clusters may each be fine alone and go round in a circle together: then one is merged, and the rest looked at anew.
+        chosen = clusters if _has_order(computation, clusters) else clusters[:1]
+        for cluster in chosen:
+            _merge(module, cluster, shared)
+        remove_unused([dot for cluster in chosen for dot in cluster])
+        clusters = _clusters(computation, shared) if len(chosen) < len(clusters) else []
+
+
+def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruction]]:
+    """Return the sets of two dots or more that may each be merged."""
     groups: dict[Hashable, list[HloInstruction]] = {}
     for dot in [i for i in computation.instructions if i.opcode == "dot"]:
         if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
             groups.setdefault(_key(dot, shared), []).append(dot)
-    if all(len(group) < 2 for group in groups.values()):
-        return
-    replaced: list[HloInstruction] = []
-    for group in groups.values():
-        while group:
-            # What a merged product takes and gives changes who depends on whom, so ask again each time.
-            places = {instruction: place for place, instruction in enumerate(computation.post_order())} if len(group) > 1 else {}
-            cluster = _independent(group, places) if len(group) > 1 else group[:1]
+    candidates = [group for group in groups.values() if len(group) > 1]
+    places = {instruction: place for place, instruction in enumerate(computation.post_order())} if candidates else {}
+    clusters: list[list[HloInstruction]] = []
+    for group in candidates:
+        while len(group) > 1:
+            cluster = _independent(group, places)
             group = [dot for dot in group if dot not in cluster]
-            if len(cluster) > 1:
-                _merge(module, cluster, shared)
-                replaced += cluster
-    remove_unused(replaced)
+            clusters += [cluster] if len(cluster) > 1 else []
+    return clusters
+
+
+def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]) -> bool:
+    """True if the instructions have an order in which each cluster is one instruction."""
+    leader = {dot: cluster[0] for cluster in clusters for dot in cluster}
+    left: dict[HloInstruction, int] = {}
+    users: dict[HloInstruction, list[HloInstruction]] = {}
+    for instruction in computation.instructions:
+        node = leader.get(instruction, instruction)
+        sources = [leader.get(o, o) for o in (*instruction.operands, *instruction.control_predecessors)]
+        left[node] = left.get(node, 0) + len(sources)
+        for source in sources:
+            users.setdefault(source, []).append(node)
+    ready = [node for node, count in left.items() if not count]
+    for node in ready:  # grows while we walk
+        for user in users.get(node, ()):
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    return len(ready) == len(left)
 
 
 def _key(dot: HloInstruction, shared: int) -> Hashable:

@@ -62,9 +62,7 @@ class _Normalizer:
     opcodes: tuple[str, ...]
 
     def run(self, computation: HloComputation) -> None:
-        if not any(
-            self._has_narrow(i.shape) or any(self._has_narrow(o.shape) for o in i.operands) for i in computation.instructions
-        ):
+        if not any(self._has_narrow(instruction.shape) for instruction in computation.instructions):
             return
         for instruction in computation.post_order():
             if self._is_to_do(instruction):
