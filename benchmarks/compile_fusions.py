@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import hlo_run
+from hlo_run.cache import choose_cache
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
@@ -30,6 +31,7 @@ _SHOWN_ROWS = 12
 
 def main() -> None:
     """Print the table."""
+    choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--match", default="")

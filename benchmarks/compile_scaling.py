@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 
 import hlo_run
+from hlo_run.cache import choose_cache
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
@@ -52,6 +53,7 @@ class _Cpu(Observer):
 
 def main() -> None:
     """Print the table."""
+    choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="*", default=[625, 1250, 2500, 5000])
     parser.add_argument("--kind", choices=("elementwise", "functions"), default="elementwise")

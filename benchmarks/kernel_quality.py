@@ -23,6 +23,7 @@ from typing import Any
 
 import hlo_run
 from hlo_run.artifact import Kernel
+from hlo_run.cache import choose_cache
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.infer import infer_module
@@ -83,6 +84,7 @@ class Pair:
 
 def main() -> None:
     """Print the page."""
+    choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--xla_json", type=Path, required=True)
@@ -193,7 +195,8 @@ def _page(pairs: list[Pair], unmatched: list[str], refused: list[str]) -> str:
 def _row(pair: Pair) -> str:
     ours, xla = pair.ours, pair.xla
     module, _, kernel = pair.name.partition("/")
-    name = module if kernel == "fusion_generated" else f"{module} {kernel}"
+    is_clear = kernel == "fusion_generated" or re.sub(r"\W", "_", module).endswith(kernel)
+    name = module if is_clear else f"{module} {kernel}"
     widths = f"{ours.load_bits}, {ours.store_bits} / {xla.load_bits}, {xla.store_bits}"
     return (
         f"| {name} | {ours.sass} / {xla.sass} = {pair.ratio:.2f} | {ours.registers} / {xla.registers} | {widths} | "

@@ -25,6 +25,7 @@ from typing import Any
 
 import hlo_run
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.cache import choose_cache
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
@@ -66,6 +67,7 @@ class Times:
 
 def main() -> int:
     """Print the table; the exit code is 1 if a module does not run."""
+    choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", type=Path, nargs="+", metavar="FOLDER|FILE")
     parser.add_argument("--xla", default="", help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')

@@ -16,6 +16,7 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.backends.profile import Profile
+from hlo_run.cache import choose_cache
 from hlo_run.compilation import StageOutput, Watch, choose_target
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
 from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
@@ -50,6 +51,7 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
     _check_output(options, files)
     _check_run_flags(options)
     load_custom_calls(options.custom_calls)
+    choose_cache(options.cache)
     results: list[FileResult] = []
     try:
         for number, file in enumerate(files):
@@ -87,10 +89,13 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
 
 
 def _check_run_flags(options: Options) -> None:
-    """Raise UsageError for bounds that are none and for files that cannot be written, before anything runs."""
+    """Raise UsageError for bounds and times that are none and for files that cannot be written, before anything runs."""
     error_spec(options)
-    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output"):
-        if path := getattr(options, flag):
+    if not options.timeout >= 0:
+        raise UsageError(f"--timeout={options.timeout:g} is no time", hint="0 is no limit")
+    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
+        path: str = getattr(options, flag)
+        if path and (flag, path) != ("profile", "-"):  # that is the table alone
             check_writable(path, flag)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import hlo_run
+from hlo_run.cache import choose_cache
 from hlo_run.compilation import Watch, choose_target, write_output
 from hlo_run.errors import UsageError
 from hlo_run.execution import Console
@@ -45,6 +46,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
 
         check_row_names(replace(options, stage=""))
     work = _work(flags, platform, options)
+    choose_cache(options.cache)
     watch = Watch(0, console)
     texts = [
         _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)

@@ -83,6 +83,9 @@ class Options:
     xla_gpu_target_config_filename: str = _flag("", "Read the GPU from an XLA gpu_target_config.", "FILE", section="Compile")
     xla_gpu_cuda_data_dir: str = _flag("", "Where to look for ptxas and libdevice first.", "DIR", section="Compile")
     xla_backend_optimization_level: int = _flag(3, "LLVM optimisation level, 0 to 3.", "N", section="Compile")
+    xla_allow_excess_precision: bool = _flag(
+        True, "Keep floats in a wider type between conversions; false: round where the module says so.", section="Compile"
+    )
     run_test_hlo_passes: bool = _flag(True, "false: the input is optimised already, run only required rows.", section="Compile")
     xla_disable_all_hlo_passes: bool = _flag(False, "Run only the rows marked required.", section="Compile")
     xla_disable_hlo_passes: str = _flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS", section="Compile")
@@ -102,6 +105,9 @@ class Options:
         section="Compile",
     )
     xla_gpu_graph_min_graph_size: int = _flag(5, "Shorter runs of thunks are not recorded.", "N", section="Compile")
+    cache: str = _flag(
+        "", "Where kernels are kept for later runs, or off (default: the user's cache directory).", "off|DIR", section="Compile"
+    )
     compile_processes: int = _flag(0, "Processes that compile kernels (0: one per core).", "N", section="Compile")
     check_each_pass: bool = _flag(
         False, "Evaluate the module with the reference after every row that changed it.", section="Compile"

@@ -1,6 +1,6 @@
-"""Run a folder of HLO modules and print what passes, what is not supported (and why), and what differs.
+"""Run folders of HLO modules and print what passes, what is not supported (and why), what differs, and counts per folder.
 
-    python3 scripts/venv.py python scripts/corpus.py FOLDER [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
+    python3 scripts/venv.py python scripts/corpus.py FOLDER... [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
                                                      [--xla "PYTHON RUN_CPU.py"] [--host_engine both] [--host_check all]
                                                      [--targets v100,h100] [--isolate_fusions]
 
@@ -9,7 +9,9 @@ compared with the numpy reference. With `--isolate_fusions` every kLoop and kInp
 ones once. With `--xla` it is also compared with real XLA:CPU: the command is called with
 `FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are those of
 `hlo_run.reference.agreement`. Each module has a
-process of its own, so that a crash or a timeout costs one row. Exit code 1 if any row differs, fails or times out.
+process of its own, so that a crash or a timeout costs one row. The table at the end, in Markdown, has a line per folder; where
+the folder's `index.tsv` says which modules real XLA:CPU runs, these are counted by themselves. Exit code 1 if any row
+differs, fails or times out.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class _Spills(Observer):
 def main() -> int:
     """Run the folder of the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--match", default="", help="only files whose name matches this expression")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one module")
@@ -104,12 +106,16 @@ def main() -> int:
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
     arguments = parser.parse_args()
     load_backend("Host")  # before the processes fork
-    files = sorted(f for f in arguments.folder.glob("*.hlo") if re.search(arguments.match, f.name))
-    with tempfile.TemporaryDirectory() as temporary:
-        if arguments.isolate_fusions:
-            files = _isolate(files, arguments.keep or Path(temporary))
-        rows = _run_all(files, arguments)
+    found: dict[Path, list[Row]] = {}
+    for folder in arguments.folders:
+        files = sorted(f for f in folder.glob("*.hlo") if re.search(arguments.match, f.name))
+        with tempfile.TemporaryDirectory() as temporary:
+            if arguments.isolate_fusions:
+                files = _isolate(files, arguments.keep or Path(temporary))
+            found[folder] = _run_all(files, arguments)
+    rows = [row for each in found.values() for row in each]
     _print_summary(rows)
+    _print_table(found)
     if arguments.report:
         lines = ["file\tstatus\tseconds\tdetail", *(f"{r.file}\t{r.status}\t{r.seconds:.2f}\t{r.detail}" for r in rows)]
         arguments.report.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -150,6 +156,32 @@ def _print_summary(rows: Sequence[Row]) -> None:
     reasons = Counter(row.detail.split(":")[0] for row in rows if row.status == UNSUPPORTED)
     for reason, count in reasons.most_common():
         print(f"{count:5}  {reason}")
+
+
+def _print_table(found: dict[Path, list[Row]]) -> None:
+    """Print counts per folder, and a line for each module that does not pass."""
+    print("\n| folder | modules | pass | XLA:CPU runs | of these pass |\n| --- | --- | --- | --- | --- |")
+    for folder, rows in found.items():
+        known = _run_by_xla(folder)
+        passing = {row.file for row in rows if row.status == PASSES}
+        theirs = [row.file for row in rows if row.file in known]
+        both = sum(file in passing for file in theirs)
+        print(f"| {folder.name} | {len(rows)} | {len(passing)} | {len(theirs) if known else '-'} | {both if known else '-'} |")
+    others = [(folder, row) for folder, rows in found.items() for row in rows if row.status != PASSES]
+    if others:
+        print("\n| exception | what |\n| --- | --- |")
+    for folder, row in others:
+        detail = row.detail.replace("|", "/")
+        print(f"| {folder.name}/{row.file.removesuffix('.hlo')} | {row.status}: {detail} |")
+
+
+def _run_by_xla(folder: Path) -> set[str]:
+    """Return the modules of which the folder's index says that real XLA:CPU runs them."""
+    index = folder / "index.tsv"
+    if not index.exists():
+        return set()
+    head, *lines = (line.split("\t") for line in index.read_text(encoding="utf-8").splitlines())
+    return {line[head.index("file")] for line in lines if line[head.index("cpu")].startswith("ok")}
 
 
 def _in_process(file: Path, arguments: argparse.Namespace) -> Row:
@@ -223,7 +255,8 @@ def _run_for(
     """Compile for a target, assemble, run and compare; kernels that another target has too (`known`) run once."""
     both = arguments.host_engine == "both"
     engine = "emulator" if both else arguments.host_engine
-    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1)
+    # The reference and the command of --xla round after every instruction.
+    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1, xla_allow_excess_precision=False)
     spills = _Spills()
     executable = compile_module(PassContext(preset(target), options, (spills,)), module.clone())
     key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)

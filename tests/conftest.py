@@ -11,6 +11,8 @@ from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 
 from hlo_run.errors import HloRunError
+from hlo_run.pipeline.kernel_cache import KernelCache
+from hlo_run.pipeline.passes import PassContext
 
 
 def _run_hlo(section: Section, folder: Path) -> str:
@@ -65,3 +67,13 @@ class TextSection(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.section.line - 1, f"{self.path.name} {self.name}"
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+    """A test that changes a pass must not get a kernel that was made without the change."""
+    monkeypatch.setattr(KernelCache, "open", _no_cache)
+
+
+def _no_cache(ctx: PassContext) -> None:
+    del ctx

@@ -104,7 +104,7 @@ def _compare(original: HloModule, edited: HloModule, options: Options, on_host: 
     expected = evaluate(original, arguments)
     results = [("after the rows", evaluate(edited, arguments))]
     if on_host:
-        ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options())
+        ctx = PassContext(preset(options.target or DEFAULT_TARGET), Options(xla_allow_excess_precision=False))
         executable = compile_module(ctx, edited.clone())
         results.append(("on Host", open_backend("Host", options).run(executable, arguments)))
     for name, actual in results:

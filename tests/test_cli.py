@@ -72,7 +72,9 @@ def test_without_a_reference_nothing_is_compared(small: str, capsys: pytest.Capt
     assert "close enough" not in err
 
 
-@pytest.mark.parametrize("stage", ["hlo-input", "hlo", "emit-kernels", "cse-2", "llvm-before-optimizations", "llvm", "ptx"])
+@pytest.mark.parametrize(
+    "stage", ["hlo-input", "hlo", "emit-kernels", "kernel/cse-2", "llvm-before-optimizations", "llvm", "ptx"]
+)
 def test_a_stage_is_all_there_is_on_stdout(small: str, stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([f"--stage={stage}", small]) == 0
     out, err = capsys.readouterr()

@@ -16,7 +16,7 @@ from hlo_run.target import preset
 @pytest.mark.parametrize("name", MODULES)
 def test_agrees_with_xla_cpu(name: str) -> None:
     module, arguments, expected = load(name)
-    ctx = PassContext(preset("h100"), Options())
+    ctx = PassContext(preset("h100"), Options(xla_allow_excess_precision=False))
     actual = open_backend("Host", Options()).run(compile_module(ctx, module.clone()), arguments)
     for index, comparison in disagreements(expected, actual, module.entry.root.shape):
         pytest.fail(f"result {list(index)}: {comparison.report()}")

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "hlo_run"
 
 # A line may import from the lines above it, never from below, never from a neighbour on its own line.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "options", "target", "artifact", "collection", "custom_calls"),
+    ("errors", "options", "target", "artifact", "cache", "collection", "custom_calls"),
     ("hlo", "indexing", "parallel"),
     ("dialects",),
     ("ops",),

@@ -37,7 +37,7 @@ def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | Non
 
     There is one at most, but for dimensions of size 1, which come as far out as they can. XLA's `AlignLayouts`.
     """
-    groups = _common_groups(source.dims, dims)
+    groups = common_groups(source.dims, dims)
     order = physical_dims(source)
     place = {dim: number for number, dim in enumerate(order)}
     starts: list[tuple[int, list[int]]] = []
@@ -53,7 +53,7 @@ def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | Non
     return tuple(reversed([*ones, *major_to_minor]))
 
 
-def _common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
+def common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
     """Return the shortest runs of dimensions of both, without those of size 1, that have as many elements."""
     first = [dim for dim, size in enumerate(one) if size != 1]
     second = [dim for dim, size in enumerate(two) if size != 1]

@@ -72,6 +72,11 @@ class ValueTree:
             tree = tree.parts[number]
         return tree
 
+    @property
+    def values(self) -> list[HloValue]:
+        """All values of the tree, a tuple's before those of its elements."""
+        return [value for _, value in self.walk()] if self.parts else [self.value]
+
     def walk(self, index: ShapeIndex = ()) -> Iterator[tuple[ShapeIndex, HloValue]]:
         """Yield (shape index, value), a tuple before its elements."""
         waiting: list[tuple[ShapeIndex, ValueTree]] = [(index, self)]

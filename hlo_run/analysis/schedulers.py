@@ -26,24 +26,32 @@ class ComputationMemory:
         self._dataflow = dataflow
         self.size_of = size_of
         self._bytes: dict[HloComputation, int] = {}
+        self._used: dict[HloInstruction, list[HloValue]] = {}
 
     def defined(self, instruction: HloInstruction) -> list[HloValue]:
         """Return the values that an instruction makes; parameters and constants are there anyhow."""
         if instruction.opcode in _NOTHING_TO_FREE:
             return []
-        return [v for _, v in self._dataflow.trees[instruction].walk() if v.instruction is instruction]
+        return [v for v in self._dataflow.trees[instruction].values if v.instruction is instruction]
 
     def used(self, instruction: HloInstruction) -> list[HloValue]:
         """Return the values that an instruction uses; get-tuple-element uses the element and the table that it is in."""
+        known = self._used.get(instruction)
+        if known is not None:
+            return known
+        trees = self._dataflow.trees
         if instruction.opcode == "get-tuple-element":
-            tree = self._dataflow.trees[instruction.operands[0]]
-            found = [tree.value, *(v for _, v in self._dataflow.trees[instruction].walk())]
+            found = [trees[instruction.operands[0]].value, *trees[instruction].values]
         else:
-            found = [v for operand in instruction.operands for _, v in self._dataflow.trees[operand].walk()]
-        return [v for v in dict.fromkeys(found) if v.instruction.opcode not in _NOTHING_TO_FREE]
+            found = [v for operand in instruction.operands for v in trees[operand].values]
+        used = [v for v in dict.fromkeys(found) if v.instruction.opcode not in _NOTHING_TO_FREE]
+        self._used[instruction] = used
+        return used
 
     def inner_bytes(self, instruction: HloInstruction) -> int:
         """Return the most that a computation takes which runs when the instruction does."""
+        if not instruction.called:
+            return 0
         return max((self._bytes.get(inner, 0) for inner in nested_computations(instruction)), default=0)
 
     def note(self, computation: HloComputation, order: list[HloInstruction]) -> None:

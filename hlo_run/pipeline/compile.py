@@ -10,6 +10,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 from hlo_run.pipeline.fusion_table import fusion_table
+from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernels import compile_kernel
 from hlo_run.pipeline.observer import (
     FUSION_ANALYSIS,
@@ -117,6 +118,18 @@ def _with_command_buffers(ctx: PassContext, program: Executable) -> Executable:
 def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
     """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
     ctx.replacements.check([request.kernel for request in requests])
+    cache = KernelCache.open(ctx)
+    known = {request.kernel: kernel for request in requests if (kernel := cache.get(request)) is not None} if cache else {}
+    missing = [request for request in requests if request.kernel not in known]
+    made = dict(zip((request.kernel for request in missing), _compile_anew(ctx, missing), strict=True))
+    if cache is not None and missing:
+        for request in missing:
+            cache.put(request, made[request.kernel])
+        cache.clean()
+    return tuple(known.get(request.kernel) or made[request.kernel] for request in requests)
+
+
+def _compile_anew(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
     workers = min(ctx.options.compile_processes or available_cores(), len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
         return _compile_in_processes(ctx, requests, workers)

@@ -22,7 +22,7 @@ from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.replacements import KernelIr
 from hlo_run.pipeline.runner import KernelRun, run_crossing
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
-from hlo_run.pipeline.table import KERNEL_PIPELINE, KernelContext
+from hlo_run.pipeline.table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
 
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 
@@ -113,7 +113,7 @@ def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel
     kernel_ctx = KernelContext(ctx.target, ctx.options, ctx.observers, max_unroll_factor=emitted.unroll_factor)
     xdsl_context = make_context()
     names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
-    rows = [row for row in KERNEL_PIPELINE[names.index(done) :] if row.runs(kernel_ctx)]
+    rows = [row for row in KERNEL_PIPELINE[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]
     for row in rows:
         run.apply(row.name, row.make(kernel_ctx), xdsl_context, emitted.module, is_last=row is rows[-1])
     for observer in ctx.observers:

@@ -51,7 +51,13 @@ def _selected(options: Options, row: str, groups: tuple[str, ...]) -> bool:
 
 def _named(row: str, groups: tuple[str, ...], names: tuple[str, ...]) -> bool:
     asked = {spelling(name) for name in names}
-    return bool(asked) and not asked.isdisjoint(map(spelling, (row, base_name(row), *groups)))
+    return bool(asked) and not asked.isdisjoint((*map(spelling, groups), *spellings(row, groups)))
+
+
+def spellings(row: str, groups: tuple[str, ...]) -> list[str]:
+    """Return what a flag may call a row by: its name, its pass's, and both after a group: `cse-2`, `cse`, `kernel/cse`."""
+    plain = [spelling(row), spelling(base_name(row))]
+    return plain + [f"{spelling(group)}/{name}" for group in groups for name in plain]
 
 
 def spelling(name: str) -> str:
@@ -100,13 +106,15 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
     return replace(group, rows=tuple(rows))
 
 
-def check_names(options: Options, rows: Iterable[tuple[str, bool]], groups: Iterable[str]) -> None:
-    """Raise UsageError for a flag that names no row, or disables a required one; `rows` are (name, required)."""
+def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> None:
+    """Raise UsageError for a flag that names no row, or disables a required one; `rows` are (name, groups, required)."""
     required: dict[str, bool] = {}
-    for name, is_required in rows:
-        for known in (spelling(name), spelling(base_name(name))):
+    known_names: set[str] = set()
+    for name, groups, is_required in rows:
+        known_names |= set(map(spelling, groups))
+        for known in spellings(name, groups):
             required[known] = required.get(known, False) or is_required
-    known_names = {*required, *map(spelling, groups)}
+    known_names |= set(required)
     for name in (*options.only_rows, *options.disabled_rows):
         if spelling(name) not in known_names:
             close = difflib.get_close_matches(spelling(name), sorted(known_names), n=1)

@@ -1,7 +1,8 @@
 """The pass tables: read them top to bottom. Nothing else decides what runs.
 
-Row names are XLA's; a pass that stands in several rows is numbered from the second on (`cse-2`; `numbered` does it for
-the HLO table), and naming the pass alone in a flag means all its rows. `ORDER` holds the constraints that a test
+Row names are XLA's; a pass that stands in several rows of a table is numbered from the second on (`cse-2`; `numbered` does
+it for the HLO table), and naming the pass alone in a flag means all its rows, in both tables where both have it; a
+pipeline before the name chooses: `kernel/cse`. `ORDER` holds the constraints that a test
 checks, each with its reason.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from xdsl.passes import ModulePass
 
+from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.errors import UsageError
 from hlo_run.options import Options
 from hlo_run.pipeline.emitters.concatenate import ConcatenateEmitter
@@ -34,6 +36,7 @@ from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpande
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.eigh_expander import EighExpander
+from hlo_run.pipeline.hlo.expanders.gather_expander import GatherExpander
 from hlo_run.pipeline.hlo.expanders.gpu_scatter_expander import GpuScatterExpander
 from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
@@ -47,6 +50,7 @@ from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGene
 from hlo_run.pipeline.hlo.expanders.rng_expander import RngExpander
 from hlo_run.pipeline.hlo.expanders.scaled_dot_rewriter import ScaledDotRewriter
 from hlo_run.pipeline.hlo.expanders.scan_expander import ScanExpander
+from hlo_run.pipeline.hlo.expanders.scatter_expander import ScatterExpander
 from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
 from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
@@ -72,18 +76,31 @@ from hlo_run.pipeline.hlo.reductions.reduction_layout_normalizer import Reductio
 from hlo_run.pipeline.hlo.reductions.reduction_splitter import ReductionSplitter
 from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductionRewriter
 from hlo_run.pipeline.hlo.schedule import Schedule
+from hlo_run.pipeline.hlo.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
+from hlo_run.pipeline.hlo.simplifiers.constant_folding import ConstantFolding
+from hlo_run.pipeline.hlo.simplifiers.convert_mover import ConvertMover
 from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
+from hlo_run.pipeline.hlo.simplifiers.dot_merger import DotMerger
+from hlo_run.pipeline.hlo.simplifiers.dot_strength_reduction import DotStrengthReduction
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
+from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
+from hlo_run.pipeline.hlo.simplifiers.hlo_cse import HloCse
+from hlo_run.pipeline.hlo.simplifiers.reshape_mover import ReshapeMover
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
+from hlo_run.pipeline.hlo.simplifiers.simplify_conditional import SimplifyConditional
+from hlo_run.pipeline.hlo.simplifiers.simplify_fp_conversions import SimplifyFpConversions
+from hlo_run.pipeline.hlo.simplifiers.transpose_folding import TransposeFolding
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
+from hlo_run.pipeline.hlo.simplifiers.while_loop_constant_sinking import WhileLoopConstantSinking
+from hlo_run.pipeline.hlo.simplifiers.while_loop_simplifier import WhileLoopSimplifier
 from hlo_run.pipeline.hlo.simplifiers.while_loop_trip_count_annotator import WhileLoopTripCountAnnotator
 from hlo_run.pipeline.hlo.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
 from hlo_run.pipeline.hlo.special_case_copies import SpecialCaseCopies
@@ -129,6 +146,24 @@ class KernelContext(PassContext):
 
 
 KernelRow = Row[KernelContext, ModulePass]
+
+
+# Apart from the other simplifications, since what moves converts and what moves reshapes undo each other.
+_MOVE_CONVERTS = (HloRow("convert-mover", lambda c: ConvertMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier()))
+
+
+def _simplify_with_layouts() -> AlgebraicSimplifier:
+    return AlgebraicSimplifier(sees_layouts=True, repeat=True)
+
+
+def _normalize_floats(narrow: str) -> HloRow:
+    return HloRow(f"float-normalization-{narrow}", lambda c: FloatNormalization(narrow))
+
+
+_FLOAT_NORMALIZATION = (
+    *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
+    HloRow("simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision),
+)
 
 # Where a row stands is XLA's order, recorded in tests/data/xla_pipelines.txt; a row of ours without one says so.
 _HLO_PASSES: tuple[HloGroup, ...] = (
@@ -187,21 +222,47 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 (
                     HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
                     HloRow("gather_simplifier", lambda c: GatherSimplifier()),
+                    HloRow("gather_expander", lambda c: GatherExpander()),
                     HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
+                    HloRow("scatter_expander", lambda c: ScatterExpander()),
+                    HloRow("dot-strength-reduction", lambda c: DotStrengthReduction()),
+                    HloRow("algsimp", lambda c: AlgebraicSimplifier()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+                    HloRow("while-loop-constant-sinking", lambda c: WhileLoopConstantSinking()),
+                    HloRow("simplify-while-loops", lambda c: WhileLoopSimplifier()),
+                    HloRow("reshape-mover", lambda c: ReshapeMover()),
+                    HloRow("constant_folding", lambda c: ConstantFolding()),
+                    HloRow("simplify-conditional", lambda c: SimplifyConditional()),
+                    HloRow("cse", lambda c: HloCse()),
                     HloRow("dce", lambda c: Dce()),
                 ),
                 repeat=25,
             ),
-            HloGroup("simplification-2", (), repeat=25),
+            HloRow("dot-merger", lambda c: DotMerger()),
+            HloRow("transpose-folding", lambda c: TransposeFolding()),
+            HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
         ),
     ),
     HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
     HloGroup(
         "conv_canonicalization",
         (
+            HloRow(
+                "float-normalization-bf16",
+                lambda c: FloatNormalization("bf16", ("convolution", "dot")),
+                when=lambda c: c.target.sm < 80,
+            ),
             HloRow("conv-rewriter", lambda c: ConvRewriter()),
             HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+            HloRow("algsimp", lambda c: AlgebraicSimplifier(repeat=True)),
+            HloGroup(
+                "reshape_mover_after_conv_canonicalization",
+                (HloRow("reshape-mover", lambda c: ReshapeMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier())),
+                repeat=25,
+            ),
+            HloGroup("simplify_after_conv_canonicalization", _MOVE_CONVERTS, repeat=25),
+            HloRow("constant_folding", lambda c: ConstantFolding()),
         ),
     ),
     HloGroup(
@@ -218,6 +279,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
         ),
     ),
@@ -225,14 +287,21 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "hlo normalization",
         (
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
+            HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
             HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
             HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
+            HloRow("algsimp", lambda c: _simplify_with_layouts()),
+            HloRow("cse", lambda c: HloCse(sees_layouts=True)),
+            HloRow("constant_folding", lambda c: ConstantFolding()),
+            HloRow("dce", lambda c: Dce()),
             HloRow("reduction-dimension-grouper", lambda c: ReductionDimensionGrouper()),
             HloRow("reduction-splitter", lambda c: ReductionSplitter()),
             HloRow("tree-reduction-rewriter", lambda c: TreeReductionRewriter()),
@@ -241,9 +310,20 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "post-layout_assignment",
         (
-            HloGroup("float_normalization", ()),
-            HloGroup("float_normalization", ()),
-            HloGroup("remove-no-op-reduce-precision-algebraic-simplifier", ()),
+            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("layout_normalization", lambda c: LayoutNormalization()),
+            HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
+            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+            HloRow(
+                "simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision
+            ),
+            HloGroup(
+                "remove-no-op-reduce-precision-algebraic-simplifier",
+                (HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True, repeat=True, is_last=True)),),
+            ),
+            HloRow("cse", lambda c: HloCse(sees_layouts=True)),
         ),
     ),
     HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
@@ -291,6 +371,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
+# The pipeline that dumps, steps and flags know the kernel rows by.
+KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", lambda c: SimplifyArith()),
     KernelRow("canonicalize", lambda c: Canonicalize()),
@@ -371,7 +453,7 @@ def describe_rows() -> str:
     ctx = KernelContext(preset(DEFAULT_TARGET), Options())
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
-    rows += [("kernel", row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
+    rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]
     lines = [
         f"{group:<36}{name:<36}{'required' if required else '':<10}{_first_line(made)}" for group, name, required, made in rows
     ]
@@ -385,16 +467,15 @@ def _first_line(made: object) -> str:
 
 def check_row_names(options: Options) -> None:
     """Raise UsageError for a flag that names no row or stage, or disables a required row."""
-    hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
-    rows = [(row.name, row.required) for _, row in hlo]
-    rows += [(row.name, row.required) for row in KERNEL_PIPELINE]
-    check_names(options, rows, {name for names, _ in hlo for name in names})
-    passes = {spelling(row.pass_name) for _, row in hlo}
+    rows = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
+    passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}
+    rows += [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
+    check_names(options, rows)
     for name in Fuel(options.fuel_limits).passes:
         if name not in passes:
             close = difflib.get_close_matches(name, sorted(passes), n=1)
             raise UsageError(f"--xla_fuel: no HLO pass is called '{name}'", hint=f"did you mean {close[0]}?" if close else "")
-    stages = [*STAGES, *(name for name, _ in rows)]
+    stages = [*STAGES, *(name for name, _, _ in rows), *(f"{groups[-1]}/{name}" for name, groups, _ in rows)]
     if options.stage and options.stage not in stages:
         close = difflib.get_close_matches(options.stage, stages, n=1)
         hint = f"did you mean {close[0]}?" if close else f"hlo-input, {', '.join(STAGES)}, or a row of --list_passes"

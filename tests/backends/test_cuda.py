@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from fake_cuda import FakeDriver, FakeError, FakeStream
 
 from hlo_run.artifact import (
     ArraySpec,
@@ -27,140 +27,13 @@ from hlo_run.artifact import (
     WhileThunk,
 )
 from hlo_run.backends.cuda import device as cuda_device
+from hlo_run.backends.cuda import libraries
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.errors import DeviceError, UsageError
 
-_BASE = 0x1000
 
-
-class _FakeError(Exception):
-    pass
-
-
-class _Block:
-    def __init__(self, driver: FakeDriver, address: int) -> None:
-        self._driver = driver
-        self._address = address
-
-    def __int__(self) -> int:
-        return self._address
-
-    def free(self) -> None:
-        self._driver.live.remove(self._address)
-
-
-class _Event:
-    def __init__(self, driver: FakeDriver) -> None:
-        self._driver = driver
-
-    def record(self) -> None:
-        self._driver.log.append("record")
-
-    def query(self) -> bool:
-        return not self._driver.hangs
-
-    def synchronize(self) -> None:
-        self._driver.log.append("synchronize")
-
-
-class _FakeDevice:
-    def __init__(self, number: int) -> None:
-        assert number == 0
-
-    @staticmethod
-    def count() -> int:
-        return 1
-
-    def name(self) -> str:
-        return "Stand-in"
-
-    def compute_capability(self) -> tuple[int, int]:
-        return 8, 0
-
-    def get_attribute(self, attribute: str) -> int:
-        return {"CLOCK_RATE": 1410000}.get(attribute, 108)
-
-    def total_memory(self) -> int:
-        return 1 << 30
-
-    def retain_primary_context(self) -> Any:
-        return self
-
-    def push(self) -> None:
-        pass
-
-    def pop(self) -> None:
-        pass
-
-
-class _Attributes:
-    def __getattr__(self, name: str) -> str:
-        return name
-
-
-class FakeDriver:
-    """As much of `pycuda.driver` as the backend uses; `kernels` maps a kernel's name to what it does to the memory."""
-
-    Error = _FakeError
-    Device = _FakeDevice
-
-    def __init__(self, kernels: dict[str, Callable[..., None]]) -> None:
-        self.memory = bytearray(1 << 16)
-        self.live: list[int] = []
-        self.log: list[str] = []
-        self.hangs = False
-        self.kernels = kernels
-        self._next = itertools.count(_BASE, 4096)
-        self.device_attribute = _Attributes()
-        self.free_bytes = 1 << 16
-        self.most_blocks = 99
-        self.Context = self
-
-    def init(self) -> None:
-        pass
-
-    def Event(self) -> _Event:
-        return _Event(self)
-
-    def mem_get_info(self) -> tuple[int, int]:
-        return self.free_bytes, 1 << 16
-
-    def mem_alloc(self, size: int) -> _Block:
-        assert 0 < size <= 4096
-        if len(self.live) >= self.most_blocks:
-            raise _FakeError("out of memory")
-        address = next(self._next)
-        self.live.append(address)
-        return _Block(self, address)
-
-    def memset_d8(self, address: int, value: int, size: int) -> None:
-        self.memory[address : address + size] = bytes([value]) * size
-
-    def memset_d32(self, address: int, value: int, count: int) -> None:
-        self.memory[address : address + 4 * count] = value.to_bytes(4, "little") * count
-
-    def synchronize(self) -> None:
-        self.log.append("synchronize")
-
-    def memcpy_htod(self, address: int, data: np.ndarray[Any, Any]) -> None:
-        self.memory[address : address + data.nbytes] = data.tobytes()
-
-    def memcpy_dtoh(self, data: np.ndarray[Any, Any], address: int) -> None:
-        data[...] = np.frombuffer(bytes(self.memory[address : address + data.nbytes]), np.uint8)
-
-    def memcpy_dtod(self, destination: int, source: int, size: int) -> None:
-        self.memory[destination : destination + size] = self.memory[source : source + size]
-
-    def module_from_buffer(self, image: bytes) -> Any:
-        assert image.endswith(b"\0"), "the driver wants a terminated text"
-        self.log.append("load")
-        return self
-
-    def get_function(self, name: str) -> Callable[..., None]:
-        return self.kernels[name]
-
-    def floats(self, address: int, count: int) -> np.ndarray[Any, Any]:
-        return np.frombuffer(memoryview(self.memory)[address : address + 4 * count], np.float32)
+def no_binding(name: str) -> Any:
+    raise ImportError(f"no module {name}")
 
 
 @pytest.fixture
@@ -168,7 +41,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver({})
     launches: list[tuple[tuple[int, int, int], tuple[int, int, int]]] = []
 
-    def combine(x: np.uint64, c: np.uint64, out: np.uint64, *, grid: Any, block: Any) -> None:
+    def combine(x: np.uint64, c: np.uint64, out: np.uint64, *, grid: Any, block: Any, stream: FakeStream) -> None:
+        assert stream.handle == FakeStream.handle
         launches.append((grid, block))
         fake.floats(int(out), 6)[:] = fake.floats(int(x), 6) * 2 + fake.floats(int(c), 6)
 
@@ -176,6 +50,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake.kernels["launches"] = launches  # pyright: ignore[reportArgumentType] - handed to the tests
     monkeypatch.setattr(cuda_device, "device_problem", lambda: "")
     monkeypatch.setattr(cuda_device, "load_driver", lambda: fake)
+    monkeypatch.setattr(libraries, "load_binding", no_binding)
     yield fake
     assert not fake.live, "device memory leaked"
 
@@ -213,6 +88,7 @@ def test_runs_kernels_and_copies_in_physical_order(driver: FakeDriver) -> None:
     np.testing.assert_array_equal(result[0], flat.reshape(3, 2).T)
     np.testing.assert_array_equal(result[1], flat)
     assert driver.kernels["launches"] == [((1, 1, 1), (6, 1, 1))]
+    backend.close()
 
 
 def test_equal_kernels_are_loaded_once(driver: FakeDriver) -> None:
@@ -221,11 +97,13 @@ def test_equal_kernels_are_loaded_once(driver: FakeDriver) -> None:
     for _ in range(2):
         backend.run(executable, [np.ones((2, 3), np.float32)])
     assert driver.log.count("load") == 1
+    assert len(driver.live) == 4, "the second run has the memory of the first"
+    backend.close()
 
 
 def test_driver_errors_become_device_errors(driver: FakeDriver) -> None:
-    def broken(*pointers: Any, grid: Any, block: Any) -> None:
-        raise _FakeError("an illegal memory access was encountered")
+    def broken(*pointers: Any, **how: Any) -> None:
+        raise FakeError("an illegal memory access was encountered")
 
     driver.kernels["combine"] = broken
     with pytest.raises(DeviceError, match="illegal memory access"):
@@ -288,6 +166,8 @@ def test_loops_branches_and_library_work(driver: FakeDriver, selector: int) -> N
     np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-4, atol=1e-5)
     assert backend.profile is not None
     assert [line.split()[0] for line in backend.profile.table().splitlines()[1:-1]].count("kCublasLtMatmul") == 1
+    assert "%g (kCublasLtMatmul) ran by numpy on copies of its arrays: nvmath-python is not installed" in backend.report()
+    backend.close()
 
 
 def test_the_device_is_a_target(driver: FakeDriver) -> None:

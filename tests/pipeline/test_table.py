@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from hlo_run import parse
+from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.options import Options
 from hlo_run.pipeline.observer import Observer, Step
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.rows import numbered
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow
+from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow, check_row_names
 from hlo_run.target import DEFAULT_TARGET, preset
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"
@@ -32,8 +35,11 @@ def test_rows_keep_the_order_of_xla() -> None:
 
 
 def test_names_are_unique_and_order_holds() -> None:
-    names = [row.name for group in PIPELINE for _, row in group.all_rows()] + [row.name for row in KERNEL_PIPELINE]
-    assert len(set(names)) == len(names), "row names are unique"
+    hlo = [row.name for group in PIPELINE for _, row in group.all_rows()]
+    kernel = [row.name for row in KERNEL_PIPELINE]
+    for names in (hlo, kernel):
+        assert len(set(names)) == len(names), "row names are unique in a table"
+    names = [*hlo, *kernel]
     assert not [(first, later, why) for first, later, why in ORDER if names.index(first) >= names.index(later)]
 
 
@@ -76,3 +82,20 @@ def test_groups_within_groups_repeat_until_nothing_changes() -> None:
         "inner-2: shorten-2 before pipeline-end",
         "outer: inner-2 before pipeline-end *",
     ]
+
+
+def test_a_pipeline_before_a_name_chooses_the_table() -> None:
+    row = HloRow("cse-2", lambda c: _Shorten([]), number=2)
+    for disabled, runs in (
+        ("cse", (False, False)),
+        ("kernel/cse", (True, False)),
+        ("fusion/cse-2", (False, True)),
+        ("kernel", (True, False)),
+    ):
+        ctx = PassContext(preset(DEFAULT_TARGET), Options(xla_disable_hlo_passes=disabled))
+        assert (row.runs(ctx, ("fusion",)), row.runs(ctx, ("kernel",))) == runs
+    check_row_names(Options(xla_disable_hlo_passes="kernel/cse,kernel,simplification/dce"))
+    with pytest.raises(UsageError, match="no row is called 'fusion/inliner'"):
+        check_row_names(Options(xla_disable_hlo_passes="fusion/inliner"))
+    with pytest.raises(UsageError, match="is required"):
+        check_row_names(Options(xla_disable_hlo_passes="kernel/lower-tensors"))

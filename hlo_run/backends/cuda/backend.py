@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hlo_run.artifact import BufferSlice, Executable, Kernel, used_allocations
+from hlo_run.artifact import Executable, Kernel
 from hlo_run.backends.cuda.device import Device
-from hlo_run.backends.cuda.run import CudaRun
+from hlo_run.backends.cuda.graphs import Graphs
+from hlo_run.backends.cuda.libraries import Libraries
+from hlo_run.backends.cuda.memory import DeviceMemory
+from hlo_run.backends.cuda.run import CudaRun, DeviceState
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.memory import planned_bytes
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
 
-# What uninitialised memory holds, so that a kernel that forgets an element does not pass by luck.
-_POISON = 0xA5
 _POLL_SECONDS = 1e-4
 
 
@@ -35,6 +32,18 @@ class CudaBackend:
         self.profile = Profile() if profile else None
         self._functions: dict[str, Any] = {}
         self.outfeed: list[list[Literal]] = []
+        stream = self._driver.Stream()
+        memory = DeviceMemory(self._driver, stream, self._device.name)
+        libraries = Libraries(memory, int(stream.handle), self._device.compute_capability)
+        graphs = Graphs(int(stream.handle))
+        self._state = DeviceState(self._driver, stream, memory, libraries, graphs, self._function)
+        self._executable: Executable | None = None
+
+    def close(self) -> None:
+        """Free the device's memory and close the libraries; the object must not be used afterwards."""
+        self._forget()
+        self._state.libraries.close()
+        self._device.close()
 
     @property
     def name(self) -> str:
@@ -51,22 +60,31 @@ class CudaBackend:
 
     def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
         """Run with one literal per entry parameter and return the result; raises DeviceError."""
-        memory: list[Any] = []
+        state = self._state
         try:
-            self._allocate(executable, memory)
+            if self._executable is not executable:
+                self._forget()
+                self._executable = executable
+            state.memory.hold(executable)
             for place, data in (*constant_bytes(executable), *parameter_bytes(executable, arguments)):
-                if data.size:
-                    self._driver.memcpy_htod(self._address(memory, place), np.ascontiguousarray(data))
-            run = CudaRun(self._driver, executable, memory, self._function, seed, self.profile, feeds(0))
+                state.memory.write(place, data)
+            run = CudaRun(state, executable, seed, self.profile, feeds(0))
             run.run()
             self.outfeed = [run.outfeed]
             self._wait(executable.name)
-            return result_literal(executable, self._reader(memory))
+            return result_literal(executable, state.memory.read)
         except self._driver.Error as error:
+            self._forget()
             raise DeviceError(f"{executable.name} failed on {self._device.name}: {error}") from error
-        finally:
-            for block in memory:
-                block.free()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _forget(self) -> None:
+        """Free what the last executable had."""
+        self._executable = None
+        self._state.graphs.clear()
+        self._state.memory.release()
 
     def run_devices(
         self,
@@ -83,27 +101,13 @@ class CudaBackend:
         raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
 
     def report(self) -> str:
-        return ""
+        """Return what numpy did on copies of the arrays, and why no library of the device did."""
+        state = self._state
+        lines = [f"%{what} ran by numpy on copies of its arrays: {why}" for what, why in state.libraries.refused.items()]
+        return "\n".join([*lines, state.graphs.problem] if state.graphs.problem else lines)
 
     def launch_records(self) -> list[dict[str, Any]]:
         return []
-
-    def _allocate(self, executable: Executable, memory: list[Any]) -> None:
-        """Add a block per allocation to `memory`; workspaces of libraries that are not used get a byte."""
-        planned, free = planned_bytes(executable), int(self._driver.mem_get_info()[0])
-        if planned > free:
-            message = f"{executable.name} needs {planned} bytes, {free} are free on {self._device.name}"
-            raise DeviceError(message, hint="--platform=Host runs in the memory of this machine")
-        used = used_allocations(executable)
-        for allocation in executable.allocations:
-            size = max(allocation.size_bytes, 1) if allocation.index in used else 1
-            block = self._driver.mem_alloc(size)
-            memory.append(block)
-            self._driver.memset_d8(int(block), _POISON, size)
-
-    @staticmethod
-    def _address(memory: list[Any], place: BufferSlice) -> int:
-        return int(memory[place.allocation]) + place.offset_bytes
 
     def _function(self, kernel: Kernel) -> Any:
         """Return the loaded kernel; equal PTX is loaded once."""
@@ -117,19 +121,10 @@ class CudaBackend:
     def _wait(self, name: str) -> None:
         """Wait for the device; a kernel cannot be stopped, so a timeout leaves it to the end of the process."""
         done = self._driver.Event()
-        done.record()
+        done.record(self._state.stream)
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         while deadline is not None and not done.query():
             if time.monotonic() > deadline:
                 raise DeviceError(f"{name} ran longer than {self._timeout_seconds:g} s", hint="raise --timeout")
             time.sleep(_POLL_SECONDS)
         done.synchronize()
-
-    def _reader(self, memory: list[Any]) -> Callable[[BufferSlice], NDArray[np.uint8]]:
-        def read(place: BufferSlice) -> NDArray[np.uint8]:
-            data = np.empty(place.size_bytes, np.uint8)
-            if place.size_bytes:
-                self._driver.memcpy_dtoh(data, self._address(memory, place))
-            return data
-
-        return read

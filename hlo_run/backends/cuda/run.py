@@ -1,10 +1,12 @@
-"""The thunks of one run on a device: kernels and copies there, library work by numpy on copies of the arrays."""
+"""The thunks of one run on a device: kernels, copies and libraries there, the rest by numpy on copies of the arrays."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from hlo_run.artifact import (
     CopyThunk,
     CustomCallThunk,
     Executable,
+    GemmThunk,
     InfeedThunk,
     Kernel,
     KernelThunk,
@@ -34,6 +37,9 @@ from hlo_run.artifact import (
     tree_leaves,
     tree_slices,
 )
+from hlo_run.backends.cuda.graphs import Graphs
+from hlo_run.backends.cuda.libraries import Libraries
+from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.backends.library.arrays import LibraryCall, empty, store, view
 from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.results import checked_leaves
@@ -46,21 +52,26 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feed
 _INITIAL_COUNTER = 0x7012395
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """What runs share: the driver, the stream on which all happens, memory, libraries, graphs; `function` loads a kernel."""
+
+    driver: Any
+    stream: Any
+    memory: DeviceMemory
+    libraries: Libraries
+    graphs: Graphs
+    function: Callable[[Kernel], Any]
+
+
 class CudaRun:
-    """Runs thunks in order on the default stream; `function` loads a kernel."""
+    """Runs thunks in order on the stream of `state`."""
 
     def __init__(
-        self,
-        driver: Any,
-        executable: Executable,
-        memory: Sequence[Any],
-        function: Callable[[Kernel], Any],
-        seed: int,
-        profile: Profile | None = None,
-        feed: Feed | None = None,
+        self, state: DeviceState, executable: Executable, seed: int, profile: Profile | None = None, feed: Feed | None = None
     ) -> None:
-        self._driver, self._executable, self._memory, self._function, self._seed = driver, executable, memory, function, seed
-        self._profile = profile
+        self._state, self._executable, self._seed = state, executable, seed
+        self._driver, self._memory, self._profile = state.driver, state.memory, profile
         self._feed = feed or NO_FEEDS(0)
         self.outfeed: list[Literal] = []
         self._counters: dict[str, int] = {}
@@ -77,7 +88,7 @@ class CudaRun:
             begin = time.perf_counter()
             self._thunk(thunk)
             if self._profile is not None:
-                self._driver.Context.synchronize()
+                self._state.stream.synchronize()
                 self._profile.add(thunk, begin)
 
     def _thunk(self, thunk: Thunk) -> None:
@@ -88,11 +99,14 @@ class CudaRun:
             case CopyThunk():
                 if thunk.source.size_bytes:
                     target, source = self._address(thunk.destination), self._address(thunk.source)
-                    self._driver.memcpy_dtod(target, source, thunk.source.size_bytes)
+                    self._memory.copy(target, source, thunk.source.size_bytes)
             case MemsetThunk():
-                self._driver.memset_d32(self._address(thunk.destination), thunk.value, thunk.destination.size_bytes // 4)
-            case SequentialThunk() | CommandBufferThunk():
+                count = thunk.destination.size_bytes // 4
+                self._memory.fill_words(self._address(thunk.destination), thunk.value, count)
+            case SequentialThunk():
                 self._sequence(thunk.thunks)
+            case CommandBufferThunk():
+                self._command_buffer(thunk)
             case WhileThunk():
                 self._while(thunk)
             case ConditionalThunk():
@@ -109,9 +123,28 @@ class CudaRun:
             case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
                 self._transfer(thunk)
             case _:
-                call = library_call(thunk, self._call_kernel)
-                assert call is not None, f"{thunk.kind} is run here"
-                self._library(call)
+                if not self._state.libraries.run(thunk):
+                    call = library_call(thunk, self._call_kernel)
+                    assert call is not None, f"{thunk.kind} is run here"
+                    self._by_numpy(call)
+
+    def _command_buffer(self, thunk: CommandBufferThunk) -> None:
+        """Run a command buffer from its graph, if it has one and nobody wants to know how long each part takes."""
+        if self._profile is not None:
+            self._sequence(thunk.thunks)
+            return
+        work = partial(self._sequence, thunk.thunks)
+        self._state.graphs.run(thunk.name, work, lambda: all(map(self._is_recordable, thunk.thunks)))
+
+    def _is_recordable(self, thunk: Thunk) -> bool:
+        """True for what only asks the stream to do something; a product that numpy makes does more."""
+        match thunk:
+            case KernelThunk() | CopyThunk() | MemsetThunk():
+                return True
+            case GemmThunk():
+                return self._state.libraries.takes_product(thunk)
+            case _:
+                return False
 
     def _while(self, thunk: WhileThunk) -> None:
         if thunk.trip_count is not None:
@@ -135,23 +168,19 @@ class CudaRun:
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def _address(self, place: BufferSlice) -> int:
-        return int(self._memory[place.allocation]) + place.offset_bytes
+        return self._memory.address(place)
 
     def _read(self, place: BufferSlice) -> Bytes:
-        data = np.empty(place.size_bytes, np.uint8)
-        if place.size_bytes:
-            self._driver.memcpy_dtoh(data, self._address(place))
-        return data
+        return self._memory.read(place)
 
     def _write(self, place: BufferSlice, data: Bytes) -> None:
-        if data.size:
-            self._driver.memcpy_htod(self._address(place), np.ascontiguousarray(data))
+        self._memory.write(place, data)
 
     # ---- kernels and libraries ----------------------------------------------------------------------------------
 
     def _launch(self, name: str, pointers: Sequence[Any]) -> None:
         kernel = self._executable.kernel(name)
-        self._function(kernel)(*pointers, grid=kernel.grid, block=kernel.block)
+        self._state.function(kernel)(*pointers, grid=kernel.grid, block=kernel.block, stream=self._state.stream)
 
     def _call_kernel(self, name: str, buffers: Sequence[Bytes]) -> None:
         """Launch a kernel on copies of buffers of this process; the last one is written."""
@@ -160,12 +189,13 @@ class CudaRun:
             for block, data in zip(blocks[:-1], buffers[:-1], strict=True):
                 self._driver.memcpy_htod(int(block), np.ascontiguousarray(data))
             self._launch(name, [np.uint64(int(block)) for block in blocks])
+            self._state.stream.synchronize()
             self._driver.memcpy_dtoh(buffers[-1], int(blocks[-1]))
         finally:
             for block in blocks:
                 block.free()
 
-    def _library(self, call: LibraryCall) -> None:
+    def _by_numpy(self, call: LibraryCall) -> None:
         inputs = [view(spec, self._read(spec.slice)) for spec in call.inputs]
         outputs = [empty(spec) for spec in call.outputs]
         call.compute(inputs, outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hlo_run.hlo.edit import Editor
@@ -17,6 +18,39 @@ def index_rows(editor: Editor, indices: HloInstruction, index_vector_dim: int) -
     others = [d for d in range(rank) if d != index_vector_dim]
     moved = editor.transpose(indices, [*others, index_vector_dim])
     return editor.reshape(moved, (math.prod(moved.shape.dims[:-1]), moved.shape.dims[-1]))
+
+
+def has_simple_gather_form(gather: HloInstruction) -> bool:
+    """True for the form of `gather_simplifier`: an index row means a slice, with all dimensions of the operand."""
+    attrs = gather.attrs
+    return (
+        gather.operands[1].shape.rank == 2
+        and attrs["index_vector_dim"] == 1
+        and not attrs["collapsed_slice_dims"]
+        and not attrs.get("operand_batching_dims")
+        and tuple(attrs["offset_dims"]) == tuple(range(1, gather.shape.rank))
+    )
+
+
+def has_simple_scatter_form(scatter: HloInstruction) -> bool:
+    """True for the form of `scatter_simplifier`: an index row takes an update, with all dimensions of the operand."""
+    attrs, count = scatter.attrs, len(scatter.operands) // 2
+    return (
+        scatter.operands[count].shape.rank == 2
+        and attrs["index_vector_dim"] == 1
+        and not attrs["inserted_window_dims"]
+        and not attrs.get("input_batching_dims")
+        and tuple(attrs["update_window_dims"]) == tuple(range(1, scatter.operands[-1].shape.rank))
+    )
+
+
+def scalar_indices(editor: Editor, rows: HloInstruction, mapped: Sequence[int], rank: int) -> list[HloInstruction]:
+    """Return an index for each of the operand's dimensions out of the only row; those that it does not have are 0."""
+    indices: list[HloInstruction] = [editor.constant(0, rows.shape.element_type)] * rank if len(mapped) < rank else [rows] * rank
+    for column, dim in enumerate(mapped):
+        one = rows if len(mapped) == 1 else editor.slice(rows, (0, column), (1, column + 1))
+        indices[dim] = editor.reshape(one, ())
+    return indices
 
 
 def simple_scatter(scatter: HloInstruction) -> HloInstruction:

@@ -7,17 +7,15 @@ and what they need, within a millisecond.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hlo_run.cache import digest, open_cache
 from hlo_run.errors import DeviceError, InternalError
 from hlo_run.pipeline.llvm.nvptx import DATA_LAYOUT, TRIPLE, Module, llvmlite_version
 from hlo_run.pipeline.llvm.toolkit import LIBDEVICE, find_in_toolkit
@@ -35,7 +33,6 @@ USUAL_FUNCTIONS = frozenset(
 )
 
 _SYMBOL = re.compile(r"@([\w.$]+)")
-_END = "; end of libdevice\n"
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,14 @@ def _closure(library: _Library, names: list[str]) -> str:
 @functools.cache
 def _usual_library(file: Path) -> _Library:
     bitcode = file.read_bytes()
-    key = hashlib.sha256(bitcode + "\n".join(sorted(USUAL_FUNCTIONS)).encode()).hexdigest()[:24]
-    directory = cache_directory()
-    if directory is None:
-        return _parse_library(_cut(bitcode, USUAL_FUNCTIONS))
-    cached = directory / f"libdevice-{key}-llvmlite-{llvmlite_version()}.ll"
-    text = _read(cached)
-    if text is None:
-        text = _cut(bitcode, USUAL_FUNCTIONS)
-        _write(cached, text)
-    return _parse_library(text)
+    key = digest(hashlib.sha256(bitcode).hexdigest(), *sorted(USUAL_FUNCTIONS), llvmlite_version())
+    cache = open_cache("libdevice")
+    stored = cache.get(key) if cache else None
+    if stored is None:
+        stored = _cut(bitcode, USUAL_FUNCTIONS).encode()
+        if cache:
+            cache.put(key, stored)
+    return _parse_library(stored.decode())
 
 
 def _cut(bitcode: bytes, keep: frozenset[str]) -> str:
@@ -130,35 +125,3 @@ def _first_symbol(line: str) -> str:
     match = _SYMBOL.search(line)
     assert match is not None, "LLVM prints the name of a symbol on its first line"
     return match[1]
-
-
-def cache_directory() -> Path | None:
-    """Return the user's directory for things that cost time to make again (it need not exist), None without a home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "hlo-run"
-    except RuntimeError:
-        return None
-
-
-def _read(file: Path) -> str | None:
-    """Return the cached text, None if there is none or it was cut short."""
-    try:
-        text, end, rest = file.read_text(encoding="utf-8").rpartition(_END)
-    except (OSError, UnicodeDecodeError):
-        return None
-    return text if end and not rest else None
-
-
-def _write(file: Path, text: str) -> None:
-    """Put the text there for the next run; a cache that cannot be written only costs time."""
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(suffix=".part", dir=file.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text + _END)
-            # Readers see the old state or the whole file, never half of it.
-            os.replace(part, file)
-        except OSError:
-            os.unlink(part)

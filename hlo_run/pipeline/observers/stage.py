@@ -10,13 +10,16 @@ from hlo_run.pipeline.observer import Observer, Step, StopAtStage
 
 @dataclass(frozen=True)
 class StageObserver(Observer):
-    """Writes the text of the row called `stage` (each kernel's, for a kernel row), then raises StopAtStage."""
+    """Writes the text of the row called `stage` (each kernel's, for a kernel row), then raises StopAtStage.
+
+    A row of a pass that both tables have is called by its pipeline too: `kernel/cse`.
+    """
 
     stage: str
     write: Callable[[str], None]
 
     def after(self, step: Step) -> None:
-        if step.row == self.stage:
+        if self.stage in (step.row, f"{step.pipeline}/{step.row}"):
             self.write(step.text().rstrip("\n"))
             raise StopAtStage
 

@@ -15,12 +15,16 @@ from hlo_run.pipeline.runtime.buffers import PARAMETER_ALIGNMENT_BYTES, BufferAs
 
 @dataclass(frozen=True)
 class KernelRequest:
-    """A fusion that needs a kernel: its name, its slices, operands first, then results, and what their addresses divide by."""
+    """A fusion that needs a kernel: its name, its slices, operands first, then results, and what their addresses divide by.
+
+    Requests of one `key` and name have the same kernel, in whatever module.
+    """
 
     fusion: HloInstruction
     kernel: str
     arguments: tuple[KernelArgument, ...]
     alignments_bytes: tuple[int, ...]
+    key: str
 
 
 class KernelRequests:
@@ -52,7 +56,7 @@ class KernelRequests:
         key = _kernel_key(fusion, arguments, alignments)
         if key not in self._known:
             self._known[key] = self._names.take(fusion.name)
-            self.requests.append(KernelRequest(fusion, self._known[key], arguments, alignments))
+            self.requests.append(KernelRequest(fusion, self._known[key], arguments, alignments, repr(key)))
         return self._known[key]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hlo_run.errors import DeviceError, InternalError
 from hlo_run.pipeline.llvm import libdevice
-from hlo_run.pipeline.llvm.libdevice import USUAL_FUNCTIONS, cache_directory, link_libdevice
+from hlo_run.pipeline.llvm.libdevice import USUAL_FUNCTIONS, link_libdevice
 from hlo_run.pipeline.llvm.nvptx import Module
 from hlo_run.pipeline.llvm.ptx import compile_llvm
 from hlo_run.pipeline.llvm.toolkit import LIBDEVICE, PTXAS, find_in_toolkit
@@ -23,7 +23,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     """An empty cache directory that the process has not read yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     libdevice._usual_library.cache_clear()  # pyright: ignore[reportPrivateUsage] - what the process remembers of it
-    yield tmp_path / "cache" / "hlo-run"
+    yield tmp_path / "cache" / "hlo-run" / "libdevice"
     libdevice._usual_library.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
@@ -42,7 +42,6 @@ def _ptx(function: str, type_: str = "float") -> str:
 def test_the_cut_is_kept_and_used_again(fresh_cache: Path) -> None:
     first = _ptx("__nv_tanhf")
     (file,) = fresh_cache.iterdir()
-    assert file.name.startswith("libdevice-")
     text = file.read_text(encoding="utf-8")
     assert "@__nv_tanhf(" in text
     assert "@__nv_ynf(" not in text, "Bessel functions are of no use here"
@@ -51,7 +50,7 @@ def test_the_cut_is_kept_and_used_again(fresh_cache: Path) -> None:
     assert file.read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("damage", ["", "half a file", "; end of libdevice\nand more"])
+@pytest.mark.parametrize("damage", ["", "half a file"])
 def test_a_damaged_cache_is_made_anew(fresh_cache: Path, damage: str) -> None:
     expected = _ptx("__nv_expf")
     (file,) = fresh_cache.iterdir()
@@ -62,17 +61,8 @@ def test_a_damaged_cache_is_made_anew(fresh_cache: Path, damage: str) -> None:
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(fresh_cache: Path) -> None:
-    fresh_cache.parent.write_text("a file where the directory should be", encoding="utf-8")
+    fresh_cache.parent.parent.write_text("a file where the directory should be", encoding="utf-8")
     assert ".entry k" in _ptx("__nv_logf")
-
-
-def test_no_home_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home(_: type[Path]) -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", classmethod(no_home))
-    assert cache_directory() is None
 
 
 def test_nothing_but_the_function_and_its_needs_is_left(fresh_cache: Path) -> None:

@@ -6,22 +6,19 @@ import ctypes
 import functools
 import hashlib
 import importlib
-import os
 import platform
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from hlo_run.cache import open_cache
 from hlo_run.errors import InternalError, UsageError
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 
 OPTIMIZATION_LEVEL = 2
 """LLVM's level. 3 takes longer to compile and gains nothing on the examples' kernels (`benchmarks/host_engines.py`)."""
 
-_CACHED_OBJECTS = 1000
 # Fewer modules are compiled before a process has begun.
 _WORTH_PROCESSES = 4
 
@@ -118,17 +115,18 @@ def digest_of(text: str) -> str:
 
 def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
     """Return the object code of modules by their digests, from what was offered or the user's cache as far as it is there."""
-    directory = _cache_directory()
+    cache = open_cache("host-jit")
     found = {digest: OFFERED[digest] for digest in texts if digest in OFFERED}
-    files = {digest: directory / f"{digest[:40]}.o" for digest in texts if digest not in found} if directory else {}
-    found |= {digest: data for digest, file in files.items() if (data := _read(file, digest)) is not None}
+    for digest in texts:
+        if cache and digest not in found and (data := cache.get(digest)) is not None:
+            found[digest] = data
     missing = [digest for digest in texts if digest not in found]
     for digest, data in zip(missing, compile_objects([texts[digest] for digest in missing]), strict=True):
         found[digest] = data
-        if directory:
-            _write(files[digest], digest, data)
-    if directory and missing:
-        _forget_oldest(directory)
+        if cache:
+            cache.put(digest, data)
+    if cache and missing:
+        cache.clean()
     return found
 
 
@@ -142,46 +140,6 @@ def compile_objects(texts: list[str]) -> list[bytes]:
         except InternalError:
             pass  # the error, if it is one of a module, comes again below
     return [compile_object(text) for text in texts]
-
-
-def _cache_directory() -> Path | None:
-    """Return where object code is kept, None without a home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "hlo-run" / "host-jit"
-    except RuntimeError:
-        return None
-
-
-def _read(file: Path, digest: str) -> bytes | None:
-    """Return the object code in a file of the cache; None if there is none, or it is not whole."""
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return None
-    head, data = content[:64], content[64:]
-    return data if head == hashlib.sha256(digest.encode() + data).hexdigest().encode() else None
-
-
-def _write(file: Path, digest: str, data: bytes) -> None:
-    """Put object code into the cache; where that cannot be done, it is made again next time."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
-            temporary.write(hashlib.sha256(digest.encode() + data).hexdigest().encode() + data)
-        os.replace(temporary.name, file)
-    except OSError:
-        pass
-
-
-def _forget_oldest(directory: Path) -> None:
-    """Keep the cache from growing for ever."""
-    try:
-        files = list(directory.iterdir())
-        for item in sorted(files, key=lambda item: item.stat().st_mtime)[: max(0, len(files) - _CACHED_OBJECTS)]:
-            item.unlink(missing_ok=True)
-    except OSError:
-        pass
 
 
 def offer(objects: Mapping[str, bytes]) -> None:

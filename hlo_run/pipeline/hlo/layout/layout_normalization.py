@@ -85,6 +85,8 @@ class _Normalizer:
         editor, opcode = Editor(instruction), instruction.opcode
         if opcode in ("copy", "transpose"):
             return self._moved(editor, instruction)
+        if opcode == "broadcast":
+            return self._broadcast(editor, instruction)
         change = _CHANGES.get(opcode)
         if change is None and (opcode not in ELEMENTWISE or opcode == "map"):
             return None
@@ -96,6 +98,14 @@ class _Normalizer:
         inputs = [self._input(editor, operand) for operand in operands]
         called = {name: list(group) for name, group in instruction.called.items()}
         return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
+
+    def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
+        """Return a broadcast whose dimensions ascend; for that its operand, the smaller array, is transposed."""
+        dims, result = instruction.attrs["dimensions"], _order(instruction.shape)
+        places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
+        value = self._input(editor, instruction.operands[0])
+        value = editor.transpose(value, sorted(range(len(places)), key=lambda d: places[d]))
+        return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(sorted(places)))
 
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or as nothing if no byte moves."""
@@ -138,11 +148,6 @@ def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
     return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.attrs[name])}
 
 
-def _broadcast(instruction: HloInstruction) -> Changes:
-    dims, result = instruction.attrs["dimensions"], _order(instruction.shape)
-    return {"dimensions": tuple(result.index(dims[d]) for d in _order(instruction.operands[0].shape))}
-
-
 def _iota(instruction: HloInstruction) -> Changes:
     return {"iota_dimension": _order(instruction.shape).index(instruction.attrs["iota_dimension"])}
 
@@ -159,7 +164,6 @@ def _window(instruction: HloInstruction) -> Changes:
 
 
 _CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
-    "broadcast": _broadcast,
     "concatenate": _numbers("dimensions"),
     "constant": _constant,
     "dynamic-slice": _permuted("dynamic_slice_sizes"),

@@ -16,7 +16,7 @@ import numpy as np
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
-from hlo_run.pipeline.hlo.gather_scatter import index_rows
+from hlo_run.pipeline.hlo.gather_scatter import has_simple_gather_form, index_rows
 from hlo_run.pipeline.passes import PassContext
 
 
@@ -29,20 +29,11 @@ class GatherSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        replaced = [g for g in module.instructions_of("gather") if not _is_simple(g) and not g.attrs.get("operand_batching_dims")]
+        gathers = [g for g in module.instructions_of("gather") if not g.attrs.get("operand_batching_dims")]
+        replaced = [gather for gather in gathers if not has_simple_gather_form(gather)]
         for gather in replaced:
             module.replace(gather, _simple(gather))
         remove_unused(replaced)
-
-
-def _is_simple(gather: HloInstruction) -> bool:
-    attrs = gather.attrs
-    return (
-        gather.operands[1].shape.rank == 2
-        and attrs["index_vector_dim"] == 1
-        and not attrs["collapsed_slice_dims"]
-        and tuple(attrs["offset_dims"]) == tuple(range(1, gather.shape.rank))
-    )
 
 
 def _simple(gather: HloInstruction) -> HloInstruction:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.pipeline.hlo.gather_scatter import simple_scatter
+from hlo_run.pipeline.hlo.gather_scatter import has_simple_scatter_form, simple_scatter
 from hlo_run.pipeline.passes import PassContext
 
 
@@ -33,12 +33,4 @@ class ScatterSimplifier:
 
 
 def _is_simple(scatter: HloInstruction) -> bool:
-    attrs, count = scatter.attrs, len(scatter.operands) // 2
-    if not all(shape.has_default_layout for shape in (o.shape for o in scatter.operands)):
-        return True
-    return (
-        scatter.operands[count].shape.rank == 2
-        and attrs["index_vector_dim"] == 1
-        and not attrs["inserted_window_dims"]
-        and tuple(attrs["update_window_dims"]) == tuple(range(1, scatter.operands[-1].shape.rank))
-    )
+    return not all(operand.shape.has_default_layout for operand in scatter.operands) or has_simple_scatter_form(scatter)

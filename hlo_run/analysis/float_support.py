@@ -1,0 +1,59 @@
+"""Which instructions compute in a narrow type as it is, and in which type do the others compute?
+
+XLA's `GpuFloatSupport`. Where its bits matter an integer of 4 bits is never widened: the number of ones of -1 is not that of
+the same value in 8 bits.
+"""
+
+from __future__ import annotations
+
+from hlo_run.hlo.graph import HloInstruction
+
+# The type in which what has no support computes, in the order in which the types are looked at.
+WIDE_TYPES = {
+    "bf16": "f32",
+    "f8e5m2": "f16",
+    "f8e4m3": "f16",
+    "f8e4m3fn": "f16",
+    "f8e4m3b11fnuz": "f16",
+    "f8e5m2fnuz": "f16",
+    "f8e4m3fnuz": "f16",
+    "f8e3m4": "f16",
+    "s4": "s8",
+    "u4": "u8",
+    "f4e2m1fn": "f16",
+    "f8e8m0fnu": "f32",
+}
+# What only hands values on: between computations, devices, or out of tuples.
+_HANDING_ON = frozenset(
+    """parameter constant tuple get-tuple-element call while conditional fusion custom-call domain opt-barrier add-dependency
+    after-all async-start async-update async-done infeed outfeed send send-done recv recv-done copy-start copy-done rng
+    rng-bit-generator rng-get-and-update-state all-gather all-gather-start all-gather-done all-reduce all-reduce-start
+    all-reduce-done all-to-all ragged-all-to-all collective-broadcast collective-permute collective-permute-start
+    collective-permute-done reduce-scatter get-dimension-size""".split()
+)
+_MOVING = frozenset(
+    """bitcast bitcast-convert broadcast compare concatenate convert convolution copy dot dynamic-reshape dynamic-slice
+    dynamic-update-slice gather pad ragged-dot reduce-precision reshape reverse scaled-dot scatter select set-dimension-size
+    slice sort stochastic-convert topk transpose""".split()
+)
+_BITS = frozenset("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt".split())
+_BF16_FUNCTIONS = frozenset(("exponential", "log"))
+_BF16_SINCE_SM_80 = frozenset(("abs", "maximum", "minimum", "negate"))
+_BF16_SINCE_SM_90 = frozenset(("add", "multiply", "subtract"))
+
+
+def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
+    """True if the instruction takes and returns values of the narrow type as they are on a GPU of architecture `sm`."""
+    opcode = instruction.opcode
+    if opcode in _HANDING_ON or opcode in _MOVING:
+        return True
+    if opcode in _BITS:
+        return narrow in ("s4", "u4")
+    if opcode == "reduce":
+        body = instruction.called["to_apply"][0]
+        return all(i.opcode == "parameter" or (i.opcode != "tuple" and computes_in(i, narrow, sm)) for i in body.instructions)
+    if narrow != "bf16":
+        return False
+    if opcode in _BF16_FUNCTIONS:
+        return True
+    return (sm >= 80 and opcode in _BF16_SINCE_SM_80) or (sm >= 90 and opcode in _BF16_SINCE_SM_90)

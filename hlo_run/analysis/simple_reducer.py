@@ -1,0 +1,49 @@
+"""Is a reducer one operation of its two parameters, and which value changes nothing under it?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.literal import float_info
+
+_OPCODES = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
+
+
+def simple_reducer(computation: HloComputation) -> str:
+    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else nothing."""
+    root = computation.root
+    if root.opcode not in _OPCODES or len(computation.parameters) != 2:
+        return ""
+    return root.opcode if set(root.operands) == set(computation.parameters) else ""
+
+
+def is_identity(value: HloInstruction, opcode: str) -> bool:
+    """True if a constant scalar changes nothing under a reducer of that opcode; both zeros of floats count for sums."""
+    if value.opcode != "constant" or value.shape.dims or not value.shape.is_array:
+        return False
+    number, dtype = value.attrs["literal"][()], value.shape.dtype
+    match opcode:
+        case "add" | "or" | "xor":
+            return bool(number == np.zeros((), dtype.numpy))
+        case "multiply":
+            return bool(number == np.ones((), dtype.numpy))
+        case "and":
+            return bool(number == (np.ones((), bool) if dtype.name == "pred" else ~np.zeros((), dtype.numpy)))
+        case _:
+            return not dtype.is_complex and float(number) == _limit(dtype.name, opcode == "maximum")
+
+
+def _limit(element_type: str, lowest: bool) -> float:
+    """Return the least or largest value of a type."""
+    dtype = DTYPES[element_type]
+    if dtype.is_float:
+        has_infinity = not np.isfinite(np.asarray(np.inf).astype(dtype.numpy))
+        limit = float("inf") if has_infinity else float(float_info(dtype).max)
+        return -limit if lowest else limit
+    if dtype.name == "pred":
+        return float(not lowest)
+    if dtype.is_signed:
+        return float(-(1 << (dtype.bits - 1)) if lowest else (1 << (dtype.bits - 1)) - 1)
+    return 0.0 if lowest else float((1 << dtype.bits) - 1)

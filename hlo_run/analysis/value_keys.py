@@ -1,0 +1,80 @@
+"""Keys that are equal for instructions which compute the same of the same operands, as far as that can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.shape import Shape
+
+_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
+# What says nothing about the value.
+_SILENT = frozenset(("metadata", "origin", "statistics"))
+
+
+class ValueKeys:
+    """Makes keys; digests of computations are kept, so that none may be edited while the keys are used."""
+
+    def __init__(self, sees_layouts: bool) -> None:
+        self._sees_layouts = sees_layouts
+        self._computations: dict[HloComputation, Hashable] = {}
+        self._shapes: dict[Shape, Shape] = {}
+
+    def of(self, instruction: HloInstruction, operands: tuple[Hashable, ...]) -> Hashable:
+        """Return the key of an instruction, its operands being known by the keys given."""
+        if instruction.opcode in _COMMUTATIVE and len(operands) == 2:
+            operands = tuple(sorted(operands, key=hash))
+        attributes = tuple((name, freeze(value)) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT)
+        called = tuple((name, *map(self.of_computation, group)) for name, group in instruction.called.items())
+        return instruction.opcode, self._shape(instruction.shape), operands, attributes, called
+
+    def _shape(self, shape: Shape) -> Shape:
+        if self._sees_layouts:
+            return shape
+        known = self._shapes.get(shape)
+        if known is None:
+            known = self._shapes[shape] = shape.map_leaves(_without_order)
+        return known
+
+    def of_computation(self, computation: HloComputation) -> Hashable:
+        """Return what a computation does: its instructions in order of their operands, by number."""
+        known = self._computations.get(computation)
+        if known is None:
+            numbers: dict[HloInstruction, int] = {}
+            lines: list[Hashable] = []
+            for instruction in computation.post_order():
+                numbers[instruction] = len(numbers)
+                operands = tuple(numbers[operand] for operand in instruction.operands)
+                lines.append((self.of(instruction, operands), tuple(numbers[p] for p in instruction.control_predecessors)))
+            known = self._computations[computation] = (tuple(lines), numbers[computation.root])
+        return known
+
+
+def _without_order(leaf: Shape) -> Shape:
+    if leaf.layout is None or not leaf.dims:
+        return leaf
+    return replace(leaf, layout=replace(leaf.layout, minor_to_major=tuple(reversed(range(leaf.rank)))))
+
+
+def freeze(value: Any) -> Hashable:
+    """Return an attribute's value as one that can be compared and hashed; arrays by their bytes."""
+    match value:
+        case int() | str():
+            return value
+        case np.ndarray():
+            array: Any = value  # pyright: ignore[reportUnknownVariableType] -- the type of its elements is none of ours
+            return str(array.dtype), tuple(array.shape), bytes(array.tobytes())
+        case tuple() | list():
+            items: Any = value  # pyright: ignore[reportUnknownVariableType]
+            return tuple(freeze(item) for item in items)
+        case dict():
+            pairs: Any = value  # pyright: ignore[reportUnknownVariableType]
+            return tuple((freeze(key), freeze(item)) for key, item in pairs.items())
+        case _ if is_dataclass(value):
+            return type(value).__name__, *(freeze(getattr(value, field.name)) for field in fields(value))
+        case _:
+            return value if isinstance(value, Hashable) else repr(value)

@@ -1,0 +1,274 @@
+"""Products by cuBLASLt: what its call is for a `GemmThunk`, and the call.
+
+    d = epilogue(alpha * scale_a * scale_b * op(a) . op(b) + beta * c + bias)        all stored column by column
+
+A product that is to lie row by row is that of the transposed operands in the other order; only then goes a bias along the
+last dimension, as cuBLASLt adds it to every column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hlo_run.artifact import ArraySpec, BufferSlice, GemmThunk
+from hlo_run.backends.cuda.matrices import Axis, Stored, merged, stored
+
+Address = Callable[[BufferSlice], int]
+
+# Type of both operands -> types of the result, type in which is computed, type of alpha and beta.
+_TYPES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "f16": (("f16", "f32"), "32F", "f32"),
+    "bf16": (("bf16", "f32"), "32F", "f32"),
+    "f32": (("f32",), "32F", "f32"),
+    "f64": (("f64",), "64F", "f64"),
+    "c64": (("c64",), "32F", "c64"),
+    "c128": (("c128",), "64F", "c128"),
+    "s8": (("s32",), "32I", "s32"),
+}
+_F8 = ("f8e4m3fn", "f8e5m2")
+_F8_RESULTS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
+# XLA's names of epilogues to cuBLASLt's.
+_EPILOGUES = {
+    "DEFAULT": "DEFAULT",
+    "BIAS": "BIAS",
+    "RELU": "RELU",
+    "GELU": "GELU",
+    "BIAS_RELU": "RELU_BIAS",
+    "BIAS_GELU": "GELU_BIAS",
+    "GELU_AUX": "GELU_AUX",
+    "BIAS_GELU_AUX": "GELU_AUX_BIAS",
+}
+# HLO types to those of CUDA (`cudaDataType`).
+CUDA_TYPES = {
+    "f16": "CUDA_R_16F",
+    "bf16": "CUDA_R_16BF",
+    "f32": "CUDA_R_32F",
+    "f64": "CUDA_R_64F",
+    "c64": "CUDA_C_32F",
+    "c128": "CUDA_C_64F",
+    "s8": "CUDA_R_8I",
+    "s32": "CUDA_R_32I",
+    "f8e4m3fn": "CUDA_R_8F_E4M3",
+    "f8e5m2": "CUDA_R_8F_E5M2",
+}
+_SCALARS = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128, "s32": np.int32}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix of the call: its HLO type, where it begins, how it lies."""
+
+    dtype: str
+    place: BufferSlice
+    matrix: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulPlan:
+    """One call. `compute` and `epilogue` are cuBLASLt's names, `scalar` is the HLO type of alpha and beta."""
+
+    a: Operand
+    b: Operand
+    c: Operand
+    d: Operand
+    compute: str
+    scalar: str
+    alpha: complex
+    beta: float
+    epilogue: str
+    bias: BufferSlice | None = None
+    auxiliary: Operand | None = None
+    scale_a: BufferSlice | None = None
+    scale_b: BufferSlice | None = None
+
+
+def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
+    """Return the call of a product, or why cuBLASLt has none for it."""
+    if reason := _not_taken(thunk):
+        return reason
+    numbers, left, right, result = thunk.numbers, thunk.lhs, thunk.rhs, thunk.result
+    rows = [d for d in range(len(left.dims)) if d not in (*numbers.lhs_batch, *numbers.lhs_contracting)]
+    columns = [d for d in range(len(right.dims)) if d not in (*numbers.rhs_batch, *numbers.rhs_contracting)]
+    batch_rank, row_rank = len(numbers.lhs_batch), len(rows)
+    lhs_axes = _axes(left, numbers.lhs_batch, rows, numbers.lhs_contracting)
+    rhs_axes = _axes(right, numbers.rhs_batch, numbers.rhs_contracting, columns)
+    out = range(len(result.dims))
+    parts = (out[:batch_rank], out[batch_rank : batch_rank + row_rank], out[batch_rank + row_rank :])
+    targets = [_axes(spec, *parts) for spec in (result, thunk.addend, thunk.auxiliary) if spec is not None]
+    # Row by row: (l . r)^T = r^T . l^T, which is the form with a bias.
+    for is_turned in (True, False):
+        a, b = (_turned(rhs_axes), _turned(lhs_axes)) if is_turned else (lhs_axes, rhs_axes)
+        found = [_stored(axes) for axes in (a, b, *((_turned(t) if is_turned else t) for t in targets))]
+        if any(matrix is None for matrix in found) or any(matrix.is_transposed for matrix in found[2:] if matrix is not None):
+            continue
+        if thunk.bias is not None and not is_turned:
+            continue
+        return _plan(thunk, [matrix for matrix in found if matrix is not None], is_turned)
+    return "its arrays do not lie as matrices"
+
+
+def _not_taken(thunk: GemmThunk) -> str:
+    left, right, result = thunk.lhs.dtype, thunk.rhs.dtype, thunk.result.dtype
+    if not all(prod(spec.dims) for spec in (thunk.lhs, thunk.rhs, thunk.result)):
+        return "there is nothing to multiply"
+    is_f8 = left in _F8 and right in _F8 and (left, right) != ("f8e5m2", "f8e5m2")
+    known = _F8_RESULTS if is_f8 else _TYPES.get(left, ((),))[0] if left == right else ()
+    if result not in known:
+        return f"cuBLASLt has no product of {left} and {right} in {result}"
+    if thunk.scales and (not is_f8 or len(thunk.scales) != 2 or any(scale.dtype != "f32" for scale in thunk.scales)):
+        return "cuBLASLt scales two operands in f8 only"
+    if thunk.epilogue not in _EPILOGUES or ("BIAS" in thunk.epilogue) != (thunk.bias is not None):
+        return f"cuBLASLt has no epilogue {thunk.epilogue}"
+    if ("AUX" in thunk.epilogue) != (thunk.auxiliary is not None):
+        return f"epilogue {thunk.epilogue} and its second result do not fit"
+    if any(spec is not None and spec.dtype != result for spec in (thunk.addend, thunk.bias, thunk.auxiliary)):
+        return f"bias and second result are not {result}"
+    if thunk.bias is not None and (not thunk.result.dims or thunk.bias.dims != thunk.result.dims[-1:]):
+        return "the bias does not go along the last dimension"
+    if thunk.beta and (thunk.addend is None or thunk.addend.dims != thunk.result.dims):
+        return "what is added is no matrix of the result's shape"
+    if thunk.alpha[1] and not result.startswith("c"):
+        return "alpha is complex"
+    is_whole = float(thunk.alpha[0]).is_integer() and float(thunk.beta).is_integer()
+    return "" if result != "s32" or is_whole else "alpha and beta are no integers"
+
+
+def _axes(spec: ArraySpec, *groups: Any) -> list[Axis | None]:
+    return [merged(spec, tuple(group)) for group in groups]
+
+
+def _turned(axes: list[Axis | None]) -> list[Axis | None]:
+    batch, rows, columns = axes
+    return [batch, columns, rows]
+
+
+def _stored(axes: list[Axis | None]) -> Stored | None:
+    batch, rows, columns = axes
+    return None if batch is None or rows is None or columns is None else stored(rows, columns, batch)
+
+
+def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan | str:
+    first, second = (thunk.rhs, thunk.lhs) if is_turned else (thunk.lhs, thunk.rhs)
+    a = Operand(first.dtype, first.slice, found[0])
+    b = Operand(second.dtype, second.slice, found[1])
+    d = Operand(thunk.result.dtype, thunk.result.slice, found[2])
+    rest = iter(found[3:])
+    c = d if thunk.addend is None else Operand(thunk.addend.dtype, thunk.addend.slice, next(rest))
+    auxiliary = None if thunk.auxiliary is None else Operand(thunk.auxiliary.dtype, thunk.auxiliary.slice, next(rest))
+    if thunk.bias is not None and d.matrix.rows != thunk.bias.dims[0]:
+        return "the bias does not go along all columns"
+    if a.dtype in _F8 and not (a.matrix.is_transposed and not b.matrix.is_transposed):
+        return "cuBLASLt multiplies f8 only where both operands lie along what is summed"
+    _, compute, scalar = _TYPES.get(a.dtype, ((), "32F", "f32"))
+    scales = tuple(scale.slice for scale in thunk.scales)
+    scale_a, scale_b = (None, None) if not scales else (scales[1], scales[0]) if is_turned else scales
+    bias = None if thunk.bias is None else thunk.bias.slice
+    alpha, epilogue = complex(*thunk.alpha), _EPILOGUES[thunk.epilogue]
+    beta = thunk.beta if thunk.addend is not None else 0.0
+    return MatmulPlan(a, b, c, d, compute, scalar, alpha, beta, epilogue, bias, auxiliary, scale_a, scale_b)
+
+
+class CublasLt:
+    """The library. `scratch` gives device memory of a size for the time of a call."""
+
+    def __init__(self, lt: Any, compute_types: Any, data_types: Any, scratch: Callable[[int], int], workspace_bytes: int) -> None:
+        self._lt, self._compute_types, self._data_types = lt, compute_types, data_types
+        self._scratch, self._workspace_bytes = scratch, workspace_bytes
+        self._handle: int = lt.create()
+
+    def close(self) -> None:
+        """Give the handle back."""
+        self._lt.destroy(self._handle)
+
+    def run(self, plan: MatmulPlan, address: Address, stream: int) -> bool:
+        """Multiply on `stream`; False if the library has no algorithm for it. Raises the binding's errors."""
+        lt = self._lt
+        with self._descriptor(plan, address) as descriptor, self._layouts(plan) as layouts:
+            algorithm = self._algorithm(descriptor, layouts)
+            if algorithm is None:
+                return False
+            alpha, beta = (self._scalar(plan, value) for value in (plan.alpha, plan.beta))
+            a, b, c, d = (address(operand.place) for operand in (plan.a, plan.b, plan.c, plan.d))
+            pairs = (alpha.ctypes.data, a, layouts[0], b, layouts[1], beta.ctypes.data, c, layouts[2], d, layouts[3])
+            size = int(algorithm["workspace_size"][0])
+            workspace = self._scratch(size) if size else 0
+            lt.matmul(self._handle, descriptor, *pairs, algorithm.ctypes.data, workspace, size, stream)
+        return True
+
+    def _algorithm(self, descriptor: int, layouts: list[int]) -> Any:
+        """Return the record of the best algorithm, which begins with the algorithm itself; None if the library has none."""
+        lt = self._lt
+        results, count = np.zeros(1, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
+        preference = lt.matmul_preference_create()
+        try:
+            limit = np.array(self._workspace_bytes, np.uint64)
+            attribute = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+            lt.matmul_preference_set_attribute(preference, attribute, limit.ctypes.data, limit.nbytes)
+            places = (results.ctypes.data, count.ctypes.data)
+            try:
+                lt.matmul_algo_get_heuristic(self._handle, descriptor, *layouts, preference, 1, *places)
+            except lt.cuBLASLtError:
+                return None
+        finally:
+            lt.matmul_preference_destroy(preference)
+        return results if count[0] else None
+
+    @staticmethod
+    def _scalar(plan: MatmulPlan, value: complex) -> Any:
+        kind = _SCALARS[plan.scalar]
+        return np.array(value if plan.scalar.startswith("c") else complex(value).real).astype(kind)
+
+    @contextmanager
+    def _descriptor(self, plan: MatmulPlan, address: Address) -> Generator[int]:
+        lt = self._lt
+        compute = getattr(self._compute_types, f"COMPUTE_{plan.compute}")
+        descriptor = lt.matmul_desc_create(compute, self._data_type(plan.scalar))
+        try:
+            for name, value in self._attributes(plan, address).items():
+                attribute = getattr(lt.MatmulDescAttribute, name)
+                data = np.array(value, lt.get_matmul_desc_attribute_dtype(attribute))
+                lt.matmul_desc_set_attribute(descriptor, attribute, data.ctypes.data, data.nbytes)
+            yield descriptor
+        finally:
+            lt.matmul_desc_destroy(descriptor)
+
+    def _attributes(self, plan: MatmulPlan, address: Address) -> dict[str, int]:
+        found = {
+            "TRANSA": int(plan.a.matrix.is_transposed),
+            "TRANSB": int(plan.b.matrix.is_transposed),
+            "EPILOGUE": int(getattr(self._lt.Epilogue, plan.epilogue)),
+        }
+        pointers = {"BIAS_POINTER": plan.bias, "A_SCALE_POINTER": plan.scale_a, "B_SCALE_POINTER": plan.scale_b}
+        found |= {name: address(place) for name, place in pointers.items() if place is not None}
+        if plan.auxiliary is not None:
+            matrix = plan.auxiliary.matrix
+            found |= {"EPILOGUE_AUX_POINTER": address(plan.auxiliary.place), "EPILOGUE_AUX_LD": matrix.leading}
+            found |= {"EPILOGUE_AUX_BATCH_STRIDE": matrix.batch_stride} if matrix.batch > 1 else {}
+        return found
+
+    @contextmanager
+    def _layouts(self, plan: MatmulPlan) -> Generator[list[int]]:
+        lt, made = self._lt, list[int]()
+        try:
+            for operand in (plan.a, plan.b, plan.c, plan.d):
+                matrix = operand.matrix
+                layout = lt.matrix_layout_create(self._data_type(operand.dtype), matrix.rows, matrix.columns, matrix.leading)
+                made.append(layout)
+                batch = {"BATCH_COUNT": matrix.batch, "STRIDED_BATCH_OFFSET": matrix.batch_stride} if matrix.batch > 1 else {}
+                for name, value in batch.items():
+                    attribute = getattr(lt.MatrixLayoutAttribute, name)
+                    data = np.array(value, lt.get_matrix_layout_attribute_dtype(attribute))
+                    lt.matrix_layout_set_attribute(layout, attribute, data.ctypes.data, data.nbytes)
+            yield made
+        finally:
+            for layout in made:
+                lt.matrix_layout_destroy(layout)
+
+    def _data_type(self, dtype: str) -> int:
+        return int(getattr(self._data_types, CUDA_TYPES[dtype]))

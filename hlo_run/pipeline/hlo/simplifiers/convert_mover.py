@@ -1,0 +1,80 @@
+"""Move elements while they are narrow: conversions to wider types go behind what only moves elements, others before it.
+
+    t = transpose(convert f32 (bf16 p))   =>   convert f32 (transpose(p))
+    c = convert bf16 (slice(f32 p))       =>   slice(convert bf16 (p))
+
+Where the conversion, or what moves, has no other users. XLA's `ConvertMover`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.pipeline.passes import PassContext
+
+_MOVING = frozenset(("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose"))
+
+
+@dataclass(frozen=True)
+class ConvertMover:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "convert-mover"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place, by one walk over each."""
+        del ctx
+        computations = dict.fromkeys(i.parent for i in module.instructions_of("convert"))
+        for computation in computations:
+            assert computation is not None, "it stands in a computation"
+            replaced: list[HloInstruction] = []
+            order = computation.post_order()
+            for instruction in order:
+                new = _converted_later(instruction) if instruction.opcode in _MOVING else None
+                if new is not None:
+                    module.replace(instruction, new)
+                    replaced.append(instruction)
+            remove_unused(replaced)
+            left = [i for i in reversed(order) if i.parent is computation and i.opcode == "convert"]
+            for convert in left:
+                if (new := _converted_earlier(convert)) is not None:
+                    module.replace(convert, new)
+                    remove_unused([convert])
+
+
+def _width(value: HloInstruction) -> int:
+    return value.shape.dtype.bits
+
+
+def _converted_later(i: HloInstruction) -> HloInstruction | None:
+    """Return what moves narrow elements and then widens them, for an instruction that moves widened ones."""
+    if i.control_predecessors or any(o.opcode != "convert" or len(o.users) > 1 or o.is_root for o in i.operands):
+        return None
+    sources = [operand.operands[0] for operand in i.operands]
+    narrow = sources[0].shape.element_type
+    if any(source.shape.element_type != narrow for source in sources) or _width(sources[0]) >= _width(i) or narrow == "pred":
+        return None
+    if sources[0].shape.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*sources, i)):
+        return None
+    editor = Editor(i)
+    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow)))
+    moved.name, i.name = i.name, moved.name
+    return editor.convert(moved, i.shape.element_type)
+
+
+def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
+    """Return what narrows elements and then moves them, for a conversion of elements that were moved."""
+    moving = convert.operands[0]
+    if moving.opcode not in _MOVING or len(moving.users) > 1 or moving.control_predecessors or convert.control_predecessors:
+        return None
+    if _width(convert) >= _width(moving) or convert.shape.element_type == "pred" or _width(convert) < 8:
+        return None
+    # A broadcast or a slice is smaller before or after: convert where there are fewer elements.
+    if sum(o.shape.element_count for o in moving.operands) > moving.shape.element_count or moving.shape.dynamic_dims:
+        return None
+    editor, narrow = Editor(convert), convert.shape.element_type
+    operands = [editor.convert(operand, narrow) for operand in moving.operands]
+    return editor.computation.add(copy_instruction(moving, operands, convert.shape))

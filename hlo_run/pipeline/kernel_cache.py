@@ -1,0 +1,75 @@
+"""Kernels that were compiled before, in the user's cache: by their fusion, their arguments, the target and the compiler."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+from pathlib import Path
+
+import hlo_run
+from hlo_run.artifact import Kernel
+from hlo_run.cache import FileCache, digest, open_cache
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.pipeline.replacements import Replacements
+from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
+
+# The parts of the package that a kernel's PTX depends on, and what they stand on.
+_PARTS = ("hlo", "indexing", "dialects", "ops", "analysis", "pipeline")
+_PACKAGES = ("xdsl", "llvmlite", "numpy")
+
+
+class KernelCache:
+    """The kernels of one compilation; those of `open` only if nobody watches it and its texts are not replaced."""
+
+    def __init__(self, cache: FileCache, ctx: PassContext) -> None:
+        self._cache = cache
+        options = ctx.options
+        level = options.xla_backend_optimization_level
+        flags = (str(level), options.xla_gpu_cuda_data_dir, options.verify, *options.only_rows, "-", *options.disabled_rows)
+        self._base = digest(_compiler(), repr(ctx.target), str(options.required_rows_only), *flags)
+
+    @classmethod
+    def open(cls, ctx: PassContext) -> KernelCache | None:
+        """Return the cache of a compilation, None where kernels must be compiled to be seen or changed on the way."""
+        options = ctx.options
+        if ctx.observers or ctx.replacements != Replacements() or options.print_locations or options.host_check:
+            return None
+        cache = open_cache("kernels")
+        return None if cache is None else cls(cache, ctx)
+
+    def get(self, request: KernelRequest) -> Kernel | None:
+        """Return the kernel if it was compiled before."""
+        data = self._cache.get(self._key(request))
+        if data is None:
+            return None
+        fields = json.loads(data)
+        return Kernel(fields["name"], fields["ptx"], tuple(fields["grid"]), tuple(fields["block"]), fields["shared_bytes"])
+
+    def put(self, request: KernelRequest, kernel: Kernel) -> None:
+        """Keep a kernel for other runs."""
+        fields = {
+            "name": kernel.name,
+            "ptx": kernel.ptx,
+            "grid": kernel.grid,
+            "block": kernel.block,
+            "shared_bytes": kernel.shared_bytes,
+        }
+        self._cache.put(self._key(request), json.dumps(fields).encode())
+
+    def clean(self) -> None:
+        """Keep the cache within its limit."""
+        self._cache.clean()
+
+    def _key(self, request: KernelRequest) -> str:
+        return digest(self._base, request.kernel, repr(request.fusion.attrs["kind"]), request.key)
+
+
+@functools.cache
+def _compiler() -> str:
+    """Return what tells this compiler from others: versions, and every source file's size and time."""
+    root = Path(hlo_run.__file__).parent
+    files = [*root.glob("*.py"), *(file for part in _PARTS for file in (root / part).rglob("*.py"))]
+    stats = [(file.relative_to(root).as_posix(), file.stat()) for file in sorted(files)]
+    sources = (f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stats)
+    return digest(*(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES), *sources)

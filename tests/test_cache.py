@@ -1,0 +1,124 @@
+"""The cache directory: what is found, what is damaged, what goes first; and kernels that come from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hlo_run import cache
+from hlo_run.cache import FileCache, choose_cache, digest, open_cache
+
+MODULE = """HloModule m
+
+ENTRY e {
+  p = f32[6,7] parameter(0)
+  a = f32[6,7] exponential(p)
+  b = f32[6,7] tanh(p)
+  ROOT d = f32[6,7] multiply(a, b)
+}
+"""
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_chosen", "")
+    monkeypatch.delenv("HLO_RUN_CACHE", raising=False)
+
+
+def test_what_was_put_is_found_until_it_is_damaged(tmp_path: Path) -> None:
+    files = FileCache(tmp_path, "kind")
+    key = digest("a", "b")
+    assert key != digest("a b")
+    assert key != digest("ab", "")
+    assert files.get(key) is None
+    files.put(key, b"\0data")
+    assert files.get(key) == b"\0data"
+    assert FileCache(tmp_path, "other").get(key) is None
+    file = tmp_path / "kind" / key
+    file.write_bytes(file.read_bytes()[:-1])
+    assert files.get(key) is None
+
+
+def test_a_directory_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    files = FileCache(tmp_path / "file", "kind")
+    files.put("k", b"data")
+    assert files.get("k") is None
+
+
+def test_files_that_were_not_asked_for_go_first(tmp_path: Path) -> None:
+    files = FileCache(tmp_path, "kind", limit_bytes=5 * (1000 + 64))
+    for number in range(6):
+        FileCache(tmp_path, f"kind{number % 2}").put(str(number), bytes(1000))
+        moment = time.time() - 100 + number
+        os.utime(tmp_path / f"kind{number % 2}" / str(number), (moment, moment))
+    assert FileCache(tmp_path, "kind0").get("0") is not None, "asked for just now"
+    files.clean()
+    left = {file.name for file in tmp_path.glob("*/*")}
+    assert left == {"0", "3", "4", "5"}
+
+
+def test_where_it_is(tmp_path: Path, chosen: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert open_cache("k") == FileCache(tmp_path / "hlo-run", "k")
+    monkeypatch.setenv("HLO_RUN_CACHE", str(tmp_path / "mine"))
+    assert open_cache("k") == FileCache(tmp_path / "mine", "k")
+    choose_cache("off")
+    assert open_cache("k") is None
+    choose_cache(str(tmp_path / "other"))
+    assert open_cache("k") == FileCache(tmp_path / "other", "k")
+
+
+def test_no_home_no_cache(chosen: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: type[Path]) -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    assert open_cache("k") is None
+
+
+def _run(folder: Path, *flags: str) -> str:
+    """Run the module in a process of its own, and return which kernels were looked up and compiled."""
+    file = folder / "m.hlo"
+    file.write_text(MODULE)
+    code = (
+        "import sys\n"
+        "from hlo_run.pipeline import compile\n"
+        "anew = compile._compile_anew\n"
+        "compile._compile_anew = lambda ctx, requests: print(len(requests), 'compiled', flush=True) or anew(ctx, requests)\n"
+        "from hlo_run.cli import run\n"
+        "raise SystemExit(run(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "--platform=Host", f"--cache={folder / 'cache'}", *flags, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return "".join(line for line in done.stdout.splitlines() if line.endswith("compiled"))
+
+
+def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
+    assert _run(tmp_path) == "3 compiled"
+    assert _run(tmp_path) == "0 compiled"
+    for file in (tmp_path / "cache" / "kernels").iterdir():
+        file.write_bytes(b"damaged")
+    assert _run(tmp_path) == "3 compiled"
+
+
+def test_other_targets_and_levels_have_other_kernels(tmp_path: Path) -> None:
+    assert _run(tmp_path) == "3 compiled"
+    assert _run(tmp_path, "--target=v100") == "3 compiled"
+    assert _run(tmp_path, "--xla_backend_optimization_level=1") == "3 compiled"
+    assert _run(tmp_path, "--disable=cse") == "3 compiled"
+    assert _run(tmp_path, "--cache=off") == "3 compiled"
+    assert _run(tmp_path) == "0 compiled"
+
+
+def test_who_watches_sees_everything(tmp_path: Path) -> None:
+    assert _run(tmp_path) == "3 compiled"
+    assert _run(tmp_path, "--v=1") == "3 compiled"
+    assert _run(tmp_path, f"--xla_dump_to={tmp_path / 'dump'}") == "3 compiled"
