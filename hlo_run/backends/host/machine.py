@@ -47,8 +47,8 @@ class Launcher(Protocol):
         """Run one launch."""
         ...
 
-    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
-        """Return what runs a launch in native code, with no deadline; None if something else must."""
+    def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch | None:
+        """Return what runs a launch in native code; None if something else must. With a deadline it can be told to stop."""
         ...
 
     def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
