@@ -220,3 +220,32 @@ def test_a_deadline_may_come_and_go() -> None:
     first, *others = [prepared.run(arguments, deadline, 0, NO_FEEDS(0)) for deadline in deadlines]
     for other in others:
         np.testing.assert_array_equal(other, first)
+
+
+_COUNTS = """.version 8.6
+.target sm_90
+.address_size 64
+.global .align 4 .u32 counter = 5;
+.visible .entry NAME(.param .u64 first, .param .u64 second)
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<4>;
+	ld.param.u64 %rd1, [second];
+	ld.global.u32 %r1, [counter];
+	add.u32 %r2, %r1, 1;
+	st.global.u32 [counter], %r2;
+	st.global.u32 [%rd1], %r2;
+	ret;
+}
+"""
+
+
+@pytest.mark.parametrize("engine", ["jit", "emulator"])
+def test_every_run_finds_the_first_values_of_variables(engine: str) -> None:
+    program = compiled("HloModule m\n ENTRY e { x = u32[1] parameter(0)\n ROOT r = u32[1] negate(x) }")
+    (kernel,) = program.kernels
+    counting = replace(kernel, ptx=_COUNTS.replace("NAME", kernel.name), block=(1, 1, 1))
+    program = replace(program, kernels=(counting,), thunks=program.thunks * 3)
+    backend = HostBackend(engine=engine)
+    for _ in range(3):
+        np.testing.assert_array_equal(backend.run(program, [np.zeros(1, np.uint32)]), [8])
