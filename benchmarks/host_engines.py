@@ -60,7 +60,7 @@ class TimedBackend(HostBackend):
 
     elapsed = processor = 0.0
 
-    def ready(self, graph: KernelGraph, launch: Launch) -> None:
+    def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
         """Have every launch made by `launch`, not in native code that plays them all."""
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:

@@ -195,7 +195,8 @@ def _page(pairs: list[Pair], unmatched: list[str], refused: list[str]) -> str:
 def _row(pair: Pair) -> str:
     ours, xla = pair.ours, pair.xla
     module, _, kernel = pair.name.partition("/")
-    name = module if kernel == "fusion_generated" else f"{module} {kernel}"
+    is_clear = kernel == "fusion_generated" or re.sub(r"\W", "_", module).endswith(kernel)
+    name = module if is_clear else f"{module} {kernel}"
     widths = f"{ours.load_bits}, {ours.store_bits} / {xla.load_bits}, {xla.store_bits}"
     return (
         f"| {name} | {ours.sass} / {xla.sass} = {pair.ratio:.2f} | {ours.registers} / {xla.registers} | {widths} | "

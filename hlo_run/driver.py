@@ -89,10 +89,13 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
 
 
 def _check_run_flags(options: Options) -> None:
-    """Raise UsageError for bounds that are none and for files that cannot be written, before anything runs."""
+    """Raise UsageError for bounds and times that are none and for files that cannot be written, before anything runs."""
     error_spec(options)
-    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output"):
-        if path := getattr(options, flag):
+    if not options.timeout >= 0:
+        raise UsageError(f"--timeout={options.timeout:g} is no time", hint="0 is no limit")
+    for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
+        path: str = getattr(options, flag)
+        if path and (flag, path) != ("profile", "-"):  # that is the table alone
             check_writable(path, flag)
 
 

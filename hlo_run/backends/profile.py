@@ -49,7 +49,7 @@ class Profile:
         leaves = [events for events in groups if not nested_sequences(events[0].thunk)]
         whole = sum(medians[id(events[0].thunk)] * len(events) for events in leaves) or 1.0
         width = max([len(events[0].thunk.name) for events in groups], default=4)
-        lines = [f"{'kind':<17}{'thunk':<{width}}{'runs':>8}{'ms':>11}{'share':>8}{'bytes':>14}{'GB/s':>9}"]
+        lines = [f"{'kind':<17}{'thunk':<{width}}{'runs':>8}{'median ms':>11}{'share':>8}{'bytes':>14}{'GB/s':>9}"]
         for events in groups:
             thunk = events[0].thunk
             size, each = touched_bytes(thunk), medians[id(thunk)]
@@ -57,7 +57,8 @@ class Profile:
             share = "" if nested_sequences(thunk) else f"{each * len(events) / whole:.1%}"
             rate = f"{size / each / 1e9:.2f}" if each and not nested_sequences(thunk) else ""
             lines.append(f"{thunk.kind:<17}{thunk.name:<{width}}{len(events):>8}{each * 1e3:>11.3f}{share:>8}{size:>14}{rate:>9}")
-        return "\n".join([*lines, f"{self.runs} runs, {whole * 1e3 / max(self.runs, 1):.3f} ms each in thunks"])
+        count = "1 run" if self.runs == 1 else f"{self.runs} runs"
+        return "\n".join([*lines, f"{count}, {whole * 1e3 / max(self.runs, 1):.3f} ms each in thunks"])
 
     def chrome_trace(self) -> str:
         """Return the events in Chrome's trace format (chrome://tracing, Perfetto)."""

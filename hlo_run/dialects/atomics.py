@@ -9,8 +9,8 @@
                           } do { ^bb0(%next): scf.yield %next }
 
 A body that does not look at the element is a store. The maximum of f32 compares integers: of two non-negative floats the
-larger has the larger bits as a signed number, of two negative ones the smaller bits as an unsigned one. LLVM itself expands
-compare-and-swap of 8 and 16 bits to the word around them, and additions that the card lacks to a loop.
+larger has the larger bits as a signed number, of two negative ones the smaller bits as an unsigned one. Of elements of less
+than 32 bits the word around them is compared and swapped. LLVM itself expands additions that the card lacks to a loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, AtomicCmpXchgOp, AtomicRMWOp, LoadOp
+from hlo_run.dialects.llvm_extra import AddrSpaceCastOp, AtomicCmpXchgOp, AtomicRMWOp, GEPOp, LoadOp
 from hlo_run.dialects.loops import hand_on_origin
 from hlo_run.dialects.packed import PackedAccess
 from hlo_run.dialects.types import is_complex, is_integer, is_vector
@@ -61,6 +61,7 @@ _INTEGER_OPS: dict[type[Operation], str] = {
 }
 _ADDED_FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 _GLOBAL = llvm.LLVMPointerType(IntAttr(1))
+_WORD_BITS = 32
 _NO_ATOMICS_NEEDED = "scatter with unique_indices=true needs none"
 Add: TypeAlias = Callable[[Operation], SSAValue]
 
@@ -82,6 +83,8 @@ def lower_atomic(op: XlaAtomicRMWOp, address: SSAValue) -> None:
         keyword, value = native
         _move_body(op, keep_last=False)
         _insert(op, AtomicRMWOp(keyword, address, value))
+    elif not is_complex(current.type) and _cell_type(current.type).width.data < _WORD_BITS:
+        _swap_in_word(op, address, current.type, None)
     else:
         _compare_and_swap(op, address, _cell_of(current.type))
 
@@ -213,16 +216,31 @@ def _complex_cell(element: ComplexType) -> _Cell:
 
 def lower_packed_atomic(op: XlaAtomicRMWOp, address: SSAValue, shift: SSAValue, element: Attribute) -> None:
     """As `lower_atomic`, for an element that begins at bit `shift` of the byte at `address`."""
+    _swap_in_word(op, address, element, shift)
 
-    def packed(add: Add) -> PackedAccess:
-        return PackedAccess(add, element)
 
+def _swap_in_word(op: XlaAtomicRMWOp, address: SSAValue, element: Attribute, shift: SSAValue | None) -> None:
+    """Compare and swap the 32-bit word around an element; `shift` (i8) as in `lower_packed_atomic`."""
+
+    def add(new: Operation) -> SSAValue:
+        result = _insert(op, new)
+        assert result is not None, f"{new.name} has a result"
+        return result
+
+    def number(value: int, type_: IntegerType) -> SSAValue:
+        return add(arith.ConstantOp(IntegerAttr(value, type_)))
+
+    place = add(arith.AndIOp(add(llvm.PtrToIntOp(address, i64)), number(_WORD_BITS // 8 - 1, i64)))
+    begin = add(GEPOp(address, [add(arith.SubiOp(number(0, i64), place))], i8))
+    first_bit = add(arith.MuliOp(add(arith.TruncIOp(place, i32)), number(8, i32)))
+    if shift is not None:
+        first_bit = add(arith.AddiOp(first_bit, add(arith.ExtUIOp(shift, i32))))
     cell = _Cell(
-        i8,
-        lambda add, word: packed(add).unpack(word, shift),
-        lambda add, old, new: packed(add).merge(old, shift, new),
+        i32,
+        lambda append, word: PackedAccess(append, element).unpack(word, first_bit),
+        lambda append, old, new: PackedAccess(append, element).merge(old, first_bit, new),
     )
-    _compare_and_swap(op, address, cell)
+    _compare_and_swap(op, begin, cell)
 
 
 def _compare_and_swap(op: XlaAtomicRMWOp, address: SSAValue, cell: _Cell) -> None:

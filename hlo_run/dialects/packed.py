@@ -96,11 +96,13 @@ class PackedAccess:
         return cut if cut.type == self.element else self.add(arith.BitcastOp(cut, self.element))
 
     def merge(self, word: SSAValue, shift: SSAValue, value: SSAValue) -> SSAValue:
-        """Return the byte `word` with the element at bit `shift` replaced."""
-        mask = self.add(arith.ShLIOp(self.number((1 << self.bits) - 1, i8), shift))
-        others = self.add(arith.XOrIOp(mask, self.number(-1, i8)))
+        """Return the integer `word` with the element at bit `shift` (of the same type) replaced."""
+        type_ = word.type
+        assert is_integer(type_), "words are integers"
+        mask = self.add(arith.ShLIOp(self.number((1 << self.bits) - 1, type_), shift))
+        others = self.add(arith.XOrIOp(mask, self.number(-1, type_)))
         kept = self.add(arith.AndIOp(word, others))
-        return self.add(arith.OrIOp(kept, self.add(arith.ShLIOp(self._integer_of(value, i8), shift))))
+        return self.add(arith.OrIOp(kept, self.add(arith.ShLIOp(self._integer_of(value, type_), shift))))
 
     def load_vector(self, base: SSAValue, index: SSAValue | None, size: int, alignment: int, *, invariant: bool) -> SSAValue:
         """Return `size` elements that begin at a multiple of `size`."""

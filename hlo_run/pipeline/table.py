@@ -33,6 +33,7 @@ from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import Bat
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
+from hlo_run.pipeline.hlo.expanders.convolution_pred_expander import ConvolutionPredExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
 from hlo_run.pipeline.hlo.expanders.eigh_expander import EighExpander
@@ -100,6 +101,7 @@ from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifie
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
 from hlo_run.pipeline.hlo.simplifiers.simplify_conditional import SimplifyConditional
 from hlo_run.pipeline.hlo.simplifiers.simplify_fp_conversions import SimplifyFpConversions
+from hlo_run.pipeline.hlo.simplifiers.simplify_sorts import SimplifySorts
 from hlo_run.pipeline.hlo.simplifiers.transpose_folding import TransposeFolding
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
 from hlo_run.pipeline.hlo.simplifiers.while_loop_constant_sinking import WhileLoopConstantSinking
@@ -213,6 +215,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
+            HloRow("convolution-pred-expander", lambda c: ConvolutionPredExpander()),
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
@@ -230,6 +233,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("scatter_expander", lambda c: ScatterExpander()),
                     HloRow("dot-strength-reduction", lambda c: DotStrengthReduction()),
                     HloRow("algsimp", lambda c: AlgebraicSimplifier()),
+                    HloRow("simplify-sorts", lambda c: SimplifySorts()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("while-loop-constant-sinking", lambda c: WhileLoopConstantSinking()),
                     HloRow("simplify-while-loops", lambda c: WhileLoopSimplifier()),

@@ -195,12 +195,12 @@ class HostBackend:
                 self.explain(graph, launch, fault)
         run_kernel(self._program(graph, kernel), launch, deadline)
 
-    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
+    def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch | None:
         """Return the launch as native code; None if the emulator runs it."""
         if not self._takes_jit(graph, launch):
             return None
         try:
-            return self._jit.ready(graph, launch)
+            return self._jit.ready(graph, launch, deadline)
         except Unsupported:
             return None  # `launch` says it
 

@@ -47,8 +47,8 @@ class Launcher(Protocol):
         """Run one launch."""
         ...
 
-    def ready(self, graph: KernelGraph, launch: Launch) -> ReadyLaunch | None:
-        """Return what runs a launch in native code, with no deadline; None if something else must."""
+    def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch | None:
+        """Return what runs a launch in native code; None if something else must. With a deadline it can be told to stop."""
         ...
 
     def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
@@ -73,7 +73,7 @@ class _Same:
 
 @dataclass(slots=True)
 class LoadedKernel:
-    """A kernel and the memory of its module's variables, which lives as long as a run."""
+    """A kernel and the memory of its module's variables."""
 
     graph: KernelGraph
     kernel: Kernel
@@ -121,7 +121,7 @@ class Machine:
         # The others are workspaces of libraries that are not here.
         self._used = sorted(used_allocations(executable))
         self._kernels: dict[str, LoadedKernel] = {}
-        self._keeping_state: dict[str, LoadedKernel] = {}
+        self._first_values: list[tuple[Region, Bytes]] = []
         self._kernel_by_name = {kernel.name: kernel for kernel in executable.kernels}
         self._ours: set[int] = set()
         self._is_first = True
@@ -260,15 +260,13 @@ class Machine:
             graph = self.launcher.graph(kernel)
             variables = variable_regions(numbered_variables(graph))
             loaded = self._kernels[name] = LoadedKernel(graph, kernel, kernel.ptx.split("\n"), variables)
-            if any(region.writable for region in variables.values()):
-                self._keeping_state[name] = loaded
+            self._first_values += [(region, region.data.copy()) for region in variables.values() if region.writable]
         return loaded
 
-    def forget_variables(self) -> set[str]:
-        """Give writable variables of kernels their first values again; return the names of these kernels."""
-        for loaded in self._keeping_state.values():
-            loaded.variables = variable_regions(numbered_variables(loaded.graph))
-        return set(self._keeping_state)
+    def forget_variables(self) -> None:
+        """Give variables that kernels may write their first values again, where they lie."""
+        for region, values in self._first_values:
+            region.data[:] = values
 
 
 def _leaves(literals: Sequence[Literal]) -> Iterator[NDArray[Any]]:

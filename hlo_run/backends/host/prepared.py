@@ -63,16 +63,15 @@ class Prepared:
     def _bind(self, moved: set[int]) -> None:
         """Tell the steps, or their recording, where the memory is; at the first run, compile and record."""
         machine = self.machine
-        reset = machine.forget_variables()
-        if not self._is_bound or self._has_deadline != (machine.deadline is not None):
+        machine.forget_variables()
+        is_new = not self._is_bound or self._has_deadline != (machine.deadline is not None)
+        if is_new:
             self._bind_all()
         else:
             waiting = dict.fromkeys(step for number in sorted(moved) for step in self._touching.get(number, ()))
-            if reset:
-                waiting |= dict.fromkeys(step for step in self._launches if step.thunk.kernel in reset)
             for step in waiting:
                 step.bind()
-        if self._recording is not None and moved:
+        if self._recording is not None and (moved or is_new):
             self._recording.move(machine.places)
 
     def _bind_all(self) -> None:
@@ -82,9 +81,11 @@ class Prepared:
             step.bind()
         machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
         ready: dict[Step, ReadyLaunch] = {}
-        if self._may_record and not self._has_deadline:
-            found = {step: machine.launcher.ready(*step.bound()) for step in self._launches if not step.keeps_state}
-            ready = {step: launch for step, launch in found.items() if launch is not None}
+        if self._may_record:
+            for step in self._launches:
+                launch = machine.launcher.ready(*step.bound(), machine.deadline)
+                if launch is not None:
+                    ready[step] = launch
         self._recording = Recording(machine, self._steps, ready) if ready else None
         self._touching = {}
         for step in self._all:

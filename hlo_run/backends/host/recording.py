@@ -6,13 +6,17 @@ stretches of play.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from hlo_run.artifact import BufferSlice
 from hlo_run.backends.host.control_steps import CommandBufferStep, ConditionalStep, SequenceStep, WhileStep
+from hlo_run.backends.host.jit.body import CANCELLED
 from hlo_run.backends.host.jit.engine import ReadyLaunch, slice_shift
 from hlo_run.backends.host.jit.llvm import Loaded
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, SHARED, TABLE
@@ -56,26 +60,51 @@ class Recording:
         self._player.move(places)
 
     def run(self) -> None:
-        """Play the list to its end; raises what steps raise."""
+        """Play the list to its end; raises what steps raise, and DeviceError when the run's time is over."""
         self._memory.reset()
-        player, calls = self._player, self._calls
+        deadline = self._machine.deadline
+        if deadline is None:
+            self._play()
+            return
+        watch = threading.Timer(max(0.0, deadline - time.monotonic()), self._memory.stop)
+        watch.start()
+        try:
+            self._play()
+        finally:
+            watch.cancel()
+            watch.join()
+
+    def _play(self) -> None:
+        player, machine = self._player, self._machine
         player.rest()
         status, where = player.play(0)
         while status is not Status.DONE:
             if status is Status.PAUSE:
+                machine.check_time(self._name_of(where))
                 player.rest()
                 status, where = player.play(where)
                 continue
-            call, step = calls[where]
+            call, step = self._calls[where]
             try:
                 if status is Status.FAULT:
                     raise JitFault(*self._memory.fault())
+                machine.check_time(step.thunk.name)
                 call()
             except JitFault as fault:
-                step.bind()  # to the memory of this run
-                assert isinstance(step, KernelStep), "nothing else has faults"
-                self._machine.launcher.explain(*step.bound(), fault)
+                self._explain(step, fault)
             status, where = player.play(where + 1)
+
+    def _name_of(self, where: int) -> str:
+        """Return the name of the first thunk that comes behind an instruction."""
+        return next((step.thunk.name for number, (_, step) in self._calls.items() if number >= where), "the end")
+
+    def _explain(self, step: Step, fault: JitFault) -> NoReturn:
+        assert isinstance(step, KernelStep), "nothing else has faults"
+        step.bind()  # to the memory of this run
+        graph, launch = step.bound()
+        if fault.line == CANCELLED:
+            launch.fail("the kernel ran out of time", 0)
+        self._machine.launcher.explain(graph, launch, fault)
 
     # ---- writing the list ---------------------------------------------------------------------------------------
 

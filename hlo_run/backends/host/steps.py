@@ -66,11 +66,6 @@ class KernelStep(Leaf):
         self._machine = machine
         self._launch: Launch | None = None
 
-    @property
-    def keeps_state(self) -> bool:
-        """True if the kernel's module has variables that it writes: every run begins with new ones."""
-        return any(region.writable for region in self._machine.load(self.thunk.kernel).variables.values())
-
     def bind(self) -> None:
         machine = self._machine
         loaded = machine.load(self.thunk.kernel)

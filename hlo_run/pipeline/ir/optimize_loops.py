@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import arith, func, math, scf
+from xdsl.dialects import arith, func, math, scf, vector
 from xdsl.dialects.builtin import AnyFloat, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -26,6 +26,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from hlo_run.dialects.index_constants import IndexConstants
 from hlo_run.dialects.loops import counted_trips, yield_of
 from hlo_run.dialects.types import is_vector
+from hlo_run.dialects.xla_gpu import ApplyIndexingOp
 
 _MAX_BODY_SIZE = 400
 _MATH_SIZE = 20
@@ -125,10 +126,19 @@ def _size(op: Operation) -> int:
         return 1
     if isinstance(op, arith.ConstantOp):
         return 0
+    if isinstance(op, ApplyIndexingOp):
+        return _index_count(op)
     type_ = op.results[0].type
     element = type_.get_element_type() if is_vector(type_) else type_
     is_long = op.name.startswith("math.") and not isinstance(op, _SHORT_MATH) and isinstance(element, AnyFloat)
     return (_MATH_SIZE if is_long else 1) * (type_.element_count() if is_vector(type_) else 1)
+
+
+def _index_count(op: ApplyIndexingOp) -> int:
+    """Return how many ops the index is in XLA, where each vector that is loaded or stored has one of its own here."""
+    users = [use.operation for result in op.results for use in result.uses]
+    vectors = sum(isinstance(user, vector.TransferReadOp | vector.TransferWriteOp) for user in users)
+    return vectors + (vectors < len(users)) if users else 1
 
 
 def _unroll_wholly(loop: scf.ForOp, trips: int, constants: IndexConstants) -> None:

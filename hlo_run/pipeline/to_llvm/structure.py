@@ -178,6 +178,7 @@ COPIED = (
     llvm_extra.AtomicCmpXchgOp,
     llvm_extra.GEPOp,
     llvm.AddressOfOp,
+    llvm.PtrToIntOp,
     llvm_extra.AddrSpaceCastOp,
     llvm_extra.PoisonOp,
 )

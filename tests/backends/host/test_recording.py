@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 pytest.importorskip("llvmlite")
 
 import hlo_run
+from hlo_run.artifact import Kernel, KernelThunk
 from hlo_run.backends.host import recording
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.backends.host.prepared import Prepared
 from hlo_run.errors import DeviceError
+from hlo_run.hlo.feeds import NO_FEEDS
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
@@ -63,6 +67,7 @@ ENTRY e { n = s32[] parameter(0)
   w = (s32[], s32[], f32[6,6]) while(s), condition=condition, body=body
   ROOT y = f32[6,6] get-tuple-element(w), index=2 }
 """
+_NOTHING = ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n"
 KNOWN = ', backend_config={"known_trip_count":{"n":"3"}}'
 
 
@@ -85,18 +90,19 @@ def test_loops_and_branches(config: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(recording.Recording, "run", lambda self: (played.append(1), run(self)))  # type: ignore[misc]
     program = compiled(NESTED.replace("CONFIG", config))
     backend = HostBackend(engine="jit")
-    others = [HostBackend(engine="emulator"), HostBackend(engine="jit", timeout_seconds=600)]
+    others = [HostBackend(engine="emulator"), HostBackend(engine="jit", profile=True)]  # step by step
+    others.append(HostBackend(engine="jit", timeout_seconds=600))
     results: list[tuple[Any, Any]] = []
     for times in (2, 0, 1, 3, 3):  # memory of the arguments and of the result is another every time
         x = RNG.standard_normal((6, 6)).astype(np.float32) / 4
         result = backend.run(program, [np.array(times, np.int32), x])
         np.testing.assert_allclose(np.asarray(result), expected(times, x.astype(np.float64)), rtol=1e-3, atol=1e-6)
         results.append((result, np.asarray(result).copy()))
-        for other in others:  # step by step
+        for other in others:
             np.testing.assert_array_equal(other.run(program, [np.array(times, np.int32), x]), result)
     for kept, copy in results:
         np.testing.assert_array_equal(kept, copy, err_msg="a later run wrote into it")
-    assert len(played) == 5
+    assert len(played) == 10
 
 
 @pytest.mark.parametrize("engine", ["jit", "emulator"])
@@ -165,6 +171,14 @@ def test_a_fault_of_a_played_launch_says_where(blocks: int) -> None:
     np.testing.assert_array_equal(backend.run(broken, [np.array(0, np.int32), x]), x)
 
 
+def test_a_module_without_any_memory_runs() -> None:
+    program = compiled("HloModule none\n ENTRY e { ROOT t = () tuple() }")
+    nothing = Kernel("nothing", _NOTHING, (1, 1, 1), (32, 1, 1))
+    program = replace(program, kernels=(nothing,), thunks=(KernelThunk("n", "nothing", ()),), allocations=())
+    for _ in range(2):
+        assert HostBackend(engine="jit").run(program, []) == ()
+
+
 def test_an_endless_loop_can_be_interrupted() -> None:
     class Enough(Exception):
         pass
@@ -186,3 +200,52 @@ def test_an_endless_loop_can_be_interrupted() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     np.testing.assert_array_equal(backend.run(program, arguments), arguments[1])
+
+
+def test_an_endless_loop_runs_out_of_time() -> None:
+    text = NESTED.replace("CONFIG", "").replace("j = s32[] add(i, one)\n  is_first", "j = s32[] multiply(i, one)\n  is_first")
+    program = compiled(text)
+    backend = HostBackend(engine="jit", timeout_seconds=2)
+    x = RNG.standard_normal((6, 6)).astype(np.float32)
+    with pytest.raises(DeviceError, match="ran out of time"):
+        backend.run(program, [np.array(1, np.int32), x])
+    np.testing.assert_array_equal(backend.run(program, [np.array(0, np.int32), x]), x)
+
+
+def test_a_deadline_may_come_and_go() -> None:
+    program = compiled(NESTED.replace("CONFIG", ""))
+    prepared = Prepared(HostBackend(engine="jit"), program, frozenset())
+    arguments = [np.array(2, np.int32), RNG.standard_normal((6, 6)).astype(np.float32)]
+    deadlines = [None, time.monotonic() + 600, None, time.monotonic() + 600]
+    first, *others = [prepared.run(arguments, deadline, 0, NO_FEEDS(0)) for deadline in deadlines]
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+_COUNTS = """.version 8.6
+.target sm_90
+.address_size 64
+.global .align 4 .u32 counter = 5;
+.visible .entry NAME(.param .u64 first, .param .u64 second)
+{
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<4>;
+	ld.param.u64 %rd1, [second];
+	ld.global.u32 %r1, [counter];
+	add.u32 %r2, %r1, 1;
+	st.global.u32 [counter], %r2;
+	st.global.u32 [%rd1], %r2;
+	ret;
+}
+"""
+
+
+@pytest.mark.parametrize("engine", ["jit", "emulator"])
+def test_every_run_finds_the_first_values_of_variables(engine: str) -> None:
+    program = compiled("HloModule m\n ENTRY e { x = u32[1] parameter(0)\n ROOT r = u32[1] negate(x) }")
+    (kernel,) = program.kernels
+    counting = replace(kernel, ptx=_COUNTS.replace("NAME", kernel.name), block=(1, 1, 1))
+    program = replace(program, kernels=(counting,), thunks=program.thunks * 3)
+    backend = HostBackend(engine=engine)
+    for _ in range(3):
+        np.testing.assert_array_equal(backend.run(program, [np.zeros(1, np.uint32)]), [8])

@@ -270,3 +270,25 @@ func.func @kernel(%in: tensor<8xf32>, %i: index) -> f32 {
 }
 // CHECK: llvm.getelementptr inbounds %in[{{%[a-z0-9_]+}}] {hlo.op = "param"}
 // CHECK-NEXT: %x = llvm.load {{%[a-z0-9_]+}} {hlo.op = "param"}
+// -----
+// RUN: --only=lower-tensors
+// An element of 16 bits: the word around it is compared and swapped, so that nobody's neighbour is lost.
+func.func @kernel(%out: tensor<8xf16>, %i: index, %x: f16) -> tensor<8xf16> {
+  %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xf16> {
+  ^bb0(%old: f16):
+    %s = arith.mulf %old, %x : f16
+    xla_gpu.yield %s : f16
+  }
+  return %r : tensor<8xf16>
+}
+// CHECK: [[P:%[a-z0-9_]+]] = llvm.getelementptr inbounds %out
+// CHECK: [[A:%[a-z0-9_]+]] = {{.*}}llvm.ptrtoint{{.*}}[[P]]
+// CHECK: [[IN:%[a-z0-9_]+]] = arith.andi [[A]], {{%[a-z0-9_]+}} : i64
+// CHECK: [[BACK:%[a-z0-9_]+]] = arith.subi {{%[a-z0-9_]+}}, [[IN]] : i64
+// CHECK: [[W:%[a-z0-9_]+]] = llvm.getelementptr inbounds [[P]][[[BACK]]]
+// CHECK: llvm.load [[W]]
+// CHECK: scf.while ([[OLD:%[a-z0-9_]+]] = {{%[a-z0-9_]+}}) : (i32) -> i32 {
+// CHECK: arith.shrui [[OLD]]
+// CHECK: arith.trunci {{%[a-z0-9_]+}} : i32 to i16
+// CHECK: arith.bitcast {{%[a-z0-9_]+}} : i16 to f16
+// CHECK: llvm.cmpxchg [[W]], [[OLD]], {{%[a-z0-9_]+}} monotonic monotonic : !llvm.ptr, i32

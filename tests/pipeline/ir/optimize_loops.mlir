@@ -150,3 +150,23 @@ func.func @misses(%init: f32, %n: index) -> (f32, f32, f32, f32, f32, f32, f32) 
 func.func private @f(%x: f32) -> f32 {
   return %x : f32
 }
+// -----
+// RUN: --only=optimize-loops
+// Two vectors are loaded at one index, which counts twice: 2 + 2 * 2 + 2 * 2 + 1 = 11 operations, so 36 steps at most.
+// CHECK: scf.for %i = %c0 to %c80 step %c20
+#map = #xla_gpu.indexing_map<"(th_x, d1) -> (th_x * 2 + d1 * 64), domain: th_x in [0, 31], d1 in [0, 79]">
+func.func @main(%a: tensor<5120xf32>, %b: tensor<5120xf32>, %init: vector<2xf32>, %pad: f32) -> vector<2xf32> {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c80 = arith.constant 80 : index
+  %thread_id_x = gpu.thread_id  x {xla.range = [0 : index, 31 : index]}
+  %r = scf.for %i = %c0 to %c80 step %c1 iter_args(%sum = %init) -> (vector<2xf32>) {
+    %k = xla_gpu.apply_indexing #map(%thread_id_x, %i)
+    %x = vector.transfer_read %a[%k], %pad {in_bounds = [true]} : tensor<5120xf32>, vector<2xf32>
+    %y = vector.transfer_read %b[%k], %pad {in_bounds = [true]} : tensor<5120xf32>, vector<2xf32>
+    %s = arith.addf %x, %y : vector<2xf32>
+    %t = arith.addf %sum, %s : vector<2xf32>
+    scf.yield %t : vector<2xf32>
+  }
+  return %r : vector<2xf32>
+}

@@ -26,8 +26,8 @@ _SLICE_UNIT = 256
 """Offsets of slices in their allocations count modulo this: code is the same for all slices that are equally aligned."""
 GUESSED_TURNS = 32
 """How often a loop is taken to go round where launches are weighed."""
-# Fewer instructions than these are done before a second worker has begun.
-_WORTH_SPREADING = 2_000_000
+# Fewer instructions than these, about a millisecond, are done before a second worker has begun on a busy machine.
+_WORTH_SPREADING = 20_000_000
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 

@@ -168,7 +168,8 @@ class Execution:
             except BaseException:
                 self._team.stop()
                 raise
-            self._wait(done, deadline)
+            # Who has not begun by now would find nothing left to do; on a busy machine that is a long time to wait for.
+            self._wait([task for task in done if not task.cancel()], deadline)
         else:
             self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._team.workers], deadline)
         line, block = self._fault
@@ -186,13 +187,13 @@ class Execution:
                 self._team.stop()
                 return
 
-    def _wait(self, done: list[threading.Event], deadline: float | None) -> None:
+    def _wait(self, tasks: list[_Task], deadline: float | None) -> None:
         try:
-            for event in done:
+            for task in tasks:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not event.wait(left):
+                if not task.done.wait(left):
                     self._team.stop()
-                    event.wait()
+                    task.done.wait()
                     self._fault = (CANCELLED, 0)
         except BaseException:
             self._team.stop()
@@ -205,29 +206,46 @@ def _chunks(blocks: int, workers: int) -> Iterator[tuple[int, int]]:
     return iter([(first, min(first + size, blocks)) for first in range(0, blocks, size)])
 
 
+class _Task:
+    """Something that a thread does once, unless it is cancelled before."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._claim = threading.Lock()
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Do it, if nobody has cancelled it."""
+        if self._claim.acquire(blocking=False):
+            try:
+                self._work()
+            finally:
+                self.done.set()
+
+    def cancel(self) -> bool:
+        """Return True if it has not begun, and never will."""
+        return self._claim.acquire(blocking=False)
+
+
 class _Pool:
     """Threads that live as long as the process and do not keep it from ending."""
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], threading.Event]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._count = 0
 
-    def submit(self, task: Callable[[], None]) -> threading.Event:
-        """Run a task soon; the event says when it is done."""
+    def submit(self, work: Callable[[], None]) -> _Task:
+        """Have it done soon."""
         if self._count < (os.cpu_count() or 1):
             self._count += 1
             threading.Thread(target=self._loop, daemon=True, name=f"host-jit-{self._count}").start()
-        done = threading.Event()
-        self._tasks.put((task, done))
-        return done
+        task = _Task(work)
+        self._tasks.put(task)
+        return task
 
     def _loop(self) -> None:
         while True:
-            task, done = self._tasks.get()
-            try:
-                task()
-            finally:
-                done.set()
+            self._tasks.get().run()
 
 
 _POOL = _Pool()

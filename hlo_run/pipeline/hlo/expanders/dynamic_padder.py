@@ -23,11 +23,11 @@ from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.dynamic_sizes import Sizes, fixed_shape, is_dynamic, mask, pad_sizes, reshape_sizes, window_sizes
+from hlo_run.pipeline.dynamic_values import SizedValues
 from hlo_run.pipeline.hlo_comparators import with_flags
 from hlo_run.pipeline.passes import PassContext
 
 _SOURCES = ("get-dimension-size", "set-dimension-size", "dynamic-reshape")
-_SIZE = Shape.array("s32", ())
 _POINTWISE = frozenset((*ELEMENTWISE, "copy", "reduce-precision", "bitcast-convert", "opt-barrier"))
 
 
@@ -40,7 +40,7 @@ class DynamicPadder:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
         del ctx
-        parameters = any(is_dynamic(p.shape) and not _is_taken_apart(p) for p in module.entry.parameters)
+        parameters = any(not _is_taken_apart(p) for p in module.entry.parameters)
         if parameters or module.instructions_of(*_SOURCES):
             _Padder(module, module.entry).run_entry()
 
@@ -51,8 +51,11 @@ def _refused(instruction: HloInstruction, what: str) -> Unsupported:
 
 
 def _is_taken_apart(parameter: HloInstruction) -> bool:
-    """True if the pass has been here before."""
-    return all(user.attrs.get("custom_call_target") == "PadToStatic" for user in parameter.users)
+    """True if the pass has been here before: of a parameter, or an element of it, nothing dynamic is used."""
+    return not is_dynamic(parameter.shape) or all(
+        _is_taken_apart(user) if user.opcode == "get-tuple-element" else user.attrs.get("custom_call_target") == "PadToStatic"
+        for user in parameter.users
+    )
 
 
 def _dimension(instruction: HloInstruction) -> int:
@@ -61,52 +64,50 @@ def _dimension(instruction: HloInstruction) -> int:
     return dimensions[0]
 
 
-class _Padder:
+class _Padder(SizedValues):
     """Follows the sizes through one computation."""
 
     def __init__(self, module: HloModule, computation: HloComputation) -> None:
         self._module = module
         self._computation = computation
-        # Of the arrays in a value: the size of each dimension, None where it is static.
-        self._sizes: dict[HloInstruction, dict[tuple[int, ...], Sizes]] = {}
+        super().__init__()
         self._replaced: dict[HloInstruction, None] = {}
-        self._of_parameters: dict[HloInstruction, None] = {}  # what stays dynamic: parameters of the entry and their elements
 
     def run_entry(self) -> None:
         """Edit the entry, and what it calls."""
         for parameter in self._computation.parameters:
             if is_dynamic(parameter.shape):
                 users = list(parameter.users)
-                self._redirect(parameter, users, self._taken_apart(Editor(parameter), parameter))
+                self._redirect(parameter, users, self.taken_apart(Editor(parameter), parameter))
         shape = self._computation.root.shape
         self._run()
         root = self._computation.root
         if is_dynamic(shape):
-            self._computation.root = self._made_dynamic(Editor(root), root, shape, ())
-        elif self._sizes.get(root):
+            self._computation.root = self.made_dynamic(Editor(root), root, root, shape)
+        elif self.sizes.get(root):
             raise _refused(root, "a result of dynamic size")
 
     def take(self, parameter: HloInstruction, shape: Shape, packed: Shape) -> None:
         """Let a parameter of dynamic sizes come packed: a value of `shape` and its sizes."""
         users = list(parameter.users)
         parameter.shape = packed
-        self._redirect(parameter, users, self._unpacked(Editor(parameter), parameter, shape))
+        self._redirect(parameter, users, self.unpacked(Editor(parameter), parameter, shape))
 
     def run(self, returned: Shape | None) -> None:
         """Edit a called computation; its result is packed if it has dynamic sizes."""
         self._run()
         root = self._computation.root
         if returned is not None and is_dynamic(returned):
-            self._computation.root = self._packed(Editor(root), root, returned)
-        elif self._sizes.get(root):
+            self._computation.root = self.packed_with_sizes(Editor(root), root, returned)
+        elif self.sizes.get(root):
             raise _refused(root, "a result of dynamic size")
 
     def _run(self) -> None:
         for instruction in self._computation.post_order():
-            if instruction in self._of_parameters or instruction.opcode == "parameter":
+            if instruction in self.of_parameters or instruction.opcode == "parameter":
                 continue
             touched = instruction.opcode in _SOURCES or is_dynamic(instruction.shape)
-            if touched or any(self._sizes.get(operand) for operand in instruction.operands):
+            if touched or any(self.sizes.get(operand) for operand in instruction.operands):
                 self._pad(instruction)
         self._computation.remove_all(self._replaced)
 
@@ -120,9 +121,6 @@ class _Padder:
         self._module.replace(old, new)
         self._replaced[old] = None
 
-    def _sizes_of(self, value: HloInstruction) -> Sizes:
-        return self._sizes.get(value, {}).get((), ())
-
     def _pad(self, instruction: HloInstruction) -> None:
         opcode = instruction.opcode
         rule = _RULES.get(opcode)
@@ -132,16 +130,9 @@ class _Padder:
             raise _refused(instruction, f"'{opcode}' of dynamic sizes")
         rule(self, instruction)
 
-    def keep(self, instruction: HloInstruction, sizes: Sizes, path: tuple[int, ...] = ()) -> None:
-        """Note the sizes of an array and make the shape static."""
-        if any(sizes):
-            self._sizes.setdefault(instruction, {})[path] = sizes
-        if is_dynamic(instruction.shape):
-            instruction.shape = instruction.shape.map_leaves(fixed_shape)
-
     def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
         """Return a value with `fill`, a scalar, for what lies past its sizes in these dimensions."""
-        sizes = self._sizes_of(value)
+        sizes = self.sizes_of(value)
         flags = mask(editor, value.shape.dims, {dim: size for dim in dims if sizes and (size := sizes[dim]) is not None})
         return value if flags is None else editor.select(flags, value, editor.broadcast(fill, value.shape.dims))
 
@@ -151,7 +142,7 @@ class _Padder:
         value, size = instruction.operands
         dim = _dimension(instruction)
         made = Editor(instruction).add("copy", fixed_shape(value.shape), [value])
-        old = self._sizes_of(value) or (None,) * value.shape.rank
+        old = self.sizes_of(value) or (None,) * value.shape.rank
         # A size in a type without one is not followed.
         whole = not any(instruction.shape.dynamic_dims) or (
             size.opcode == "constant" and int(size.attrs["literal"]) == value.shape.dims[dim]
@@ -162,7 +153,7 @@ class _Padder:
     def get_size(self, instruction: HloInstruction) -> None:
         (value,) = instruction.operands
         dim = _dimension(instruction)
-        sizes = self._sizes_of(value)
+        sizes = self.sizes_of(value)
         size = sizes[dim] if sizes else None
         made = size if size is not None else Editor(instruction).constant(value.shape.dims[dim], "s32")
         self._replace(instruction, made)
@@ -172,7 +163,7 @@ class _Padder:
         editor = Editor(instruction)
         found: list[HloInstruction | None] = [None] * instruction.shape.rank
         for operand in instruction.operands:
-            for dim, size in enumerate(self._sizes_of(operand)):
+            for dim, size in enumerate(self.sizes_of(operand)):
                 known = found[dim]
                 if size is not None and known is not None and known is not size:
                     size = editor.binary("minimum", known, size)
@@ -181,83 +172,24 @@ class _Padder:
 
     def tuple(self, instruction: HloInstruction) -> None:
         for index, operand in enumerate(instruction.operands):
-            for path, sizes in self._sizes.get(operand, {}).items():
+            for path, sizes in self.sizes.get(operand, {}).items():
                 self.keep(instruction, sizes, (index, *path))
         instruction.shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
 
     def element(self, instruction: HloInstruction) -> None:
         index: int = instruction.attrs["index"]
         self.keep(instruction, ())
-        for path, sizes in self._sizes.get(instruction.operands[0], {}).items():
+        for path, sizes in self.sizes.get(instruction.operands[0], {}).items():
             if path[0] == index:
                 self.keep(instruction, sizes, path[1:])
 
     def same(self, instruction: HloInstruction) -> None:
         """A value as it is."""
         self.keep(instruction, ())
-        for path, sizes in self._sizes.get(instruction.operands[0], {}).items():
+        for path, sizes in self.sizes.get(instruction.operands[0], {}).items():
             self.keep(instruction, sizes, path)
 
-    # ---- values with their sizes: at the edges of the entry, and of computations that it calls ----------------------
-
-    def _taken_apart(self, editor: Editor, value: HloInstruction) -> HloInstruction:
-        """Return a parameter, or a part of it, with its bounds as sizes."""
-        shape = value.shape
-        if shape.is_tuple:
-            self._of_parameters[value] = None
-            parts = [self._taken_apart(editor, editor.element(value, index)) for index in range(len(shape.tuple_shapes))]
-            made = editor.tuple(parts)
-            for index, part in enumerate(parts):
-                for path, sizes in self._sizes.get(part, {}).items():
-                    self.keep(made, sizes, (index, *path))
-            return made
-        if not is_dynamic(shape):
-            return value
-        self._of_parameters[value] = None
-        result = Shape.make_tuple((fixed_shape(shape), *(_SIZE,) * shape.rank))
-        call = editor.add("custom-call", result, [value], custom_call_target="PadToStatic")
-        made = editor.element(call, 0)
-        sizes = [editor.element(call, dim + 1) if is_open else None for dim, is_open in enumerate(shape.dynamic_dims)]
-        self.keep(made, tuple(sizes))
-        return made
-
-    def _made_dynamic(self, editor: Editor, value: HloInstruction, shape: Shape, path: tuple[int, ...]) -> HloInstruction:
-        """Return a result, or the part of the root at `path`, as a value of its dynamic shape."""
-        if shape.is_tuple:
-            parts = enumerate(shape.tuple_shapes)
-            return editor.tuple(
-                [self._made_dynamic(editor, editor.element(value, index), part, (*path, index)) for index, part in parts]
-            )
-        if not is_dynamic(shape):
-            return value
-        sizes = self._all_sizes(editor, self._computation.root, path, shape)
-        return editor.add("custom-call", shape, [value, *sizes], custom_call_target="SliceToDynamic")
-
-    def _all_sizes(self, editor: Editor, value: HloInstruction, path: tuple[int, ...], shape: Shape) -> list[HloInstruction]:
-        """Return the sizes of an array's dimensions, those of static ones as constants."""
-        sizes = self._sizes.get(value, {}).get(path) or (None,) * shape.rank
-        return [size or editor.constant(bound, "s32") for size, bound in zip(sizes, shape.dims, strict=True)]
-
-    def _packed(self, editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
-        """Return a tuple of a value (its elements, if it is one) and the sizes of its dynamic dimensions."""
-        is_tuple = shape.is_tuple
-        parts = [editor.element(value, index) for index in range(len(shape.tuple_shapes))] if is_tuple else [value]
-        for path, leaf in shape.leaves():
-            if any(leaf.dynamic_dims):
-                sizes = self._all_sizes(editor, value, path, leaf)
-                parts += [size for size, is_open in zip(sizes, leaf.dynamic_dims, strict=True) if is_open]
-        return editor.tuple(parts)
-
-    def _unpacked(self, editor: Editor, packed: HloInstruction, shape: Shape) -> HloInstruction:
-        """Return the value of such a tuple, and note its sizes."""
-        count = len(shape.tuple_shapes) if shape.is_tuple else 1
-        parts = [editor.element(packed, index) for index in range(len(packed.shape.tuple_shapes))]
-        value = editor.tuple(parts[:count]) if shape.is_tuple else parts[0]
-        remaining = iter(parts[count:])
-        for path, leaf in shape.leaves():
-            if any(leaf.dynamic_dims):
-                self.keep(value, tuple(next(remaining) if is_open else None for is_open in leaf.dynamic_dims), path)
-        return value
+    # ---- computations that others call --------------------------------------------------------------------------
 
     def loop(self, instruction: HloInstruction) -> None:
         self._call(instruction, [(group[0], [0]) for group in (instruction.called["body"], instruction.called["condition"])], 1)
@@ -278,7 +210,7 @@ class _Padder:
             for parameter, number in zip(computation.parameters, numbers, strict=True):
                 before[number] = parameter.shape
         operands = [
-            self._packed(editor, operand, old) if is_dynamic(old) else operand
+            self.packed_with_sizes(editor, operand, old) if is_dynamic(old) else operand
             for operand, old in zip(instruction.operands, before, strict=True)
         ]
         for place, (computation, numbers) in enumerate(called):
@@ -289,24 +221,24 @@ class _Padder:
             padder.run(shape if place < returning else None)
         made = copy_instruction(instruction, operands, called[0][0].root.shape)
         self._computation.add(made)
-        self._replace(instruction, self._unpacked(editor, made, shape) if is_dynamic(shape) else made)
+        self._replace(instruction, self.unpacked(editor, made, shape) if is_dynamic(shape) else made)
 
     # ---- moved elements -------------------------------------------------------------------------------------------
 
     def broadcast(self, instruction: HloInstruction) -> None:
         found: list[HloInstruction | None] = [None] * instruction.shape.rank
-        for dim, size in zip(instruction.attrs["dimensions"], self._sizes_of(instruction.operands[0]), strict=False):
+        for dim, size in zip(instruction.attrs["dimensions"], self.sizes_of(instruction.operands[0]), strict=False):
             found[dim] = size
         self.keep(instruction, tuple(found))
 
     def transpose(self, instruction: HloInstruction) -> None:
-        sizes = self._sizes_of(instruction.operands[0])
+        sizes = self.sizes_of(instruction.operands[0])
         order: tuple[int, ...] = instruction.attrs["dimensions"]
         self.keep(instruction, tuple(sizes[dim] for dim in order))
 
     def reshape(self, instruction: HloInstruction) -> None:
         (value,) = instruction.operands
-        sizes = reshape_sizes(Editor(instruction), value.shape.dims, self._sizes_of(value), instruction.shape.dims)
+        sizes = reshape_sizes(Editor(instruction), value.shape.dims, self.sizes_of(value), instruction.shape.dims)
         if sizes is None:
             raise _refused(instruction, "a reshape that moves elements of dynamic sizes")
         self.keep(instruction, sizes)
@@ -314,28 +246,28 @@ class _Padder:
     def slice(self, instruction: HloInstruction) -> None:
         """A dimension that is kept whole keeps its size."""
         value = instruction.operands[0]
-        if any(self._sizes_of(other) for other in instruction.operands[1:]):
+        if any(self.sizes_of(other) for other in instruction.operands[1:]):
             raise _refused(instruction, f"'{instruction.opcode}' of dynamic sizes")
-        dims = zip(self._sizes_of(value), value.shape.dims, instruction.shape.dims, strict=True)
+        dims = zip(self.sizes_of(value), value.shape.dims, instruction.shape.dims, strict=True)
         self.keep(instruction, tuple(size if before == after else None for size, before, after in dims))
 
     def gather(self, instruction: HloInstruction) -> None:
         """As many places as there are indices; windows have the size that they ask for."""
-        sizes, vector_dim = self._sizes_of(instruction.operands[1]), instruction.attrs["index_vector_dim"]
+        sizes, vector_dim = self.sizes_of(instruction.operands[1]), instruction.attrs["index_vector_dim"]
         batch = iter([size for dim, size in enumerate(sizes) if dim != vector_dim])
         offsets: tuple[int, ...] = instruction.attrs["offset_dims"]
         self.keep(instruction, tuple(None if dim in offsets else next(batch, None) for dim in range(instruction.shape.rank)))
 
     def pad(self, instruction: HloInstruction) -> None:
         value, fill = instruction.operands
-        editor, sizes = Editor(instruction), self._sizes_of(value)
+        editor, sizes = Editor(instruction), self.sizes_of(value)
         instruction.operands = (self.masked(editor, value, fill, tuple(range(value.shape.rank))), fill)
         self.keep(instruction, pad_sizes(editor, sizes, instruction.attrs["padding"]))
 
     def reverse(self, instruction: HloInstruction) -> None:
         """What counts stands at the end then: bring it to the front."""
         value, editor = instruction.operands[0], Editor(instruction)
-        sizes, dims = self._sizes_of(value), value.shape.dims
+        sizes, dims = self.sizes_of(value), value.shape.dims
         made = editor.add("reverse", fixed_shape(instruction.shape), [value], dimensions=instruction.attrs["dimensions"])
         moved = {dim for dim in instruction.attrs["dimensions"] if sizes[dim] is not None}
         zero = editor.constant(0, "s32")
@@ -359,7 +291,7 @@ class _Padder:
         place = zero
         result = editor.broadcast(editor.constant(0, instruction.shape.element_type), instruction.shape.dims)
         for operand in instruction.operands:
-            sizes = self._sizes_of(operand) or (None,) * instruction.shape.rank
+            sizes = self.sizes_of(operand) or (None,) * instruction.shape.rank
             starts = [place if dim == joined else zero for dim in range(instruction.shape.rank)]
             result = editor.add("dynamic-update-slice", result.shape, [result, operand, *starts])
             size = sizes[joined] or editor.constant(operand.shape.dims[joined], "s32")
@@ -375,9 +307,9 @@ class _Padder:
         editor, count = Editor(instruction), len(instruction.operands) // 2
         reduced: tuple[int, ...] = instruction.attrs["dimensions"]
         arrays, inits = instruction.operands[:count], instruction.operands[count:]
-        sizes = next(found for array in arrays if (found := self._sizes_of(array)))
+        sizes = next(found for array in arrays if (found := self.sizes_of(array)))
         for array in arrays:
-            self._sizes.setdefault(array, {}).setdefault((), sizes)
+            self.sizes.setdefault(array, {}).setdefault((), sizes)
         filled = [self.masked(editor, array, init, reduced) for array, init in zip(arrays, inits, strict=True)]
         instruction.operands = (*filled, *inits)
         self._keep_leaves(instruction, tuple(size for dim, size in enumerate(sizes) if dim not in reduced))
@@ -386,7 +318,7 @@ class _Padder:
         if len(instruction.operands) != 2:
             raise _refused(instruction, "windows of several arrays of dynamic sizes")
         editor, (array, init) = Editor(instruction), instruction.operands
-        sizes = self._sizes_of(array)
+        sizes = self.sizes_of(array)
         instruction.operands = (self.masked(editor, array, init, tuple(range(array.shape.rank))), init)
         self.keep(instruction, window_sizes(editor, sizes, instruction.attrs["window"]))
 
@@ -400,7 +332,7 @@ class _Padder:
             leading: tuple[int, ...] = instruction.attrs.get(f"{side}_batch_dims", ())
             zero = editor.constant(0, operand.shape.element_type)
             operands.append(self.masked(editor, operand, zero, tuple(contracting)))
-            sizes = self._sizes_of(operand) or (None,) * operand.shape.rank
+            sizes = self.sizes_of(operand) or (None,) * operand.shape.rank
             own = [sizes[dim] for dim in leading]
             batch = [mine or other for mine, other in zip(batch, own, strict=True)] if batch else own
             free += [size for dim, size in enumerate(sizes) if dim not in (*contracting, *leading)]
@@ -410,7 +342,7 @@ class _Padder:
     def sort(self, instruction: HloInstruction) -> None:
         """Elements past the size come last: a flag per element takes part in the sort."""
         dim = _dimension(instruction)
-        sizes = next(found for operand in instruction.operands if (found := self._sizes_of(operand)))
+        sizes = next(found for operand in instruction.operands if (found := self.sizes_of(operand)))
         editor, size = Editor(instruction), sizes[dim]
         made = instruction
         if size is not None:

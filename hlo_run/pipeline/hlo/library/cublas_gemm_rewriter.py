@@ -3,8 +3,9 @@
     d = f32[64,32] dot(a, b)   =>   c = (f32[64,32], s8[33554432]) custom-call(a, b), custom_call_target="__cublas$lt$matmul"
                                     d = get-tuple-element(c), index=0
 
-Wants dots as `dot_decomposer` leaves them. XLA's `GemmRewriter` without what it takes into the call besides (scales, bias,
-activations). Where there is no cuBLAS, numpy's BLAS does the same.
+A factor, a matrix or vector that is added, relu and gelu that follow go into the call (`gemm_epilogues.py`). Wants dots as
+`dot_decomposer` leaves them. XLA's `GemmRewriter` without scales of 8-bit floats; a matrix that is added is never
+overwritten. Where there is no cuBLAS, numpy's BLAS does the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.pipeline.gemm_epilogues import fuse_epilogues
 from hlo_run.pipeline.library_calls import gemm_call, result_of
 from hlo_run.pipeline.passes import PassContext
 
@@ -27,10 +29,15 @@ class CublasGemmRewriter:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         replaced: list[HloInstruction] = []
+        calls: list[tuple[HloInstruction, HloInstruction]] = []
         for dot in module.instructions_of("dot"):
             call = gemm_call(dot, ctx.target)
             if call is not None:
                 assert dot.parent is not None, "it stands in a computation"
-                module.replace(dot, dot.parent.add(result_of(dot.parent.add(call))))
+                result = dot.parent.add(result_of(dot.parent.add(call)))
+                module.replace(dot, result)
                 replaced.append(dot)
+                calls.append((call, result))
+        for call, result in calls:
+            replaced += fuse_epilogues(module, call, result)
         remove_unused(replaced)
