@@ -44,6 +44,7 @@ class NodeFacts:
     shared_bytes: int
     unnested_reductions: int
     has_significant_reduction: bool
+    moves_minor_dim: bool
     reads_badly: bool
     has_tiled_transpose: bool
     has_concatenate: bool
@@ -75,6 +76,25 @@ class Facts:
         """Find out anew when a node is next asked about."""
         self._nodes.pop(node, None)
 
+    def absorb(self, producer: Node, consumer: Node, kind: str) -> None:
+        """Note that `consumer` computes `producer` itself from now on, in a fusion of `kind`; asked before it does."""
+        one, two = self.node(producer), self.node(consumer)
+        if one.unnested_reductions or two.unnested_reductions or one.moves_minor_dim or two.moves_minor_dim:
+            self.forget(consumer)
+            return
+        self._nodes[consumer] = NodeFacts(
+            shared_bytes=one.shared_bytes + two.shared_bytes,
+            unnested_reductions=0,
+            has_significant_reduction=one.has_significant_reduction or two.has_significant_reduction,
+            moves_minor_dim=False,
+            reads_badly=False,
+            has_tiled_transpose=one.has_tiled_transpose or two.has_tiled_transpose,
+            has_concatenate=one.has_concatenate or two.has_concatenate,
+            is_bad_to_unroll=one.is_bad_to_unroll or two.is_bad_to_unroll,
+            is_elementwise=kind == "kLoop" and one.is_elementwise and two.is_elementwise,
+            is_input_reduction=False,
+        )
+
     def _node_facts(self, node: Node) -> NodeFacts:
         facts = [(op, self.op(op.instruction)) for op in node.ops]
         kept = [(op, fact) for op, fact in facts if op.opcode != "tuple"]
@@ -85,6 +105,7 @@ class Facts:
             shared_bytes=sum(fact.shared_bytes for _, fact in facts),
             unnested_reductions=reductions,
             has_significant_reduction=any(fact.is_significant_reduction for _, fact in facts),
+            moves_minor_dim=any(fact.moves_minor_dim for _, fact in facts),
             reads_badly=any(fact.moves_minor_dim and not _is_broadcast(op.operands[0], node) for op, fact in facts),
             has_tiled_transpose=has_tiled,
             has_concatenate=has_concatenate,

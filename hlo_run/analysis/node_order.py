@@ -18,10 +18,13 @@ class NodeOrder:
         self._order = list(nodes)
         self._place = {node: place for place, node in enumerate(self._order)}
 
-    def are_connected(self, one: Node, two: Node) -> bool:
-        """True if one of the nodes needs the other."""
-        first, second = sorted((one, two), key=self._place.__getitem__)
-        return self._reaches(first, [second])
+    def connected(self, node: Node, others: Iterable[Node]) -> set[Node]:
+        """Return those of `others` that need `node`, or that it needs."""
+        wanted = {other for other in others if other is not node}
+        places = [self._place[other] for other in wanted]
+        above = self._needing(node, max(places, default=-1))
+        below = self._needed(node, min(places, default=len(self._order)))
+        return wanted & (above | below)
 
     def reaches_operand(self, producer: Node, consumer: Node) -> bool:
         """True if an operand of `consumer` other than `producer` needs `producer`."""
@@ -63,6 +66,17 @@ class NodeOrder:
                 if user not in found and self._place[user] <= limit:
                     found.add(user)
                     queue.append(user)
+        return found
+
+    def _needed(self, start: Node, limit: int) -> set[Node]:
+        """Return what `start` needs and has a place from `limit` on."""
+        found = {start}
+        queue = [start]
+        for node in queue:
+            for operand in map(self._placed, node.operands):
+                if operand is not None and operand not in found and self._place[operand] >= limit:
+                    found.add(operand)
+                    queue.append(operand)
         return found
 
     def _placed(self, node: Node) -> Node | None:

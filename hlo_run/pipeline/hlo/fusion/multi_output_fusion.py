@@ -71,9 +71,10 @@ class _ComputationFusion:
             if not one.is_fusion:
                 continue
             later = number + 1
+            connected = self._order.connected(one, siblings[later:])
             while later < len(siblings):
                 two = siblings[later]
-                if not self._may_join(one, two, node) or not self._fuel.take(MultiOutputFusion.name):
+                if two in connected or not self._may_join(one, two, node) or not self._fuel.take(MultiOutputFusion.name):
                     later += 1
                     continue
                 kind = "kInput" if "kInput" in (one.kind, two.kind) else one.kind
@@ -81,6 +82,7 @@ class _ComputationFusion:
                 self._graph.fuse_sibling(two, one, kind)
                 self._changed(one, two)
                 del siblings[later]
+                connected = self._order.connected(one, siblings[later:])
 
     def _is_sibling(self, node: Node) -> bool:
         if not node.users or not self._outputs.is_root(node):
@@ -90,7 +92,7 @@ class _ComputationFusion:
     def _may_join(self, one: Node, two: Node, source: Node) -> bool:
         if not self._outputs.judge_siblings(one, two, source):
             return False
-        return bool(self._rules.judge_budget(two, one, into_consumer=False)) and not self._order.are_connected(one, two)
+        return bool(self._rules.judge_budget(two, one, into_consumer=False))
 
     def _fuse_with_user(self, producer: Node) -> None:
         """Let the best user of `producer` return it as well."""
