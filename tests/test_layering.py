@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
-    ("execution", "isolation", "executables"),
+    ("execution", "isolation", "executables", "executable_cache"),
     ("compilation", "pass_check"),
     ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
