@@ -214,8 +214,8 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
 
 
 def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:
-    """Run `work` and return its seconds; an exception that is not ours becomes an InternalError naming row and kernel."""
-    begin = time.perf_counter()
+    """Run `work` and return its processor seconds; an exception that is not ours becomes an InternalError naming the row."""
+    begin = time.process_time()
     try:
         work()
     except HloRunError as error:
@@ -226,7 +226,7 @@ def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ..
         internal = InternalError(f"{type(error).__name__} in {place}: {_first_line(error)}", notes=_frames(error))
         _failed(observers, step, internal)
         raise internal from error
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def _first_line(error: Exception) -> str:
