@@ -173,16 +173,15 @@ class KernelRun:
         if self._watched:
             self._text = self._printer(emitted.module)
 
-    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp, is_last: bool) -> None:
-        """Apply one row; verifies after it when asked to, and after the last one by default."""
+    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp) -> None:
+        """Apply one row; verifies after it when asked to. What the last one leaves is verified by LLVM, as LLVM IR."""
         step = self._step(row, module)
         for observer in self._ctx.observers:
             observer.before(step)
 
         def apply() -> None:
             made.apply(xdsl_context, module)
-            verify = self._ctx.options.verify
-            if verify == "every" or (is_last and verify == "ends"):
+            if self._ctx.options.verify == "every":
                 module.verify()
 
         seconds = _guarded(apply, step, self._ctx.observers)
