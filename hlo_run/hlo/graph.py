@@ -124,6 +124,14 @@ class HloInstruction:
         self._operands = new
         self.touch()
 
+    def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Use `new` wherever this uses `old`, another instruction; the operands that stay need not be looked at again."""
+        if not any(operand is new for operand in self._operands):
+            new.users.append(self)
+        old.users.remove(self)
+        self._operands = tuple([new if operand is old else operand for operand in self._operands])
+        self.touch()
+
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:
         """Called computations by attribute name; assign a new dict to change them, `callers` follow."""
@@ -381,8 +389,8 @@ class HloModule:
         `old` stays, without users; dead-code elimination removes it.
         """
         assert old.parent is not None
-        for user in list(old.users):
-            user.operands = [new if operand is old else operand for operand in user.operands]
+        for user in list(old.users) if new is not old else ():
+            user.replace_operand(old, new)
         if old.parent.root is old:
             old.parent.root = new
         new.where = new.where or old.where
