@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 from hlo_run.artifact import Executable, Kernel
+from hlo_run.collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
@@ -43,7 +44,8 @@ _WORTH_PROCESSES = 3
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     """Run the HLO table on `module` in place and return the entry's schedule; who has one already is past the first part."""
-    run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
+    with paused_collection():
+        run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,
@@ -63,13 +65,15 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
-    buffers = assign_buffers(module)
+    with paused_collection():
+        buffers = assign_buffers(module)
     if ctx.options.verify == "every":
         check_buffers(module, buffers)
     for title, text in buffer_texts(buffers, module).items():
         for observer in ctx.observers:
             observer.note("", title, text)
-    thunks, requests = plan_thunks(module, buffers)
+    with paused_collection():
+        thunks, requests = plan_thunks(module, buffers)
     bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
     kernels = _compile_kernels(bodies.watching(ctx), requests)
     program = Executable(

@@ -3,7 +3,7 @@
     t = transpose(convert f32 (bf16 p))   =>   convert f32 (transpose(p))
     c = convert bf16 (slice(f32 p))       =>   slice(convert bf16 (p))
 
-Where the conversion, or what moves, has no other users. XLA's `ConvertMover`.
+Where the conversion, or what moves, has no other users. Constants, such as what is padded with, go along. XLA's `ConvertMover`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.passes import PassContext
 
-_MOVING = frozenset(("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose"))
+# XLA's: what is broadcast is converted before, which is `algsimp`'s to do; the two would undo each other.
+_MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
 @dataclass(frozen=True)
@@ -51,18 +55,32 @@ def _width(value: HloInstruction) -> int:
 
 def _converted_later(i: HloInstruction) -> HloInstruction | None:
     """Return what moves narrow elements and then widens them, for an instruction that moves widened ones."""
-    if i.control_predecessors or any(o.opcode != "convert" or len(o.users) > 1 or o.is_root for o in i.operands):
+    converts = [o for o in i.operands if o.opcode == "convert" and len(o.users) == 1 and not o.is_root]
+    sources = [convert.operands[0] for convert in converts]
+    if i.control_predecessors or not sources:
         return None
-    sources = [operand.operands[0] for operand in i.operands]
     narrow = sources[0].shape.element_type
     if any(source.shape.element_type != narrow for source in sources) or _width(sources[0]) >= _width(i) or narrow == "pred":
         return None
     if sources[0].shape.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*sources, i)):
         return None
+    if any(o not in converts and not _is_held_by(o, narrow) for o in i.operands):
+        return None
     editor = Editor(i)
-    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow)))
+    operands = [o.operands[0] if o in converts else editor.convert(o, narrow) for o in i.operands]
+    moved = editor.computation.add(copy_instruction(i, operands, i.shape.with_element_type(narrow)))
     moved.name, i.name = i.name, moved.name
     return editor.convert(moved, i.shape.element_type)
+
+
+def _is_held_by(value: HloInstruction, element_type: str) -> bool:
+    """True for a constant all of whose elements the other type holds, too."""
+    if value.opcode != "constant":
+        return False
+    literal = value.attrs["literal"]
+    with np.errstate(over="ignore"):
+        narrow = literal.astype(DTYPES[element_type].numpy)
+    return bool((narrow.astype(literal.dtype) == literal).all())
 
 
 def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
@@ -72,8 +90,7 @@ def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
         return None
     if _width(convert) >= _width(moving) or convert.shape.element_type == "pred" or _width(convert) < 8:
         return None
-    # A broadcast or a slice is smaller before or after: convert where there are fewer elements.
-    if sum(o.shape.element_count for o in moving.operands) > moving.shape.element_count or moving.shape.dynamic_dims:
+    if moving.shape.dynamic_dims:
         return None
     editor, narrow = Editor(convert), convert.shape.element_type
     operands = [editor.convert(operand, narrow) for operand in moving.operands]
