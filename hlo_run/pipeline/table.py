@@ -29,6 +29,7 @@ from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
 from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
+from hlo_run.pipeline.hlo.expanders.associative_scan_rewriter import AssociativeScanRewriter
 from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
@@ -222,6 +223,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("associative-scan-rewriter", lambda c: AssociativeScanRewriter()),
             HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
             HloRow("reduce-window-resizer", lambda c: ReduceWindowResizer()),
             HloRow("scan_expander", lambda c: ScanExpander()),
