@@ -22,6 +22,7 @@ from hlo_run.compilation import StageOutput, Watch, choose_target, target_config
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
 from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
 from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
+from hlo_run.explain import FusionExplainer, asked_names
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
@@ -132,6 +133,9 @@ class FileRun:
         if options.xla_diff:
             self._compare_with_xla(module)
             return
+        if options.explain:
+            self._explain_fusion(module)
+            return
         reference = self._reference_platform()
         platform = "" if options.stage or options.output else choose_platform(options.platform)
         self._result.platform, self._result.reference = platform, reference
@@ -198,6 +202,19 @@ class FileRun:
             diff = compare_with_xla(ctx, working, text, self._file, target_config(self._options))
         self._result.xla_diff = diff_record(diff)
         self._console.xla_diff(diff)
+
+    def _explain_fusion(self, module: HloModule) -> None:
+        """Print what the fusion passes decided."""
+        from hlo_run.pipeline.compile import optimize
+
+        names = asked_names(self._options.explain)
+        target = choose_target(self._options)
+
+        def explainer(working: HloModule) -> Observer:
+            return FusionExplainer(working, target.name, names, self._console.out)
+
+        with self._watch.compiling(self._options, module, target, [explainer]) as (ctx, working):
+            optimize(ctx, working)
 
     def _analyze_fusions(self, module: HloModule) -> None:
         """Print the table of fusions for each of the targets."""
@@ -330,8 +347,11 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which says what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
-    if options.xla_diff and (options.stage or options.output):
-        raise UsageError("--xla_diff shows a comparison, without --stage and --output")
+    shown = [flag for flag in ("stage", "output", "xla_diff", "explain") if getattr(options, flag)]
+    if len(shown) > 1 and shown != ["stage", "output"]:
+        raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} exclude each other")
+    if options.explain:
+        asked_names(options.explain)
     if options.output_machine_code and not options.output:
         raise UsageError("--output_machine_code needs --output=FILE.hlox, where the code goes")
     if options.output_file and len(files) > 1:

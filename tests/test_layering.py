@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
     ("execution", "isolation", "executables"),
-    ("compilation", "pass_check", "xla_diff"),
+    ("compilation", "explain", "pass_check", "xla_diff"),
     ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
     ("cli",),
