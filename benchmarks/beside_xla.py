@@ -121,7 +121,7 @@ def _xlas(name: str, text: str, records: Path) -> XlaCompilation | str:
 
 def _print(results: dict[str, Any], shows_all: bool) -> None:
     rows = {name: [Measure(**measure) for measure in found["measures"]] for name, found in results.items() if "measures" in found}
-    names = [measure.name for measure in next(iter(rows.values()), [])]
+    names = [measure.name for measure in next(iter(rows.values()))] if rows else []
     print(f"| module | {' | '.join(names)} |\n| --- |{' ---: |' * len(names)}")
     for name, measures in rows.items():
         if shows_all or any(measure.ratio > _FAR for measure in measures[:3]):
