@@ -57,6 +57,7 @@ from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpand
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
+from hlo_run.pipeline.hlo.fusion.copy_fusion import CopyFusion
 from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion
 from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
@@ -71,6 +72,7 @@ from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.loop_schedule_linearizer import LoopScheduleLinearizer
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
 from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
@@ -82,6 +84,7 @@ from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductio
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
+from hlo_run.pipeline.hlo.simplifiers.computation_deduplicator import ComputationDeduplicator
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
 from hlo_run.pipeline.hlo.simplifiers.constant_folding import ConstantFolding
 from hlo_run.pipeline.hlo.simplifiers.convert_mover import ConvertMover
@@ -248,6 +251,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("dot-merger", lambda c: DotMerger()),
             HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
+            HloRow("computation-deduplicator", lambda c: ComputationDeduplicator()),
         ),
     ),
     HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
@@ -355,11 +359,25 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
         ),
     ),
-    HloGroup("autotuner", ()),
+    HloGroup(
+        "post-fusion-simplification-pipeline optimization",
+        (
+            HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True)),
+            HloRow("computation-deduplicator", lambda c: ComputationDeduplicator(marks_fusions=True)),
+        ),
+    ),
 )
 
 # What a module that comes with its schedule goes through as well.
 _BACKEND_PASSES: tuple[HloGroup, ...] = (
+    HloGroup(
+        "autotuner",
+        (
+            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
+            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
+            HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
+        ),
+    ),
     HloGroup(
         "pre-scheduling-copy-insertion",
         (
@@ -367,19 +385,13 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             # Ours: a module that comes with a schedule may share what it calls, and nothing before has made copies.
             HloRow("flatten-call-graph", lambda c: FlattenCallGraph(), required=True),
             HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),
+            HloRow("loop-schedule-linearizer", lambda c: LoopScheduleLinearizer()),
+            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
+            HloRow("copy_fusion", lambda c: CopyFusion()),
             HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),
         ),
     ),
-    HloGroup(
-        "pre-scheduling-passes",
-        (
-            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
-            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
-            HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
-            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
-            HloRow("schedule", lambda c: Schedule(), required=True),
-        ),
-    ),
+    HloGroup("pre-scheduling-passes", (HloRow("schedule", lambda c: Schedule(), required=True),)),
     HloGroup(
         "post-scheduling-passes",
         (
@@ -455,7 +467,9 @@ EMITTERS = (
 ORDER: tuple[tuple[str, str, str], ...] = (
     ("special-case-copies", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "copy-insertion", "only fusions change operands in place"),
-    ("copy-insertion", "schedule", "the schedule lists every instruction"),
+    ("loop-schedule-linearizer", "copy-insertion", "what is read before it is written needs no copy"),
+    ("copy-insertion", "copy_fusion", "copies are fused when they are there"),
+    ("copy_fusion", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "schedule", "the schedule lists fusions, not what they replaced"),
     ("lower-xla-gpu-to-scf", "flatten-tensors", "flatten-tensors knows scf loops, not xla_gpu.loop"),
     ("propagate-slice-indices", "flatten-tensors", "slice indices follow arguments while functions still share their order"),

@@ -6,7 +6,7 @@ The state of a loop is one buffer (what comes in, the body's parameter, what the
 results of the branches of a conditional, what is changed in place with what it becomes, and a parameter with the result
 that `input_output_alias` gives its place to. Which copies that takes is judged by the schedule (`analysis/copy_plan.py`); a
 module without one is judged by a post-order, and control dependencies keep every later schedule to what was judged.
-Mirrors XLA's `copy-insertion`, which does without these dependencies and therefore copies more.
+Mirrors XLA's `copy-insertion`, which knows of no order but what dependencies tell, and so may copy more.
 """
 
 from __future__ import annotations
