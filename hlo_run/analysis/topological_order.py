@@ -37,6 +37,11 @@ class TopologicalOrder:
         self._before[second].add(first)
         return True
 
+    @property
+    def instructions(self) -> list[HloInstruction]:
+        """The instructions in this order."""
+        return sorted(self._place, key=self._place.__getitem__)
+
     def _reached(
         self, start: HloInstruction, edges: dict[HloInstruction, set[HloInstruction]], low: int, high: int
     ) -> Iterator[HloInstruction]:

@@ -31,6 +31,7 @@ from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
+from hlo_run.pipeline.hlo.expanders.bitcast_dtypes_expander import BitcastDtypesExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.convolution_pred_expander import ConvolutionPredExpander
@@ -65,12 +66,18 @@ from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
 from hlo_run.pipeline.hlo.layout.layout_normalization import LayoutNormalization
+from hlo_run.pipeline.hlo.layout.move_copy_to_users import MoveCopyToUsers
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.library.algorithm_checker import AlgorithmChecker
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
 from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
+from hlo_run.pipeline.hlo.library.cublas_gemm_broadcast_folding_rewriter import CublasGemmBroadcastFoldingRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.cublas_pad_for_gemms import CublasPadForGemms
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
+from hlo_run.pipeline.hlo.library.dot_algorithm_rewriter import DotAlgorithmRewriter
+from hlo_run.pipeline.hlo.library.dot_normalizer import DotNormalizer
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
 from hlo_run.pipeline.hlo.loop_schedule_linearizer import LoopScheduleLinearizer
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
@@ -91,6 +98,7 @@ from hlo_run.pipeline.hlo.simplifiers.convert_mover import ConvertMover
 from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
+from hlo_run.pipeline.hlo.simplifiers.dot_dimension_merger import DotDimensionMerger
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.dot_merger import DotMerger
 from hlo_run.pipeline.hlo.simplifiers.dot_strength_reduction import DotStrengthReduction
@@ -289,20 +297,30 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "layout normalization",
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("move_copy_to_users", lambda c: MoveCopyToUsers()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 1", ()),
+    HloGroup("nvptx post-layout_assignment part 1", (HloRow("dot_dimension_merger", lambda c: DotDimensionMerger()),)),
     HloGroup(
         "hlo normalization",
         (
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
+            HloRow("bitcast_dtypes_expander", lambda c: BitcastDtypesExpander()),
             HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
+            HloRow("algorithm-checker", lambda c: AlgorithmChecker()),
+            HloRow("dot_normalizer", lambda c: DotNormalizer()),
+            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("s8", 4)),
+            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("f16", 8)),
+            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("bf16", 8), when=lambda c: c.target.sm >= 80),
+            HloRow("constant_folding", lambda c: ConstantFolding()),
+            HloRow("dot-algorithm-rewriter", lambda c: DotAlgorithmRewriter()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
+            HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
@@ -322,6 +340,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "post-layout_assignment",
         (
             HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
