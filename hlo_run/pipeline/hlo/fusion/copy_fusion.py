@@ -11,8 +11,9 @@ a module that came with its schedule.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.fusion_roots_and_heroes import fusion_roots
@@ -20,6 +21,9 @@ from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.passes import PassContext
+
+# What runs after an instruction because a control dependency says so.
+_Followers: TypeAlias = "dict[HloInstruction, list[HloInstruction]]"
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,15 @@ class CopyFusion:
         del ctx
         if module.schedule is not None:
             return
+        followers: _Followers = {}
+        for instruction in module.entry.instructions:
+            for predecessor in instruction.control_predecessors:
+                followers.setdefault(predecessor, []).append(instruction)
         for fusion in module.entry.post_order():
             if fusion.opcode == "fusion" and _may_write_twice(fusion):
                 copies = [chain for user in list(fusion.users) if (chain := _copy_behind(fusion, user)) is not None]
                 if copies:
-                    _fuse(module, fusion, copies)
+                    _fuse(module, fusion, copies, followers)
 
 
 def _may_write_twice(fusion: HloInstruction) -> bool:
@@ -83,7 +91,7 @@ def _copy_behind(fusion: HloInstruction, user: HloInstruction) -> list[HloInstru
     return [*chain, user]
 
 
-def _fuse(module: HloModule, fusion: HloInstruction, chains: list[list[HloInstruction]]) -> None:
+def _fuse(module: HloModule, fusion: HloInstruction, chains: list[list[HloInstruction]], followers: _Followers) -> None:
     had_several, first = fusion.shape.is_tuple, fusion.shape
     written = len(first.tuple_shapes) if had_several else 1
     fusion.shape = _write_again(fusion, chains)
@@ -91,7 +99,7 @@ def _fuse(module: HloModule, fusion: HloInstruction, chains: list[list[HloInstru
         _read_first(module, fusion, first, {chain[0] for chain in chains})
     for number, chain in enumerate(chains, written):
         copy = chain[-1]
-        _wait_for(fusion, copy)
+        _wait_for(fusion, copy, followers.get(copy, ()))
         module.replace(copy, _element(fusion, copy.shape, number))
         for step in reversed(chain):
             module.entry.remove(step)
@@ -134,11 +142,9 @@ def _element(fusion: HloInstruction, shape: Shape, index: int) -> HloInstruction
     return fusion.parent.add(made)
 
 
-def _wait_for(fusion: HloInstruction, copy: HloInstruction) -> None:
+def _wait_for(fusion: HloInstruction, copy: HloInstruction, followers: Sequence[HloInstruction]) -> None:
     """Let what runs after the copy run after the fusion, which now makes it."""
-    assert fusion.parent is not None, "it is in the entry"
-    for instruction in fusion.parent.instructions:
-        if copy in instruction.control_predecessors:
-            others = [i for i in instruction.control_predecessors if i is not copy]
-            instruction.control_predecessors = others if fusion in others else [*others, fusion]
-            instruction.touch()
+    for instruction in followers:
+        others = [i for i in instruction.control_predecessors if i is not copy]
+        instruction.control_predecessors = others if fusion in others else [*others, fusion]
+        instruction.touch()
