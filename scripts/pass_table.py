@@ -43,6 +43,7 @@ WHY_NOT = {
     "topk-rewriter": "top-k stays sort and slice, which the sort thunk takes",
     "windowed-einsum-handler": _NEVER,
     "apply-xla-transforms": _NEVER,
+    "dus-accumulator-zero-init-elimination": _NEVER,
     "ragged-all-to-all-canonicalizer": _COLLECTIVES,
     "all-reduce-simplifier": _COLLECTIVES,
     "all-reduce-folder": _COLLECTIVES,

@@ -10,7 +10,10 @@ from hlo_run.artifact.buffers import ArraySpec
 
 @dataclass(frozen=True, slots=True)
 class DotNumbers:
-    """Which dimensions of the operands of a product go together; all others are free, those of the left one first."""
+    """Which dimensions of the operands of a product go together; all others are free, those of the left one first.
+
+    A side without a batch is multiplied by every matrix of the other's.
+    """
 
     lhs_batch: tuple[int, ...]
     lhs_contracting: tuple[int, ...]

@@ -11,8 +11,9 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.target import TargetSpec
 
-# Smaller products are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
+# Smaller products of these types and algorithms are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
 _SMALLEST_PRODUCT = 100
+_IN_KERNELS, _ALGORITHMS_IN_KERNELS = ("f16", "bf16", "f32"), ("unset", "dot_f32_f32_f32")
 _WORKSPACE_BYTES, _HOPPER_WORKSPACE_BYTES = 4 << 20, 32 << 20
 # Types of both operands to the types that cuBLAS has for their product.
 _PRODUCTS = {
@@ -81,6 +82,8 @@ def _is_product_of_library(dot: HloInstruction, left: Shape, right: Shape) -> bo
         return False
     if dot.shape.element_type not in _PRODUCTS.get(left.element_type, ()) or not dot.shape.element_count:
         return False
+    if dot.shape.element_type not in _IN_KERNELS or str(dot.attrs.get("algorithm", "unset")) not in _ALGORITHMS_IN_KERNELS:
+        return True
     depth = math.prod(left.dims[dim] for dim in _dims(dot, "lhs_contracting_dims"))
     return (_free(dot, "lhs", left) + _free(dot, "rhs", right)) * depth >= _SMALLEST_PRODUCT
 

@@ -32,6 +32,7 @@ from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
 from hlo_run.pipeline.hlo.expanders.associative_scan_rewriter import AssociativeScanRewriter
 from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
+from hlo_run.pipeline.hlo.expanders.bitcast_dtypes_expander import BitcastDtypesExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
 from hlo_run.pipeline.hlo.expanders.convolution_pred_expander import ConvolutionPredExpander
@@ -59,6 +60,7 @@ from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpand
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
+from hlo_run.pipeline.hlo.fusion.copy_fusion import CopyFusion
 from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion
 from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
@@ -66,13 +68,20 @@ from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
 from hlo_run.pipeline.hlo.layout.layout_normalization import LayoutNormalization
+from hlo_run.pipeline.hlo.layout.move_copy_to_users import MoveCopyToUsers
 from hlo_run.pipeline.hlo.layout.reshape_decomposer import ReshapeDecomposer
 from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
+from hlo_run.pipeline.hlo.library.algorithm_checker import AlgorithmChecker
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
 from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
+from hlo_run.pipeline.hlo.library.cublas_gemm_broadcast_folding_rewriter import CublasGemmBroadcastFoldingRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.cublas_pad_for_gemms import CublasPadForGemms
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
+from hlo_run.pipeline.hlo.library.dot_algorithm_rewriter import DotAlgorithmRewriter
+from hlo_run.pipeline.hlo.library.dot_normalizer import DotNormalizer
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
+from hlo_run.pipeline.hlo.loop_schedule_linearizer import LoopScheduleLinearizer
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
 from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
 from hlo_run.pipeline.hlo.reductions.reduce_decomposer import ReduceDecomposer
@@ -84,12 +93,14 @@ from hlo_run.pipeline.hlo.reductions.tree_reduction_rewriter import TreeReductio
 from hlo_run.pipeline.hlo.schedule import Schedule
 from hlo_run.pipeline.hlo.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.pipeline.hlo.simplifiers.call_inliner import CallInliner
+from hlo_run.pipeline.hlo.simplifiers.computation_deduplicator import ComputationDeduplicator
 from hlo_run.pipeline.hlo.simplifiers.conditional_canonicalizer import ConditionalCanonicalizer
 from hlo_run.pipeline.hlo.simplifiers.constant_folding import ConstantFolding
 from hlo_run.pipeline.hlo.simplifiers.convert_mover import ConvertMover
 from hlo_run.pipeline.hlo.simplifiers.cse_barrier_expander import CseBarrierExpander
 from hlo_run.pipeline.hlo.simplifiers.dce import Dce
 from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
+from hlo_run.pipeline.hlo.simplifiers.dot_dimension_merger import DotDimensionMerger
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.dot_merger import DotMerger
 from hlo_run.pipeline.hlo.simplifiers.dot_strength_reduction import DotStrengthReduction
@@ -256,6 +267,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("dot-merger", lambda c: DotMerger()),
             HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
+            HloRow("computation-deduplicator", lambda c: ComputationDeduplicator()),
         ),
     ),
     HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
@@ -293,20 +305,30 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "layout normalization",
         (
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
+            HloRow("move_copy_to_users", lambda c: MoveCopyToUsers()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
             HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 1", ()),
+    HloGroup("nvptx post-layout_assignment part 1", (HloRow("dot_dimension_merger", lambda c: DotDimensionMerger()),)),
     HloGroup(
         "hlo normalization",
         (
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
+            HloRow("bitcast_dtypes_expander", lambda c: BitcastDtypesExpander()),
             HloRow("transpose-folding", lambda c: TransposeFolding()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
+            HloRow("algorithm-checker", lambda c: AlgorithmChecker()),
+            HloRow("dot_normalizer", lambda c: DotNormalizer()),
+            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("s8", 4)),
+            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("f16", 8)),
+            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("bf16", 8), when=lambda c: c.target.sm >= 80),
+            HloRow("constant_folding", lambda c: ConstantFolding()),
+            HloRow("dot-algorithm-rewriter", lambda c: DotAlgorithmRewriter()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
+            HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("algsimp", lambda c: _simplify_with_layouts()),
@@ -326,6 +348,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "post-layout_assignment",
         (
             HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
             HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
@@ -363,11 +386,25 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
         ),
     ),
-    HloGroup("autotuner", ()),
+    HloGroup(
+        "post-fusion-simplification-pipeline optimization",
+        (
+            HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True)),
+            HloRow("computation-deduplicator", lambda c: ComputationDeduplicator(marks_fusions=True)),
+        ),
+    ),
 )
 
 # What a module that comes with its schedule goes through as well.
 _BACKEND_PASSES: tuple[HloGroup, ...] = (
+    HloGroup(
+        "autotuner",
+        (
+            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
+            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
+            HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
+        ),
+    ),
     HloGroup(
         "pre-scheduling-copy-insertion",
         (
@@ -375,19 +412,13 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             # Ours: a module that comes with a schedule may share what it calls, and nothing before has made copies.
             HloRow("flatten-call-graph", lambda c: FlattenCallGraph(), required=True),
             HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),
+            HloRow("loop-schedule-linearizer", lambda c: LoopScheduleLinearizer()),
+            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
+            HloRow("copy_fusion", lambda c: CopyFusion()),
             HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),
         ),
     ),
-    HloGroup(
-        "pre-scheduling-passes",
-        (
-            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
-            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
-            HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
-            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
-            HloRow("schedule", lambda c: Schedule(), required=True),
-        ),
-    ),
+    HloGroup("pre-scheduling-passes", (HloRow("schedule", lambda c: Schedule(), required=True),)),
     HloGroup(
         "post-scheduling-passes",
         (
@@ -463,7 +494,9 @@ EMITTERS = (
 ORDER: tuple[tuple[str, str, str], ...] = (
     ("special-case-copies", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "copy-insertion", "only fusions change operands in place"),
-    ("copy-insertion", "schedule", "the schedule lists every instruction"),
+    ("loop-schedule-linearizer", "copy-insertion", "what is read before it is written needs no copy"),
+    ("copy-insertion", "copy_fusion", "copies are fused when they are there"),
+    ("copy_fusion", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "schedule", "the schedule lists fusions, not what they replaced"),
     ("lower-xla-gpu-to-scf", "flatten-tensors", "flatten-tensors knows scf loops, not xla_gpu.loop"),
     ("propagate-slice-indices", "flatten-tensors", "slice indices follow arguments while functions still share their order"),

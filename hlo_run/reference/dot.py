@@ -1,4 +1,4 @@
-"""`dot` and `scaled-dot`: batched contractions; operands are rounded to the result's type first."""
+"""`dot` and `scaled-dot`: batched contractions; operands are rounded to the result's type first, or as an algorithm says."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.contraction import operand_in, stacked_matmul
+from hlo_run.reference.convert import convert
 from hlo_run.reference.values import Array, Kernel, arrays_row, computing_type, narrow, prepared_row, table, widen
 
 
@@ -35,13 +37,21 @@ def _dot(instruction: HloInstruction) -> Kernel:
     result = instruction.shape.dtype
     lhs, rhs = (operand.shape for operand in instruction.operands)
     product = contraction(lhs.dims, rhs.dims, dot_dims(instruction))
-    if lhs.dtype is result and rhs.dtype is result and computing_type(result) == result.numpy:
+    through_bf16 = str(instruction.attrs.get("algorithm")) == "dot_bf16_bf16_f32" and lhs.dtype is rhs.dtype is DTYPES["f32"]
+    if not through_bf16 and lhs.dtype is result and rhs.dtype is result and computing_type(result) == result.numpy:
         return product
 
     def kernel(left: Array, right: Array) -> Array:
+        if through_bf16:
+            left, right = _through_bf16(left), _through_bf16(right)
         return narrow(product(operand_in(left, lhs.dtype, result), operand_in(right, rhs.dtype, result)), result)
 
     return kernel
+
+
+def _through_bf16(array: Array) -> Array:
+    """Return f32 numbers rounded to bf16, which an algorithm may ask for."""
+    return widen(convert(array, DTYPES["f32"], DTYPES["bf16"]), DTYPES["f32"])
 
 
 def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tuple[Array, Array]:
@@ -62,15 +72,16 @@ def contraction(lhs: Sequence[int], rhs: Sequence[int], dims: DotDims) -> Kernel
     """Return the dot of arrays of these dimensions and one type.
 
     The result has the batch dimensions (in the lhs' order), lhs' free ones, rhs' free ones. Products of bools are ORs of ANDs.
+    A side without a batch is multiplied by all of the other's, which only library calls do.
     """
     lhs_free = [d for d in range(len(lhs)) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
     rhs_free = [d for d in range(len(rhs)) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
-    batch = [lhs[d] for d in dims.lhs_batch]
+    lhs_batch, rhs_batch = [lhs[d] for d in dims.lhs_batch], [rhs[d] for d in dims.rhs_batch]
     depth = math.prod(lhs[d] for d in dims.lhs_contracting)
     rows, columns = [lhs[d] for d in lhs_free], [rhs[d] for d in rhs_free]
-    left = _arrange((*dims.lhs_batch, *lhs_free, *dims.lhs_contracting), lhs, (*batch, math.prod(rows), depth))
-    right = _arrange((*dims.rhs_batch, *dims.rhs_contracting, *rhs_free), rhs, (*batch, depth, math.prod(columns)))
-    result = (*batch, *rows, *columns)
+    left = _arrange((*dims.lhs_batch, *lhs_free, *dims.lhs_contracting), lhs, (*lhs_batch, math.prod(rows), depth))
+    right = _arrange((*dims.rhs_batch, *dims.rhs_contracting, *rhs_free), rhs, (*rhs_batch, depth, math.prod(columns)))
+    result = (*(lhs_batch or rhs_batch), *rows, *columns)
 
     def kernel(lhs: Array, rhs: Array) -> Array:
         return stacked_matmul(left(lhs), right(rhs)).reshape(result)

@@ -95,9 +95,14 @@ def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
     numbers, left, right, result = thunk.numbers, thunk.lhs, thunk.rhs, thunk.result
     rows = [d for d in range(len(left.dims)) if d not in (*numbers.lhs_batch, *numbers.lhs_contracting)]
     columns = [d for d in range(len(right.dims)) if d not in (*numbers.rhs_batch, *numbers.rhs_contracting)]
-    batch_rank, row_rank = len(numbers.lhs_batch), len(rows)
+    batch_rank, row_rank = len(numbers.lhs_batch or numbers.rhs_batch), len(rows)
     lhs_axes = _axes(left, numbers.lhs_batch, rows, numbers.lhs_contracting)
     rhs_axes = _axes(right, numbers.rhs_batch, numbers.rhs_contracting, columns)
+    # One matrix for the whole batch is read again and again.
+    if not numbers.lhs_batch:
+        lhs_axes[0] = Axis(prod(right.dims[d] for d in numbers.rhs_batch), 0)
+    elif not numbers.rhs_batch:
+        rhs_axes[0] = Axis(prod(left.dims[d] for d in numbers.lhs_batch), 0)
     out = range(len(result.dims))
     parts = (out[:batch_rank], out[batch_rank : batch_rank + row_rank], out[batch_rank + row_rank :])
     targets = [_axes(spec, *parts) for spec in (result, thunk.addend, thunk.auxiliary) if spec is not None]

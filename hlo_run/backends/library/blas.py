@@ -31,7 +31,7 @@ _before = 1
 
 
 def multiply(left: Array, right: Array, out: Array) -> None:
-    """Write left[.., m, k] . right[.., k, n] to `out`; all have as many dimensions, and may be views."""
+    """Write left[.., m, k] . right[.., k, n] to `out`; all have as many dimensions, may be views, and sizes of 1 go with any."""
     product(left, right, out)()
 
 
@@ -49,8 +49,8 @@ def product(left: Array, right: Array, out: Array) -> Callable[[], object]:
 
 def _multiply_piece(left: Array, right: Array, out: Array, axis: int, piece: slice) -> None:
     where: tuple[Any, ...] = (..., piece, *(slice(None),) * (-axis - 1))
-    one = left if axis == -1 else left[where]
-    two = right if axis == -2 else right[where]
+    one = left if axis == -1 or left.shape[axis] == 1 else left[where]
+    two = right if axis == -2 or right.shape[axis] == 1 else right[where]
     with np.errstate(all="ignore"):  # numpy keeps them per thread
         np.matmul(one, two, out=out[where])
 

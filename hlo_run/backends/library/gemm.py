@@ -68,7 +68,7 @@ def _bind_product(thunk: GemmThunk) -> _BindProduct:
     numbers, kind = thunk.numbers, _sum_type(thunk)
     left_free = _free(thunk.lhs, numbers.lhs_batch, numbers.lhs_contracting)
     right_free = _free(thunk.rhs, numbers.rhs_batch, numbers.rhs_contracting)
-    batch = [thunk.lhs.dims[dim] for dim in numbers.lhs_batch]
+    batch = [thunk.lhs.dims[dim] for dim in numbers.lhs_batch] or [thunk.rhs.dims[dim] for dim in numbers.rhs_batch]
     rows, columns = (
         math.prod(spec.dims[dim] for dim in free) for spec, free in ((thunk.lhs, left_free), (thunk.rhs, right_free))
     )

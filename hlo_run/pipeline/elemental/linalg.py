@@ -21,7 +21,11 @@ from hlo_run.pipeline.elemental.emission import Emission, EmissionContext, EmitS
 from hlo_run.pipeline.elemental.reduce import guarded, loop_nest
 from hlo_run.pipeline.elemental.types import element_type
 
-_ALGORITHMS = ("dot_bf16_bf16_f32", "dot_f32_f32_f32")
+# Those whose sums a kernel makes at least as exact; what `dot-algorithm-rewriter` splits never comes here.
+_ALGORITHMS = frozenset(
+    """dot_any_f8_any_f8_f32 dot_any_f8_any_f8_f32_fast_accum dot_bf16_bf16_f32 dot_tf32_tf32_f32 dot_f32_f32_f32
+    dot_f64_f64_f64""".split()
+)
 
 
 @dataclass(frozen=True)

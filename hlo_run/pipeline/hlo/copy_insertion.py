@@ -5,8 +5,9 @@
 The state of a loop is one buffer (what comes in, the body's parameter, what the body makes, what comes out), and so are the
 results of the branches of a conditional, what is changed in place with what it becomes, and a parameter with the result
 that `input_output_alias` gives its place to. Which copies that takes is judged by the schedule (`analysis/copy_plan.py`); a
-module without one is judged by a post-order, and control dependencies keep every later schedule to what was judged.
-Mirrors XLA's `copy-insertion`, which does without these dependencies and therefore copies more.
+module without one is judged by a post-order in which such parameters are read before the results are made, and control
+dependencies keep every later schedule to what was judged. Mirrors XLA's `copy-insertion`, which knows of no order but what
+dependencies tell, and so may copy more.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from hlo_run.analysis.alias_pairs import in_place_pairs
 from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.analysis.copy_lives import Copy, CopyKind, Life
 from hlo_run.analysis.copy_plan import CopyPlan, plan_copies
-from hlo_run.analysis.dataflow import analyze_dataflow
+from hlo_run.analysis.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.tuple_edits import copy_leaves
 from hlo_run.hlo.verify_config import aliases
@@ -45,8 +47,9 @@ class CopyInsertion:
         if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
             return
         given = module.schedule or {}
-        orders = {c: list(given[c]) if c in given else c.post_order() for c in computations}
-        plan = plan_copies(analyze_dataflow(module), lambda computation: orders[computation])
+        dataflow = analyze_dataflow(module)
+        orders = {c: list(given[c]) if c in given else _post_order(dataflow, c) for c in computations}
+        plan = plan_copies(dataflow, lambda computation: orders[computation])
         made = _Edits(module).make(plan.needed)
         for copy in plan.superfluous:
             _drop(module, copy.instruction)
@@ -56,6 +59,22 @@ class CopyInsertion:
 
 def _may_need_copies(instruction: HloInstruction) -> bool:
     return instruction.opcode in ("while", "conditional", "copy") or bool(in_place_pairs(instruction))
+
+
+def _post_order(dataflow: Dataflow, computation: HloComputation) -> list[HloInstruction]:
+    """Return a post-order; in the entry what reads a parameter comes, where it can, before the result that takes its place."""
+    aliased = aliases(dataflow.module) if computation.is_entry else ()
+    if not aliased:
+        return computation.post_order()
+    order = TopologicalOrder(computation)
+    for output, number, index, _ in aliased:
+        old = dataflow.value(computation.parameters[number], index)
+        new = dataflow.value(computation.root, output)
+        for use in old.uses:
+            is_here = use.instruction.parent is computation and new.instruction.parent is computation
+            if old is not new and is_here and use.instruction is not new.instruction:
+                order.add_edge(use.instruction, new.instruction)
+    return order.instructions
 
 
 def _drop(module: HloModule, copy: HloInstruction) -> None:

@@ -100,7 +100,8 @@ def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
     numbers = thunk.numbers
     left = [d for n, d in enumerate(thunk.lhs.dims) if n not in (*numbers.lhs_batch, *numbers.lhs_contracting)]
     right = [d for n, d in enumerate(thunk.rhs.dims) if n not in (*numbers.rhs_batch, *numbers.rhs_contracting)]
-    return (*(thunk.lhs.dims[dim] for dim in numbers.lhs_batch), *left, *right)
+    batch = [thunk.lhs.dims[dim] for dim in numbers.lhs_batch] or [thunk.rhs.dims[dim] for dim in numbers.rhs_batch]
+    return (*batch, *left, *right)
 
 
 # ---- convolutions ---------------------------------------------------------------------------------------------------

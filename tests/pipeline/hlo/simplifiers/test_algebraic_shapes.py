@@ -311,6 +311,12 @@ CASES = (
 )
 WITH_LAYOUTS = (
     Case("reshape as bitcast", P, "ROOT r = f32[3,2] reshape(p)", "bitcast<3,2>(p)"),
+    Case(
+        "reshape of broadcast",
+        P,
+        "x = f32[4,5,2,3] broadcast(p), dimensions={2,3}; ROOT r = f32[20,2,3] reshape(x)",
+        "broadcast<20,2,3>(p)",
+    ),
     Case("transpose as bitcast", P, "ROOT r = f32[3,2]{0,1} transpose(p), dimensions={1,0}", "bitcast<3,2>(p)"),
     Case("transpose that moves", P, "ROOT r = f32[3,2] transpose(p), dimensions={1,0}", "transpose<3,2>(p)"),
     Case("copy as bitcast", "p=f32[3,1]", "ROOT r = f32[3,1]{0,1} copy(p)", "bitcast<3,1>(p)"),

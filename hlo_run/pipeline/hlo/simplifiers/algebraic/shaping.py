@@ -254,6 +254,6 @@ FREE_RULES: Rules = {
 }
 LAYOUT_RULES: Rules = {
     "copy": (copy_as_bitcast,),
-    "reshape": (reshape_as_bitcast,),
+    "reshape": (reshape_of_broadcast, reshape_as_bitcast),
     "transpose": (transpose_as_bitcast,),
 }
