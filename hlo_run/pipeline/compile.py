@@ -69,7 +69,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     for title, text in buffer_texts(buffers, module).items():
         for observer in ctx.observers:
             observer.note("", title, text)
-    thunks, requests = plan_thunks(module, buffers)
+    thunks, requests = plan_thunks(module, buffers, ctx.target)
     bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
     kernels = _compile_kernels(bodies.watching(ctx), requests)
     program = Executable(

@@ -24,6 +24,7 @@ from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.rows import RowsEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
+from hlo_run.pipeline.emitters.sort import SortEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
@@ -55,6 +56,7 @@ from hlo_run.pipeline.hlo.expanders.scatter_expander import ScatterExpander
 from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
 from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
+from hlo_run.pipeline.hlo.expanders.sub_byte_sort_expander import SubByteSortExpander
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
@@ -70,6 +72,7 @@ from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLe
 from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
+from hlo_run.pipeline.hlo.library.sort_rewriter import SortRewriter
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
 from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
@@ -204,6 +207,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
             HloRow("rng-expander", lambda c: RngExpander()),
             HloRow("rng-bit-generator-expander", lambda c: RngBitGeneratorExpander()),
+            HloRow("sort-rewriter", lambda c: SortRewriter()),
             HloRow("comparison-expander", lambda c: ComparisonExpander()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
@@ -222,6 +226,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
             HloRow("scan_expander", lambda c: ScanExpander()),
             HloRow("dynamic_padder", lambda c: DynamicPadder()),
+            HloRow("sort-rewriter", lambda c: SortRewriter()),
             HloRow("stable-sort-expander", lambda c: StableSortExpander()),
             HloGroup(
                 "simplification",
@@ -375,6 +380,9 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
             HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
+            # Ours: what is left of sorts that no kernel can do in place, in a module that comes with a schedule, too.
+            HloRow("stable-sort-expander", lambda c: StableSortExpander(), required=True),
+            HloRow("sub-byte-sort-expander", lambda c: SubByteSortExpander(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
             HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
             HloRow("schedule", lambda c: Schedule(), required=True),
@@ -446,6 +454,7 @@ EMITTERS = (
     TransposeEmitter,
     InputSlicesEmitter,
     ScatterEmitter,
+    SortEmitter,
     ConcatenateEmitter,
     InPlaceUpdateEmitter,
     LoopEmitter,
