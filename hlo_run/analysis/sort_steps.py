@@ -22,6 +22,7 @@ from hlo_run.target import TargetSpec
 # XLA's: what a thread of a tile takes, and how many threads a block has at most.
 _ELEMENTS_PER_THREAD = 4
 _MAX_THREADS = 1024
+_BYTE_BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,19 @@ class SortSizes:
 
 
 def takes_sort(fusion: HloInstruction) -> bool:
-    """True for a fusion that is a sort of its parameters and of iotas: what kernels sort in the place of the results.
+    """True for a fusion that is a sort of its parameters and of iotas, which kernels do."""
+    sort = fusion.fused_computation.root
+    if sort.opcode != "sort" or not sorts_in_place(sort):
+        return False
+    return all(operand.opcode in ("parameter", "iota") for operand in sort.operands)
+
+
+def sorts_in_place(sort: HloInstruction) -> bool:
+    """True for a sort that kernels do in the place of its results.
 
     They need not keep the order of equal elements, and elements of less than a byte cannot be exchanged alone.
     """
-    sort = fusion.fused_computation.root
-    if sort.opcode != "sort" or sort.attrs.get("is_stable") is True:
-        return False
-    return all(operand.opcode in ("parameter", "iota") and operand.shape.dtype.bits >= 8 for operand in sort.operands)
+    return sort.attrs.get("is_stable") is not True and all(o.shape.dtype.bits >= _BYTE_BITS for o in sort.operands)
 
 
 def sort_sizes(sort: HloInstruction, target: TargetSpec) -> SortSizes:

@@ -44,6 +44,7 @@ from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
+from hlo_run.pipeline.hlo.expanders.permutation_sort_simplifier import PermutationSortSimplifier
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
 from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
 from hlo_run.pipeline.hlo.expanders.reduce_window_rewriter import ReduceWindowRewriter
@@ -62,6 +63,7 @@ from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitt
 from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion
 from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
+from hlo_run.pipeline.hlo.fusion.sort_iota_fusion import SortIotaFusion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
@@ -207,6 +209,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
             HloRow("rng-expander", lambda c: RngExpander()),
             HloRow("rng-bit-generator-expander", lambda c: RngBitGeneratorExpander()),
+            HloRow("permutation_sort_simplifier", lambda c: PermutationSortSimplifier()),
             HloRow("sort-rewriter", lambda c: SortRewriter()),
             HloRow("comparison-expander", lambda c: ComparisonExpander()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
@@ -344,6 +347,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "fusion",
         (
             HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
+            HloRow("sort-iota-fusion", lambda c: SortIotaFusion()),
             HloRow("priority-fusion", lambda c: PriorityFusion()),
             HloRow("cse", lambda c: HloCse(sees_layouts=True, in_fusions=True)),
             HloRow("dce", lambda c: Dce()),
