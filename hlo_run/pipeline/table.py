@@ -75,6 +75,9 @@ from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.sort_rewriter import SortRewriter
+from hlo_run.pipeline.hlo.library.topk_rewriter import TopkRewriter
+from hlo_run.pipeline.hlo.library.topk_specializer import TopkSpecializer
+from hlo_run.pipeline.hlo.library.topk_splitter import TopkSplitter
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
 from hlo_run.pipeline.hlo.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
@@ -184,6 +187,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("topk-decomposer", lambda c: TopkDecomposer(takes_calls=False)),
+            HloRow("topk-rewriter", lambda c: TopkRewriter()),
         ),
     ),
     HloGroup("spmd-partitioner", (HloRow("spmd-partitioning", lambda c: SpmdPartitioning()),)),
@@ -200,6 +205,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("ragged_dot_rewriter", lambda c: RaggedDotRewriter()),
             HloRow("scaled-dot-rewriter", lambda c: ScaledDotRewriter()),
             HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
+            HloRow("topk-splitter", lambda c: TopkSplitter()),
+            HloRow("topk-specializer", lambda c: TopkSpecializer()),
             HloRow("topk-decomposer", lambda c: TopkDecomposer()),
             HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
             HloRow("dot_decomposer", lambda c: DotDecomposer()),
