@@ -40,7 +40,6 @@ WHY_NOT = {
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "cudnn-custom-call-converter": "cuDNN's own fusions: no backend here takes them",
     "composite-rewriter": "composite calls of one kernel library; they stay calls",
-    "topk-rewriter": "top-k stays sort and slice, which the sort thunk takes",
     "windowed-einsum-handler": _NEVER,
     "apply-xla-transforms": _NEVER,
     "dus-accumulator-zero-init-elimination": _NEVER,

@@ -69,13 +69,21 @@ def _judge(user: HloInstruction, number: int, output: ShapeIndex) -> bool:
     if InPlacePair(number, (), output) in in_place_pairs(user):
         return True
     if user.opcode == "sort":
-        # The order is known before the first element moves; each result is made of its own operand.
         return output == ((number,) if user.shape.is_tuple else ()) and operand.shape == subshape(user.shape, output)
     if user.opcode == "custom-call":
         return number == _ADDEND and output == (0,) and _adds_matrix(user) and operand.shape == subshape(user.shape, output)
     if user.opcode != "fusion":
         return False
+    if user.fused_computation.root.opcode == "sort":
+        return _sorted_in_place(user, number, output)
     return _same_room(operand.shape, subshape(user.shape, output)) and _read_where_written(user, number, output)
+
+
+def _sorted_in_place(fusion: HloInstruction, number: int, output: ShapeIndex) -> bool:
+    """True if the operand is what becomes this result of a sort, and nothing else."""
+    sort, parameter = fusion.fused_computation.root, fusion.fused_computation.parameters[number]
+    places = [place for place, operand in enumerate(sort.operands) if operand is parameter]
+    return places == [output[0] if output else 0] and parameter.users == [sort]
 
 
 def _adds_matrix(call: HloInstruction) -> bool:

@@ -73,4 +73,17 @@ def _judge_concatenate(roots: Sequence[HloInstruction], heroes: Sequence[HloInst
     return yes(f"a loop for each operand of {hero.name}")
 
 
-_JUDGED = (("input slices", _judge_input_slices), ("scatter", _judge_scatter), ("concatenate", _judge_concatenate))
+def _judge_sort(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+    del heroes
+    (root, *others) = roots
+    if root.opcode != "sort" or others:
+        return no("the root is no sort")
+    return yes(f"{root.name} exchanges pairs, step by step")
+
+
+_JUDGED = (
+    ("input slices", _judge_input_slices),
+    ("scatter", _judge_scatter),
+    ("sort", _judge_sort),
+    ("concatenate", _judge_concatenate),
+)

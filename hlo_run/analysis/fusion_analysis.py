@@ -41,6 +41,7 @@ class FusionAnalysis:
     smallest_output_bits: int
     instructions: Sequence[HloInstruction]
     parameter_shapes: Sequence[Shape]
+    part: int = 0
 
     def decision(self, kind: str) -> Decision | None:
         """Return the verdict on `kind`, None if it was never asked."""

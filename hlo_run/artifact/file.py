@@ -20,7 +20,7 @@ from hlo_run.artifact import buffers, collective_thunks, executable, library_thu
 from hlo_run.artifact.access import accesses, tree_slices
 from hlo_run.artifact.buffers import BufferSlice
 from hlo_run.artifact.executable import Executable, MachineCode, ObjectCode
-from hlo_run.artifact.thunks import KernelThunk, SortComparator, SortThunk, Thunk, nested_sequences
+from hlo_run.artifact.thunks import KernelThunk, Thunk, nested_sequences
 from hlo_run.errors import UsageError
 
 ENDING = ".hlox"
@@ -163,10 +163,5 @@ def _kernels(sequence: tuple[Thunk, ...]) -> Iterator[str]:
     for thunk in sequence:
         if isinstance(thunk, KernelThunk):
             yield thunk.kernel
-        elif isinstance(thunk, SortThunk):
-            if isinstance(thunk.order, SortComparator):
-                yield thunk.order.kernel
-            else:
-                yield from (key.kernel for key in thunk.order if key.kernel)
         for inner in nested_sequences(thunk):
             yield from _kernels(inner)

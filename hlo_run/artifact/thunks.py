@@ -49,38 +49,14 @@ class MemsetThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class SortKey:
-    """Order by keys of type `dtype`: the elements of operand `operands[0]`, or what a kernel makes of several operands.
-
-    The kernel's parameters are these operands as they lie, then the keys, which lie as the first of them. Floats are in
-    XLA's TOTALORDER if `total_order`, else -0 is like 0, and NaNs come last.
-    """
-
-    operands: tuple[int, ...]
-    dtype: str
-    descending: bool
-    total_order: bool
-    kernel: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SortComparator:
-    """A comparator as a kernel: arrays (a0, b0, a1, b1, ..) of `pairs` elements each to as many pred."""
-
-    kernel: str
-    pairs: int
-
-
-@dataclass(frozen=True, slots=True)
 class SortThunk:
-    """Sort the operands together along a dimension; always stable. `order` lists keys, the first decides first."""
+    """Sort the operands together along the last dimension by the first one; stable. Floats are in XLA's TOTALORDER."""
 
     name: str
     operands: tuple[ArraySpec, ...]
     results: tuple[ArraySpec, ...]
-    dim: int
-    order: tuple[SortKey, ...] | SortComparator
-    kind: Literal["kCustomKernel", "kCustomCall"] = "kCustomKernel"
+    descending: bool
+    kind: Literal["kCustomCall"] = "kCustomCall"
 
 
 @dataclass(frozen=True, slots=True)

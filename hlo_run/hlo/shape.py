@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,8 @@ from hlo_run.hlo.dtype import DTYPES, DType
 
 # The size of a dimension without a bound (`?`), as XLA keeps it.
 UNBOUNDED = -(2**63)
+
+_ELEMENT_SIZE = re.compile(r"E\(\d+\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,11 @@ class Shape:
                 yield index, shape
 
     def with_element_type(self, element_type: str) -> Shape:
-        """Return the same dimensions and layout with another element type."""
-        return replace(self, element_type=element_type)
+        """Return the same dimensions and layout with another element type; a packed element's size goes where it is another."""
+        changed = replace(self, element_type=element_type)
+        if self.layout is None or "E(" not in self.layout.extra or changed.dtype.bits == self.dtype.bits:
+            return changed
+        return replace(changed, layout=replace(self.layout, extra=_ELEMENT_SIZE.sub("", self.layout.extra)))
 
     def in_default_order(self) -> Shape:
         """Return the shape with every layout in descending order; what the layouts say besides stays."""

@@ -16,23 +16,29 @@ def wrap_bare_module(module: HloModule) -> HloModule:
     body = module.entry
     if module.has_header or module.has_entry or any(i.opcode == "fusion" for i in body.instructions):
         return module
+    fusion = fusion_of_entry(module, "fusion.generated", "kLoop")
+    entry = module.entry
+    if any(shape.is_tuple for shape in fusion.shape.tuple_shapes):
+        leaves = _leaves(entry, fusion, "gte")
+        flat = Shape.make_tuple(tuple(leaf.shape for leaf in leaves))
+        entry.add(HloInstruction("tuple.generated", "tuple", flat, leaves, where=body.where), is_root=True)
+    module.has_entry = True
+    return module
+
+
+def fusion_of_entry(module: HloModule, name: str, kind: str) -> HloInstruction:
+    """Give `module` an entry that is one fusion, of what its entry was; return the fusion."""
+    body = module.entry
     entry = HloComputation("generated_main", body.where)
     parameters: list[HloInstruction] = []
     for parameter in body.parameters:
         attributes: dict[str, AttributeValue] = {"parameter_number": parameter.attrs["parameter_number"]}
         clone = HloInstruction(parameter.name, "parameter", parameter.shape, attrs=attributes, where=parameter.where)
         parameters.append(entry.add(clone))
-    fusion = HloInstruction(
-        "fusion.generated", "fusion", body.root.shape, parameters, {"kind": "kLoop"}, {"calls": (body,)}, body.where
-    )
+    fusion = HloInstruction(name, "fusion", body.root.shape, parameters, {"kind": kind}, {"calls": (body,)}, body.where)
     entry.add(fusion, is_root=True)
-    if any(shape.is_tuple for shape in fusion.shape.tuple_shapes):
-        leaves = _leaves(entry, fusion, "gte")
-        flat = Shape.make_tuple(tuple(leaf.shape for leaf in leaves))
-        entry.add(HloInstruction("tuple.generated", "tuple", flat, leaves, where=body.where), is_root=True)
     module.add_computation(entry, is_entry=True)
-    module.has_entry = True
-    return module
+    return fusion
 
 
 def _leaves(entry: HloComputation, source: HloInstruction, name: str) -> list[HloInstruction]:

@@ -82,7 +82,7 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
         for observer in ctx.observers:
             observer.note("", title, text)
     with paused_collection():
-        return ModulePlan(buffers, *plan_thunks(module, buffers))
+        return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target))
 
 
 def compile_module(ctx: PassContext, module: HloModule) -> Executable:

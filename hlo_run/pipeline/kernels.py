@@ -45,7 +45,7 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
         return compile_kernel_ir(ctx, given)
     run = _kernel_run(ctx, request.kernel)
     arguments = _entry_arguments(request)
-    emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments))
+    emitted = run.emit(EMIT_KERNELS, lambda: emit_kernel(request.fusion, request.kernel, ctx.target, arguments, request.part))
     return _finish(ctx, run, request.kernel, emitted, EMIT_KERNELS)
 
 

@@ -61,6 +61,13 @@ def gemm_call(dot: HloInstruction, target: TargetSpec, has_workspace: bool = Tru
     return library_call(dot, "custom-call", dot.operands[:2], shape, attrs)
 
 
+def is_topk_call(instruction: HloInstruction) -> bool:
+    """True for the custom call by which the first k elements are asked for; which are first its computation says."""
+    if instruction.opcode != "custom-call" or instruction.attrs["custom_call_target"] != "TopK":
+        return False
+    return len(instruction.operands) == 1 and instruction.shape.is_tuple
+
+
 def library_call(
     old: HloInstruction, name: str, operands: Sequence[HloInstruction], workspace: Shape, attrs: Mapping[str, Any]
 ) -> HloInstruction:

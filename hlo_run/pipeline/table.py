@@ -24,6 +24,7 @@ from hlo_run.pipeline.emitters.loop import LoopEmitter
 from hlo_run.pipeline.emitters.reduction import ReductionEmitter
 from hlo_run.pipeline.emitters.rows import RowsEmitter
 from hlo_run.pipeline.emitters.scatter import ScatterEmitter
+from hlo_run.pipeline.emitters.sort import SortEmitter
 from hlo_run.pipeline.emitters.transpose import TransposeEmitter
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
@@ -45,6 +46,7 @@ from hlo_run.pipeline.hlo.expanders.logistic_expander import LogisticExpander
 from hlo_run.pipeline.hlo.expanders.lu_expander import LuExpander
 from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
+from hlo_run.pipeline.hlo.expanders.permutation_sort_simplifier import PermutationSortSimplifier
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
 from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
 from hlo_run.pipeline.hlo.expanders.reduce_window_resizer import ReduceWindowResizer
@@ -58,12 +60,14 @@ from hlo_run.pipeline.hlo.expanders.scatter_expander import ScatterExpander
 from hlo_run.pipeline.hlo.expanders.select_and_scatter_expander import SelectAndScatterExpander
 from hlo_run.pipeline.hlo.expanders.stable_sort_expander import StableSortExpander
 from hlo_run.pipeline.hlo.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
+from hlo_run.pipeline.hlo.expanders.sub_byte_sort_expander import SubByteSortExpander
 from hlo_run.pipeline.hlo.expanders.topk_decomposer import TopkDecomposer
 from hlo_run.pipeline.hlo.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.pipeline.hlo.fusion.copy_fusion import CopyFusion
 from hlo_run.pipeline.hlo.fusion.multi_output_fusion import MultiOutputFusion
 from hlo_run.pipeline.hlo.fusion.priority_fusion import PriorityFusion
 from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
+from hlo_run.pipeline.hlo.fusion.sort_iota_fusion import SortIotaFusion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
@@ -80,6 +84,10 @@ from hlo_run.pipeline.hlo.library.cublas_pad_for_gemms import CublasPadForGemms
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.dot_algorithm_rewriter import DotAlgorithmRewriter
 from hlo_run.pipeline.hlo.library.dot_normalizer import DotNormalizer
+from hlo_run.pipeline.hlo.library.sort_rewriter import SortRewriter
+from hlo_run.pipeline.hlo.library.topk_rewriter import TopkRewriter
+from hlo_run.pipeline.hlo.library.topk_specializer import TopkSpecializer
+from hlo_run.pipeline.hlo.library.topk_splitter import TopkSplitter
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
 from hlo_run.pipeline.hlo.loop_schedule_linearizer import LoopScheduleLinearizer
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
@@ -194,6 +202,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("topk-decomposer", lambda c: TopkDecomposer(takes_calls=False)),
+            HloRow("topk-rewriter", lambda c: TopkRewriter()),
         ),
     ),
     HloGroup("spmd-partitioner", (HloRow("spmd-partitioning", lambda c: SpmdPartitioning()),)),
@@ -210,6 +220,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("ragged_dot_rewriter", lambda c: RaggedDotRewriter()),
             HloRow("scaled-dot-rewriter", lambda c: ScaledDotRewriter()),
             HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
+            HloRow("topk-splitter", lambda c: TopkSplitter()),
+            HloRow("topk-specializer", lambda c: TopkSpecializer()),
             HloRow("topk-decomposer", lambda c: TopkDecomposer()),
             HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
             HloRow("dot_decomposer", lambda c: DotDecomposer()),
@@ -219,6 +231,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
             HloRow("rng-expander", lambda c: RngExpander()),
             HloRow("rng-bit-generator-expander", lambda c: RngBitGeneratorExpander()),
+            HloRow("permutation_sort_simplifier", lambda c: PermutationSortSimplifier()),
+            HloRow("sort-rewriter", lambda c: SortRewriter()),
             HloRow("comparison-expander", lambda c: ComparisonExpander()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
@@ -239,6 +253,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-window-resizer", lambda c: ReduceWindowResizer()),
             HloRow("scan_expander", lambda c: ScanExpander()),
             HloRow("dynamic_padder", lambda c: DynamicPadder()),
+            HloRow("sort-rewriter", lambda c: SortRewriter()),
             HloRow("stable-sort-expander", lambda c: StableSortExpander()),
             HloGroup(
                 "simplification",
@@ -370,6 +385,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "fusion",
         (
             HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
+            HloRow("sort-iota-fusion", lambda c: SortIotaFusion()),
             HloRow("priority-fusion", lambda c: PriorityFusion()),
             HloRow("cse", lambda c: HloCse(sees_layouts=True, in_fusions=True)),
             HloRow("dce", lambda c: Dce()),
@@ -402,6 +418,9 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         (
             HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
             HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
+            # Ours: what is left of sorts that no kernel can do in place, in a module that comes with a schedule, too.
+            HloRow("stable-sort-expander", lambda c: StableSortExpander(), required=True),
+            HloRow("sub-byte-sort-expander", lambda c: SubByteSortExpander(), required=True),
             HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
         ),
     ),
@@ -485,6 +504,7 @@ EMITTERS = (
     TransposeEmitter,
     InputSlicesEmitter,
     ScatterEmitter,
+    SortEmitter,
     ConcatenateEmitter,
     InPlaceUpdateEmitter,
     LoopEmitter,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -236,11 +237,13 @@ def _radix_sort(instruction: HloInstruction, operands: Sequence[Value], _calls: 
     arrays = [as_array(operand) for operand in operands]
     dtype = instruction.operands[0].shape.dtype
     keys = total_order_key(arrays[0], dtype) if dtype.is_float else widen(arrays[0], dtype)
-    order = stable_order(keys, _config(instruction).get("descending", False) is True)
+    # A call of CUB's writes {descending = true, ..}, what becomes one JSON.
+    descending = re.search(r'descending"?\s*[:=]\s*true', str(instruction.attrs.get("backend_config", "")))
+    order = stable_order(keys, descending is not None)
     return _with_workspace(instruction, *(np.take_along_axis(array, order, -1) for array in arrays))
 
 
-_CUB = ("sort_keys", "sort_pairs", "sort_keys_unassigned_scratch_size", "sort_pairs_unassigned_scratch_size")
+_CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
 CUSTOM_CALLS: dict[str, Evaluator] = {
     "__cublas$gemm": _gemm,
     "__cublas$lt$matmul": _gemm,

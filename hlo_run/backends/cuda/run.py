@@ -125,7 +125,7 @@ class CudaRun:
                 self._transfer(thunk)
             case _:
                 if not self._state.libraries.run(thunk):
-                    call = library_call(thunk, self._call_kernel)
+                    call = library_call(thunk)
                     assert call is not None, f"{thunk.kind} is run here"
                     self._by_numpy(call)
 
@@ -182,19 +182,6 @@ class CudaRun:
     def _launch(self, name: str, pointers: Sequence[Any]) -> None:
         kernel = self._executable.kernel(name)
         self._state.function(kernel)(*pointers, grid=kernel.grid, block=kernel.block, stream=self._state.stream)
-
-    def _call_kernel(self, name: str, buffers: Sequence[Bytes]) -> None:
-        """Launch a kernel on copies of buffers of this process; the last one is written."""
-        blocks = [self._driver.mem_alloc(max(data.size, 4)) for data in buffers]
-        try:
-            for block, data in zip(blocks[:-1], buffers[:-1], strict=True):
-                self._driver.memcpy_htod(int(block), np.ascontiguousarray(data))
-            self._launch(name, [np.uint64(int(block)) for block in blocks])
-            self._state.stream.synchronize()
-            self._driver.memcpy_dtoh(buffers[-1], int(blocks[-1]))
-        finally:
-            for block in blocks:
-                block.free()
 
     def _by_numpy(self, call: LibraryCall) -> None:
         inputs = [view(spec, self._read(spec.slice)) for spec in call.inputs]

@@ -44,7 +44,6 @@ from hlo_run.backends.host.steps import (
     Leaf,
     LibraryStep,
     Step,
-    call_kernel,
     rng_state,
 )
 from hlo_run.backends.library.arrays import store, view
@@ -93,7 +92,7 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
         case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
             return TransferStep(machine, thunk)
         case _:
-            call = library_call(thunk, lambda name, buffers: call_kernel(machine, name, buffers))
+            call = library_call(thunk)
             assert call is not None, f"{thunk.kind} has a step"
             return LibraryStep(machine, thunk, call)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -175,30 +175,6 @@ class LibraryStep(Leaf):
             if seen is None:
                 store(spec, machine.read(spec.slice), array)
             machine.mark_written(spec.slice)
-
-
-def call_kernel(machine: Machine, name: str, buffers: Sequence[Bytes]) -> None:
-    """Launch a kernel on buffers that are no allocations; the last one is written."""
-    loaded = machine.load(name)
-    regions: dict[int, Region] = {}
-    for number, data in enumerate(buffers):
-        piece = BufferSlice(number, 0, data.size)
-        padded = data if data.size % 4 == 0 and data.ctypes.data % 16 == 0 else _padded(data)
-        regions[number + 1] = argument_region(number, piece, padded, number == len(buffers) - 1, None)
-    parameters = [pointer(number, 0) for number in range(len(buffers))]
-    launch = Launch(loaded.kernel, loaded.source_lines, {**regions, **loaded.variables}, parameters)
-    check_launch(loaded.graph, launch)
-    machine.launcher.launch(loaded.graph, launch, machine.deadline)
-    written = regions[len(buffers)].data
-    if written is not buffers[-1]:
-        buffers[-1][:] = written[: buffers[-1].size]
-
-
-def _padded(data: Bytes) -> Bytes:
-    """Return a copy that ends with a whole word."""
-    copy = np.zeros(-(-data.size // 16) * 16, np.uint8)
-    copy[: data.size] = data
-    return copy
 
 
 def rng_state(machine: Machine, thunk: RngStateThunk) -> Bytes:

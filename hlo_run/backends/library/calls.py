@@ -22,10 +22,10 @@ from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
 from hlo_run.backends.library.matrix_calls import matrix_library_call
 from hlo_run.backends.library.resize import resize_call
-from hlo_run.backends.library.sort import KernelCaller, select_k_call, sort_call
+from hlo_run.backends.library.sort import select_k_call, sort_call
 
 
-def library_call(thunk: Thunk, call_kernel: KernelCaller) -> LibraryCall | None:
+def library_call(thunk: Thunk) -> LibraryCall | None:
     """Return the library's call for a thunk, if it is one."""
     match thunk:
         case GemmThunk():
@@ -43,7 +43,7 @@ def library_call(thunk: Thunk, call_kernel: KernelCaller) -> LibraryCall | None:
         case SelectKThunk():
             return select_k_call(thunk)
         case SortThunk():
-            return sort_call(thunk, call_kernel)
+            return sort_call(thunk)
         case CustomCallThunk():
             return matrix_library_call(thunk)
         case CollectiveThunk():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hlo_run.analysis.fusion_analysis import analyze
 from hlo_run.hlo.graph import HloInstruction
@@ -14,13 +15,14 @@ __all__ = ["EmittedKernel", "EntryArgument", "emit_kernel"]
 
 
 def emit_kernel(
-    fusion: HloInstruction, kernel_name: str, target: TargetSpec, arguments: Sequence[EntryArgument]
+    fusion: HloInstruction, kernel_name: str, target: TargetSpec, arguments: Sequence[EntryArgument], part: int = 0
 ) -> EmittedKernel:
     """Return the kernel of `fusion`, with `kernel_name` as its entry function; `arguments` are operands, then results.
 
+    `part` says which, for a fusion that takes several.
     Raises Unsupported, with the place in the text, for an instruction or element type that no emitter takes.
     """
-    analysis = analyze(fusion, target)
+    analysis = replace(analyze(fusion, target), part=part)
     for emitter_type in EMITTERS:
         emitter = emitter_type()
         if emitter.accepts(analysis, arguments):

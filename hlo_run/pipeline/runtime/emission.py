@@ -12,6 +12,7 @@ from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequests
+from hlo_run.target import TargetSpec
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Emission:
     buffers: BufferAssignment
     kernels: KernelRequests
     sequence: Callable[[HloComputation], tuple[Thunk, ...]]
-    platform: str = ""
+    target: TargetSpec
 
     def array(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArraySpec:
         """Return an array-shaped leaf of a value."""

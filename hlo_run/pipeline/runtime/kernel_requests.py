@@ -10,14 +10,15 @@ from hlo_run.analysis.fingerprint import computation_fingerprint
 from hlo_run.artifact import BufferSlice, KernelArgument
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.pipeline.runtime.buffers import PARAMETER_ALIGNMENT_BYTES, BufferAssignment
+from hlo_run.pipeline.runtime.buffers import BufferAssignment
 
 
 @dataclass(frozen=True)
 class KernelRequest:
     """A fusion that needs a kernel: its name, its slices, operands first, then results, and what their addresses divide by.
 
-    Requests of one `key` and name have the same kernel, in whatever module.
+    Requests of one `key` and name have the same kernel, in whatever module. `part` numbers the kernels of a fusion that takes
+    several.
     """
 
     fusion: HloInstruction
@@ -25,6 +26,7 @@ class KernelRequest:
     arguments: tuple[KernelArgument, ...]
     alignments_bytes: tuple[int, ...]
     key: str
+    part: int = 0
 
 
 class KernelRequests:
@@ -39,24 +41,23 @@ class KernelRequests:
     def of_fusion(self, fusion: HloInstruction) -> tuple[str, tuple[KernelArgument, ...]]:
         """Return the kernel of a fusion of the module and the slices that it is launched with."""
         arguments = fusion_arguments(fusion, self._buffers)
+        return self._take(fusion, arguments, fusion.name), arguments
+
+    def of_parts(
+        self, fusion: HloInstruction, name: str, arguments: tuple[KernelArgument, ...], parts: Sequence[object]
+    ) -> list[str]:
+        """Return the kernels of a fusion that takes one after the other, all with these slices; equal parts share a kernel."""
+        names = [name if number == 0 else f"{name}__{number}" for number in range(len(parts))]
+        return [self._take(fusion, arguments, names[number], number, part) for number, part in enumerate(parts)]
+
+    def _take(
+        self, fusion: HloInstruction, arguments: tuple[KernelArgument, ...], name: str, number: int = 0, part: object = None
+    ) -> str:
         alignments = tuple(self._buffers.alignment_bytes(argument.slice) for argument in arguments)
-        return self._take(fusion, arguments, alignments), arguments
-
-    def detached(self, fusion: HloInstruction) -> str:
-        """Return the kernel of a fusion that is no part of the module: every array has memory of its own."""
-        reads = [KernelArgument(BufferSlice(n, 0, o.shape.size_bytes), False) for n, o in enumerate(fusion.operands)]
-        writes = [
-            KernelArgument(BufferSlice(len(reads) + n, 0, leaf.size_bytes), True)
-            for n, (_, leaf) in enumerate(fusion.shape.leaves())
-        ]
-        arguments = (*reads, *writes)
-        return self._take(fusion, arguments, (PARAMETER_ALIGNMENT_BYTES,) * len(arguments))
-
-    def _take(self, fusion: HloInstruction, arguments: tuple[KernelArgument, ...], alignments: tuple[int, ...]) -> str:
-        key = _kernel_key(fusion, arguments, alignments)
+        key = (*_kernel_key(fusion, arguments, alignments), part)
         if key not in self._known:
-            self._known[key] = self._names.take(fusion.name)
-            self.requests.append(KernelRequest(fusion, self._known[key], arguments, alignments, repr(key)))
+            self._known[key] = self._names.take(name)
+            self.requests.append(KernelRequest(fusion, self._known[key], arguments, alignments, repr(key), number))
         return self._known[key]
 
 
@@ -64,6 +65,11 @@ def fusion_arguments(fusion: HloInstruction, buffers: BufferAssignment) -> tuple
     """Return the slices of a fusion's operands, then of its results; raises Unsupported for what no kernel takes."""
     written = [buffers.slice(fusion, index) for index, _ in fusion.shape.leaves()]
     read = [buffers.slice(operand) for operand in _operands(fusion)]
+    return kernel_arguments(read, written)
+
+
+def kernel_arguments(read: Sequence[BufferSlice], written: Sequence[BufferSlice]) -> tuple[KernelArgument, ...]:
+    """Return the arguments of a kernel that reads some slices and writes others, which may be the same."""
     return (*(KernelArgument(place, _overlaps(place, written)) for place in read), *(KernelArgument(p, True) for p in written))
 
 

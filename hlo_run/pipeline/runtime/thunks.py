@@ -11,27 +11,30 @@ from hlo_run.pipeline.runtime import collective_thunks, control_thunks, library_
 from hlo_run.pipeline.runtime.buffers import BufferAssignment
 from hlo_run.pipeline.runtime.emission import Emission, EmitThunk
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest, KernelRequests
+from hlo_run.target import TargetSpec
 
 # Nothing happens on the device: their value exists already, or is only a name for other values.
 _NO_THUNK = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "after-all", *FORWARDING))
 _EFFECTS = frozenset(("outfeed", "infeed", "send", "custom-call", "while", "conditional", "call"))
 
 
-def plan_thunks(module: HloModule, buffers: BufferAssignment) -> tuple[tuple[Thunk, ...], list[KernelRequest]]:
+def plan_thunks(
+    module: HloModule, buffers: BufferAssignment, target: TargetSpec
+) -> tuple[tuple[Thunk, ...], list[KernelRequest]]:
     """Return the entry's thunks in schedule order and the kernels that all thunks need.
 
     Raises Unsupported for an instruction that becomes no thunk.
     """
-    planner = _Planner(module, buffers)
+    planner = _Planner(module, buffers, target)
     return planner.sequence(module.entry), planner.emission.kernels.requests
 
 
 class _Planner:
-    def __init__(self, module: HloModule, buffers: BufferAssignment) -> None:
+    def __init__(self, module: HloModule, buffers: BufferAssignment, target: TargetSpec) -> None:
         assert module.schedule is not None, "the schedule row is required"
         self._schedule = module.schedule
         self._emitted: dict[HloComputation, tuple[Thunk, ...]] = {}
-        self.emission = Emission(buffers, KernelRequests(buffers), self.sequence)
+        self.emission = Emission(buffers, KernelRequests(buffers), self.sequence, target)
 
     def sequence(self, computation: HloComputation) -> tuple[Thunk, ...]:
         """Return the thunks of a computation that runs as code of its own."""
@@ -65,6 +68,8 @@ def _emitter(instruction: HloInstruction) -> EmitThunk:
 
 
 def _fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
+    if fusion.fused_computation.root.opcode == "sort":
+        return sort_thunks.sort_fusion(emission, fusion)
     copied = copied_operands(fusion)
     if not copied:
         kernel, arguments = emission.kernels.of_fusion(fusion)

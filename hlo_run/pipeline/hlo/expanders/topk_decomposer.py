@@ -17,25 +17,23 @@ from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.expansion import expand
+from hlo_run.pipeline.library_calls import is_topk_call
 from hlo_run.pipeline.passes import PassContext
 
 
 @dataclass(frozen=True)
 class TopkDecomposer:
-    """The pass; see the module's docstring."""
+    """The pass; see the module's docstring. Calls stay unless it `takes_calls`."""
 
     name: ClassVar[str] = "topk-decomposer"
+    takes_calls: bool = True
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("topk", "custom-call"), _sorted_slices, _is_topk)
-
-
-def _is_topk(instruction: HloInstruction) -> bool:
-    if instruction.opcode == "custom-call":
-        return instruction.attrs["custom_call_target"] == "TopK" and len(instruction.operands) == 1
-    return True
+        expand(module, ("topk",), _sorted_slices)
+        if self.takes_calls:
+            expand(module, ("custom-call",), _sorted_slices, is_topk_call)
 
 
 def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:

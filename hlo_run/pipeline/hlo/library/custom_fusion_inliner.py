@@ -4,9 +4,9 @@
         =>   what `gemm` computes; its dot as a library's call
 
 Those of kind kCustom whose backend config says whose they are, and those with an instruction that no kernel of ours holds (a
-sort). What was made for Triton stays where one of our kernels computes it as it is: along rows, with reduces that only follow
-the shape of the kernel, or with none. XLA has no such pass: it has Triton compile these fusions, or a library, or its emitter
-of sorts. A fusion inside such a fusion is put there as well.
+sort of what is computed in the fusion). What was made for Triton stays where one of our kernels computes it as it is: along
+rows, with reduces that only follow the shape of the kernel, or with none. XLA has no such pass: it has Triton compile these
+fusions, or a library. A fusion inside such a fusion is put there as well.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import ClassVar
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion_analysis import analyze
 from hlo_run.analysis.fusion_owner import fusion_owner, is_tritons
+from hlo_run.analysis.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pipeline.hlo.fusion_wrapper import WRAPPED
@@ -54,6 +55,8 @@ class CustomFusionInliner:
 
 
 def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
+    if fusion.fused_computation.root.opcode == "sort":
+        return not takes_sort(fusion)
     opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}
     if not opcodes <= _IN_KERNELS:
         return True
