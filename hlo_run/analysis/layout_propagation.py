@@ -1,18 +1,20 @@
 """Which layout does every array of a computation get, so that few of them must be copied to another?
 
 A layout spreads from where it is asked for: to those who use the value, to the operands of the instruction that makes it,
-through transposes and reshapes so that they move no byte. What nothing reaches gets the default layout. The engine of XLA's
-`LayoutAssignment`, with one round where XLA has two.
+through transposes and reshapes so that they move no byte, and last to what is reduced, so that it lies in rows. What nothing
+reaches gets the default layout. The engine of XLA's `LayoutAssignment`, with one round where XLA has two.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hlo_run.analysis.bitcast_kind import aligned_order
 from hlo_run.analysis.defining_value import FORWARDING, ShapeIndex
+from hlo_run.analysis.reduction_description import ReductionDescription
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.ops.layouts import KEEPS_LAYOUT
@@ -57,6 +59,7 @@ class LayoutPropagation:
     uses: dict[Use, Order] = field(default_factory=dict["Use", Order])
     _pinned: set[Value | Use] = field(default_factory=set["Value | Use"])
     _waiting: deque[Value | Use] = field(default_factory=deque["Value | Use"])
+    _late: deque[tuple[Use, Order]] = field(default_factory=deque["tuple[Use, Order]"])
     _users: dict[Value, list[Use]] = field(default_factory=dict["Value", "list[Use]"])
 
     def pin_value(self, value: Value, order: Order) -> None:
@@ -80,9 +83,16 @@ class LayoutPropagation:
                     self._note_uses(instruction, number, operand)
         self._note_uses(None, 0, self.computation.root)
         self._spread()
-        for instruction in order:
-            if instruction.opcode in _NAMES:
-                continue
+        self._settle([instruction for instruction in order if instruction.opcode == "dot"])
+        # What a reduction likes best comes after what is asked for, and after products.
+        while self._late:
+            self._set_use(*self._late.popleft(), first=False)
+            self._spread()
+        self._settle([instruction for instruction in order if instruction.opcode not in _NAMES])
+
+    def _settle(self, instructions: list[HloInstruction]) -> None:
+        """Let what nothing has reached have the default layout."""
+        for instruction in instructions:
             for index, leaf in instruction.shape.leaves():
                 if leaf.is_array and (instruction, index) not in self.values:
                     self._set_value((instruction, index), tuple(reversed(range(leaf.rank))), first=True)
@@ -128,7 +138,9 @@ class LayoutPropagation:
         for number, operand in enumerate(instruction.operands):
             if operand.shape.is_array:
                 wanted = _operand_order(instruction, operand.shape, order)
-                if wanted is not None:
+                if wanted is not None and instruction.opcode == "reduce" and operand.shape.rank > 1:
+                    self._late.append(((instruction, number, ()), wanted))
+                elif wanted is not None:
                     self._set_use((instruction, number, ()), wanted, first=_goes_deep(instruction))
 
     def _from_use(self, use: Use) -> None:
@@ -170,7 +182,18 @@ def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) ->
         return aligned_order(Shape.array("f32", instruction.shape.dims, order), operand.dims) if operand.element_count else None
     if instruction.opcode == "transpose":
         return tuple(instruction.attrs["dimensions"][dim] for dim in order)
+    if instruction.opcode == "reduce" and instruction.shape.is_array and operand.rank and operand.element_count:
+        return _row_order(instruction, operand, order)
     return None
+
+
+def _row_order(reduce: HloInstruction, operand: Shape, order: Order) -> Order | None:
+    """Return the layout in which what is reduced together lies together; None if the reduction gets no kernel of its own."""
+    reduced: Order = reduce.attrs["dimensions"]
+    kept = [dim for dim in range(operand.rank) if dim not in reduced]
+    rows = math.prod(operand.dims[dim] for dim in kept)
+    description = ReductionDescription(reduce, True, (1, rows, math.prod(operand.dims[dim] for dim in reduced)))
+    return None if description.is_elemental else (*reversed(reduced), *(kept[dim] for dim in order))
 
 
 def _result_order(user: HloInstruction, operand: Shape, result: Shape, order: Order) -> Order | None:
