@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import is_removable, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.settled import is_settled, settle
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.simplifiers.algebraic import (
@@ -78,12 +79,16 @@ class AlgebraicSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations but fusion bodies in place."""
         rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
-        computations = [c for c in module.computations if not c.is_fusion]
+        work = self.name, self.sees_layouts, self.is_last
+        computations = [c for c in module.computations if not c.is_fusion and not is_settled(module, work, c)]
         for _ in range(_MOST_WALKS if self.repeat else 1):
-            walks = [_Walk(module, c, rules, self.sees_layouts or _reads_bytes(c), ctx.fuel) for c in computations]
-            computations = [walk.computation for walk in walks if walk.run()]
-            if not computations:
-                break
+            changed: list[HloComputation] = []
+            for computation in computations:
+                if _Walk(module, computation, rules, self.sees_layouts or _reads_bytes(computation), ctx.fuel).run():
+                    changed.append(computation)
+                else:
+                    settle(module, work, computation)
+            computations = changed
 
 
 def _reads_bytes(computation: HloComputation) -> bool:

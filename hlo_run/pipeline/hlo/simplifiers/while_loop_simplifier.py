@@ -38,8 +38,8 @@ class WhileLoopSimplifier:
                 state = loop_state(loop)
                 if state is not None:
                     _merge_doubled(module, state)
-                    _hand_past(module, state)
-                    _drop_unused(state)
+                    if _hand_past(module, state):
+                        _drop_unused(state)
         if module.version != version:
             remove_uncalled(module)
 
@@ -70,12 +70,13 @@ def _merge_doubled(module: HloModule, state: LoopState) -> None:
             remove_unused([element])
 
 
-def _hand_past(module: HloModule, state: LoopState) -> None:
-    """Let what uses an element that never changes use the initial one."""
+def _hand_past(module: HloModule, state: LoopState) -> bool:
+    """Let what uses an element that never changes use the initial one; return whether anybody still waits for the loop."""
     for index in state.unchanged:
         for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.attrs["index"] == index]:
             module.replace(element, state.init.operands[index])
             remove_unused([element])
+    return state.loop.parent is not None
 
 
 def _drop_unused(state: LoopState) -> None:
