@@ -20,6 +20,7 @@ from hlo_run.backends.profile import Profile
 from hlo_run.cache import choose_cache
 from hlo_run.compilation import StageOutput, Watch, choose_target, target_config
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
+from hlo_run.executable_cache import compile_or_load
 from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
 from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.explain import FusionExplainer, asked_names
@@ -300,14 +301,11 @@ class FileRun:
         return platform_name(text) if text else ""
 
     def _compile(self, module: HloModule, backend: Backend | None) -> Executable:
-        # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
-        from hlo_run.pipeline.compile import compile_module
-
         options = self._options
         watching: list[Callable[[HloModule], Observer]] = [self._pass_checker(module)] if options.check_each_pass else []
         watching += [self._stage_output.observer] if options.stage else []
         with self._watch.compiling(options, module, self._target(backend), watching) as (ctx, working):
-            executable = compile_module(ctx, working)
+            executable = compile_or_load(ctx, working)
             if options.output:
                 write_executable(options.output, executable, module, working, options.output_machine_code)
                 self._console.err(f"{options.output}: {module.name} for {executable.target}")

@@ -422,9 +422,10 @@ class _Program:
     def call(self) -> None:
         value = self.pick(floats=True)
         name = self.fresh("called")
-        lines = ("x = {0} parameter(0)", "y = {0} cosine(x)", "ROOT r = {0} multiply(x, y)")
-        body = "".join(f"  {line}\n" for line in lines).format(value.shape)
-        self.computations[name] = f"{name} {{\n{body}}}\n"
+        self.computations[name] = (
+            f"{name} {{\n  x = {value.shape} parameter(0)\n  y = {value.shape} cosine(x)\n"
+            f"  ROOT r = {value.shape} multiply(x, y)\n}}\n"
+        )
         self.add(value.kind, value.dims, f"call({value.name}), to_apply={name}")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from hlo_run.artifact import Executable, Kernel, Thunk
+from hlo_run.collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
@@ -43,7 +44,8 @@ _WORTH_PROCESSES = 3
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     """Run the HLO table on `module` in place and return the entry's schedule; who has one already is past the first part."""
-    run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
+    with paused_collection():
+        run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,
@@ -72,13 +74,15 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
-    buffers = assign_buffers(module)
+    with paused_collection():
+        buffers = assign_buffers(module)
     if ctx.options.verify == "every":
         check_buffers(module, buffers)
     for title, text in buffer_texts(buffers, module).items():
         for observer in ctx.observers:
             observer.note("", title, text)
-    return ModulePlan(buffers, *plan_thunks(module, buffers))
+    with paused_collection():
+        return ModulePlan(buffers, *plan_thunks(module, buffers))
 
 
 def compile_module(ctx: PassContext, module: HloModule) -> Executable:
