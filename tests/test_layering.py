@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
     ("execution", "isolation", "executables", "executable_cache"),
-    ("compilation", "pass_check"),
+    ("compilation", "explain", "pass_check", "xla_diff"),
     ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
     ("cli",),

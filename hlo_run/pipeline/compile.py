@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
-from hlo_run.artifact import Executable, Kernel
+from hlo_run.artifact import Executable, Kernel, Thunk
 from hlo_run.collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -30,7 +30,7 @@ from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.runtime.buffer_check import check_buffers
 from hlo_run.pipeline.runtime.buffer_dumps import buffer_texts
-from hlo_run.pipeline.runtime.buffers import assign_buffers
+from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.pipeline.runtime.command_buffers import command_buffer_conversion
 from hlo_run.pipeline.runtime.gpu_dialect import gpu_dialect_text
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
@@ -60,8 +60,17 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     return module.schedule[module.entry]
 
 
-def compile_module(ctx: PassContext, module: HloModule) -> Executable:
-    """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
+@dataclass(frozen=True, slots=True)
+class ModulePlan:
+    """What is to be done for a module, before there are kernels: its memory, its thunks, and the kernels that they need."""
+
+    buffers: BufferAssignment
+    thunks: tuple[Thunk, ...]
+    requests: list[KernelRequest]
+
+
+def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
+    """Optimise `module` in place and plan its run; raises errors of the HloRunError family."""
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
@@ -73,14 +82,20 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         for observer in ctx.observers:
             observer.note("", title, text)
     with paused_collection():
-        thunks, requests = plan_thunks(module, buffers)
+        return ModulePlan(buffers, *plan_thunks(module, buffers))
+
+
+def compile_module(ctx: PassContext, module: HloModule) -> Executable:
+    """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
+    plan = plan_module(ctx, module)
+    buffers = plan.buffers
     bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
-    kernels = _compile_kernels(bodies.watching(ctx), requests)
+    kernels = _compile_kernels(bodies.watching(ctx), plan.requests)
     program = Executable(
         name=module.name,
         target=ctx.target.name,
         kernels=kernels,
-        thunks=thunks,
+        thunks=plan.thunks,
         allocations=buffers.allocations,
         parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
         result=buffers.array_tree(module.entry.root),

@@ -22,9 +22,14 @@ from hlo_run.pipeline.hlo.simplifiers.algebraic import (
     functions,
     logic,
     products,
+    rearranged,
     reductions,
+    scatters,
     shaping,
+    signs,
+    sliced,
     slicing,
+    windows,
 )
 from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rule, Rules
 from hlo_run.pipeline.passes import PassContext
@@ -41,8 +46,19 @@ def _merged(*tables: Rules) -> Rules:
     return merged
 
 
-_ALWAYS = (arithmetic.RULES, conversions.RULES, functions.RULES, logic.RULES, shaping.RULES, slicing.RULES)
-FREE_RULES = _merged(*_ALWAYS, slicing.FREE_RULES, shaping.FREE_RULES, reductions.FREE_RULES, products.FREE_RULES)
+_ALWAYS = (
+    arithmetic.RULES,
+    conversions.RULES,
+    functions.RULES,
+    logic.RULES,
+    shaping.RULES,
+    slicing.RULES,
+    sliced.RULES,
+    scatters.RULES,
+    signs.RULES,
+)
+_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters)
+FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
 LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, shaping.LAYOUT_RULES)
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
 
@@ -118,6 +134,8 @@ class _Walk:
             if new is not None and (fitting := self._fitting(old, new)) is not None and self.fuel.take("algsimp"):
                 self._replace(old, fitting, is_fresh=fitting in self.computation.instructions[count:])
                 return
+        if len(self.computation.instructions) > count:
+            remove_unused(self.computation.instructions[count:])
 
     def _fitting(self, old: HloInstruction, new: HloInstruction) -> HloInstruction | None:
         """Return what may stand for `old`; None where layouts are settled and the new one's is another."""

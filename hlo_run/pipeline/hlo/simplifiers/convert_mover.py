@@ -3,7 +3,7 @@
     t = transpose(convert f32 (bf16 p))   =>   convert f32 (transpose(p))
     c = convert bf16 (slice(f32 p))       =>   slice(convert bf16 (p))
 
-Where the conversion, or what moves, has no other users. Constants, such as what is padded with, go along. XLA's `ConvertMover`.
+Where the conversion, or what moves, has no other users. XLA's `ConvertMover`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.passes import PassContext
 
-# XLA's: what is broadcast is converted before, which is `algsimp`'s to do; the two would undo each other.
 _MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
@@ -56,31 +55,31 @@ def _width(value: HloInstruction) -> int:
 def _converted_later(i: HloInstruction) -> HloInstruction | None:
     """Return what moves narrow elements and then widens them, for an instruction that moves widened ones."""
     converts = [o for o in i.operands if o.opcode == "convert" and len(o.users) == 1 and not o.is_root]
-    sources = [convert.operands[0] for convert in converts]
-    if i.control_predecessors or not sources:
+    if i.control_predecessors or not converts or any(o not in converts and o.opcode != "constant" for o in i.operands):
         return None
-    narrow = sources[0].shape.element_type
-    if any(source.shape.element_type != narrow for source in sources) or _width(sources[0]) >= _width(i) or narrow == "pred":
+    narrow = converts[0].operands[0].shape
+    if any(o.operands[0].shape.element_type != narrow.element_type for o in converts) or narrow.dtype.bits >= _width(i):
         return None
-    if sources[0].shape.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*sources, i)):
+    if narrow.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*i.operands, i)):
         return None
-    if any(o not in converts and not _is_held_by(o, narrow) for o in i.operands):
+    if not all(o in converts or _fits(o, narrow.dtype) for o in i.operands):
         return None
     editor = Editor(i)
-    operands = [o.operands[0] if o in converts else editor.convert(o, narrow) for o in i.operands]
-    moved = editor.computation.add(copy_instruction(i, operands, i.shape.with_element_type(narrow)))
+    sources = [o.operands[0] if o in converts else _narrowed(editor, o, narrow.element_type) for o in i.operands]
+    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow.element_type)))
     moved.name, i.name = i.name, moved.name
     return editor.convert(moved, i.shape.element_type)
 
 
-def _is_held_by(value: HloInstruction, element_type: str) -> bool:
-    """True for a constant all of whose elements the other type holds, too."""
-    if value.opcode != "constant":
-        return False
-    literal = value.attrs["literal"]
-    with np.errstate(over="ignore"):
-        narrow = literal.astype(DTYPES[element_type].numpy)
-    return bool((narrow.astype(literal.dtype) == literal).all())
+def _fits(constant: HloInstruction, narrow: DType) -> bool:
+    """True if a constant is the same after it was narrowed and widened again."""
+    literal = constant.attrs["literal"]
+    with np.errstate(all="ignore"):
+        return np.asarray(literal).astype(narrow.numpy).astype(literal.dtype).tobytes() == np.asarray(literal).tobytes()
+
+
+def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> HloInstruction:
+    return editor.constant(constant.attrs["literal"], element_type)
 
 
 def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
@@ -88,9 +87,7 @@ def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
     moving = convert.operands[0]
     if moving.opcode not in _MOVING or len(moving.users) > 1 or moving.control_predecessors or convert.control_predecessors:
         return None
-    if _width(convert) >= _width(moving) or convert.shape.element_type == "pred" or _width(convert) < 8:
-        return None
-    if moving.shape.dynamic_dims:
+    if _width(convert) >= _width(moving) or _width(convert) < 8 or moving.shape.dynamic_dims:
         return None
     editor, narrow = Editor(convert), convert.shape.element_type
     operands = [editor.convert(operand, narrow) for operand in moving.operands]
