@@ -33,6 +33,7 @@ from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import Bat
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
+from hlo_run.pipeline.hlo.expanders.convolution_4d_expander import Convolution4dExpander
 from hlo_run.pipeline.hlo.expanders.convolution_pred_expander import ConvolutionPredExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
@@ -69,6 +70,9 @@ from hlo_run.pipeline.hlo.layout.sub_byte_size_setter import SubByteSizeSetter
 from hlo_run.pipeline.hlo.library.conv_padding_legalization import ConvPaddingLegalization
 from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.pipeline.hlo.library.cudnn_fused_convolution_rewriter import CudnnFusedConvolutionRewriter
+from hlo_run.pipeline.hlo.library.cudnn_pad_for_convolutions import CudnnPadForConvolutions
+from hlo_run.pipeline.hlo.library.cudnn_simplify_padding import CudnnSimplifyPadding
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.triangular_solve_rewriter import TriangularSolveRewriter
 from hlo_run.pipeline.hlo.nested_fusion_inliner import NestedFusionInliner
@@ -215,6 +219,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
+            HloRow("convolution_4d_expander", lambda c: Convolution4dExpander()),
             HloRow("convolution-pred-expander", lambda c: ConvolutionPredExpander()),
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
@@ -260,9 +265,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 when=lambda c: c.target.sm < 80,
             ),
             HloRow("conv-rewriter", lambda c: ConvRewriter()),
+            HloRow("cudnn-fused-convolution-rewriter", lambda c: CudnnFusedConvolutionRewriter()),
             HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+            HloRow("cudnn_pad_for_convolutions", lambda c: CudnnPadForConvolutions()),
             HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
             HloRow("algsimp", lambda c: AlgebraicSimplifier(repeat=True)),
+            HloRow("cudnn_simplify_padding", lambda c: CudnnSimplifyPadding()),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
                 (HloRow("reshape-mover", lambda c: ReshapeMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier())),
