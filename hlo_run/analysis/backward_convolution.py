@@ -1,4 +1,4 @@
-"""Is a convolution the gradient of another one by its input or by its filter?
+"""Is a convolution the gradient of another one by its input or by its filter, and does a library have its form?
 
 Gradients are convolutions too: of the result's gradient with holes and the filter turned round, or of the input and the
 result's gradient with batch and features exchanged. Libraries have kernels of their own for them, which take the window and
@@ -20,6 +20,20 @@ class Forward:
 
     window: Window
     labels: DimLabels
+
+
+def has_form_of_library(convolution: HloInstruction) -> bool:
+    """True for what cuDNN computes in one of its directions, whatever the types. XLA's `ConvIsLowerable`."""
+    window: Window = convolution.attrs.get("window") or Window()
+    if as_backward_filter(convolution) or as_backward_input(convolution):
+        return True
+    return is_forward_of_library(window) and all(operand.shape.element_count for operand in convolution.operands)
+
+
+def is_forward_of_library(window: Window) -> bool:
+    """True if cuDNN knows such a window: of at most three dimensions, turned round altogether in two dimensions or not at all."""
+    turned = {dim.reversal for dim in window.dims}
+    return len(window.dims) <= 3 and (turned <= {False} or (turned == {True} and len(window.dims) == 2))
 
 
 def as_backward_filter(convolution: HloInstruction) -> Forward | None:

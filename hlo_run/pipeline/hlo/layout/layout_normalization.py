@@ -92,8 +92,12 @@ class _Normalizer:
         parts = [editor.element(made, 0), editor.element(made, 1)]
         back = editor.bitcast(parts[0], result)
         self._normal_of[back] = parts[0]
-        self.module.replace(call, editor.tuple([back, parts[1]]))
-        return [call]
+        taken = [user for user in call.users if user.opcode == "get-tuple-element"]
+        for user in taken:
+            self.module.replace(user, back if user.attrs["index"] == 0 else parts[1])
+        if call.users or call.is_root:
+            self.module.replace(call, editor.tuple([back, parts[1]]))
+        return [*taken, call]
 
     def _input(self, editor: Editor, value: HloInstruction) -> HloInstruction:
         """Return `value` in the default layout."""

@@ -17,7 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hlo_run.analysis.backward_convolution import Forward, as_backward_filter, as_backward_input, is_reversed
+from hlo_run.analysis.backward_convolution import (
+    Forward,
+    as_backward_filter,
+    as_backward_input,
+    is_forward_of_library,
+    is_reversed,
+)
 from hlo_run.hlo.attributes import DimLabels, Window
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -67,7 +73,7 @@ def _library_call(convolution: HloInstruction) -> HloInstruction | None:
         operands = [convolution.operands[0], _turned_weights(convolution)]
         return _call(convolution, "__cudnn$convBackwardInput", operands, forward, 1)
     window: Window = convolution.attrs.get("window") or Window()
-    if not _is_forward_of_library(window):
+    if not is_forward_of_library(window):
         return None
     source, weights = convolution.operands[:2]
     groups = convolution.attrs.get("batch_group_count", 1)
@@ -77,12 +83,6 @@ def _library_call(convolution: HloInstruction) -> HloInstruction | None:
     else:
         groups = convolution.attrs.get("feature_group_count", 1)
     return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)
-
-
-def _is_forward_of_library(window: Window) -> bool:
-    """True if cuDNN knows such a window: of at most three dimensions, turned round altogether in two dimensions or not at all."""
-    turned = {dim.reversal for dim in window.dims}
-    return len(window.dims) <= 3 and (turned <= {False} or (turned == {True} and len(window.dims) == 2))
 
 
 def _turned_weights(convolution: HloInstruction) -> HloInstruction:

@@ -18,6 +18,7 @@ from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.simplifiers.algebraic import (
     arithmetic,
     conversions,
+    convolutions,
     functions,
     logic,
     products,
@@ -41,7 +42,8 @@ def _merged(*tables: Rules) -> Rules:
 
 
 _ALWAYS = (arithmetic.RULES, conversions.RULES, functions.RULES, logic.RULES, shaping.RULES, slicing.RULES)
-FREE_RULES = _merged(*_ALWAYS, slicing.FREE_RULES, shaping.FREE_RULES, reductions.FREE_RULES, products.FREE_RULES)
+_FREE = (slicing, shaping, reductions, products, convolutions)
+FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
 LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, shaping.LAYOUT_RULES)
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
 
