@@ -95,6 +95,7 @@ from hlo_run.pipeline.hlo.simplifiers.dot_decomposer import DotDecomposer
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.dot_merger import DotMerger
 from hlo_run.pipeline.hlo.simplifiers.dot_strength_reduction import DotStrengthReduction
+from hlo_run.pipeline.hlo.simplifiers.dynamic_dimension_simplifier import DynamicDimensionSimplifier
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
 from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
@@ -224,6 +225,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("dynamic-dimension-simplifier", lambda c: DynamicDimensionSimplifier()),
             HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
             HloRow("scan_expander", lambda c: ScanExpander()),
             HloRow("dynamic_padder", lambda c: DynamicPadder()),

@@ -27,7 +27,8 @@ def convolution_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 
 def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """convolution(pad(A, 0), B) => convolution(A, B), pad=.. or lhs_dilate=.. where only one of them pads with holes."""
-    pad, labels, window = i.operands[0], i.attrs["dim_labels"], _window(i)
+    pad, window = i.operands[0], _window(i)
+    labels: DimLabels = i.attrs["dim_labels"]
     edges = _zero_edges(pad, labels.input)
     if edges is None:
         return None
@@ -46,7 +47,8 @@ def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstructi
 
 def convolution_of_padded_filter(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """convolution(A, pad(B, 0)), holes between the elements => convolution(A, B), rhs_dilate=.."""
-    pad, labels, window = i.operands[1], i.attrs["dim_labels"], _window(i)
+    pad, window = i.operands[1], _window(i)
+    labels: DimLabels = i.attrs["dim_labels"]
     edges = _zero_edges(pad, labels.kernel)
     if edges is None:
         return None
