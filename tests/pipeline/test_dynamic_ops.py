@@ -34,7 +34,15 @@ def _check(text: str, *arguments: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def _flat(value: Any) -> list[np.ndarray[Any, Any]]:
-    return [part for element in value for part in _flat(element)] if isinstance(value, tuple) else [np.asarray(value)]
+    leaves: list[np.ndarray[Any, Any]] = []
+    waiting: list[Any] = [value]
+    while waiting:
+        found = waiting.pop(0)
+        if isinstance(found, tuple):
+            waiting[:0] = found
+        else:
+            leaves.append(np.asarray(found))
+    return leaves
 
 
 def _floats(*dims: int) -> np.ndarray[Any, Any]:
