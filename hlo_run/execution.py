@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.backends.platforms import INTERPRETER
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
 from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.feeds import Feeds, given_feeds
@@ -281,7 +282,12 @@ class Execution:
         """Show what differs, save it where asked to, and raise the Mismatch."""
         self._save_differences(iteration, comparison)
         self._console.mismatch(findings)
-        raise Mismatch(comparison.summary(), notes=(f"{platform} and {reference} differ in {self._result.file}",))
+        notes = [f"{platform} and {reference} differ in {self._result.file}"]
+        if self._options.xla_allow_excess_precision and platform != INTERPRETER and _rounds_on_the_way(self._module):
+            notes.append(
+                "roundings to narrow floats may be left out, as in XLA; --xla_allow_excess_precision=false keeps them all"
+            )
+        raise Mismatch(comparison.summary(), notes=tuple(notes))
 
     def _save_outputs(self, iteration: int, actual: Literal) -> None:
         if self._options.save_outputs:
@@ -310,3 +316,15 @@ class Execution:
             result = work()
         self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
         return result
+
+
+def _rounds_on_the_way(module: HloModule) -> bool:
+    """True if a narrow float is computed that is no result of the module: what simplify-fp-conversions may keep wider."""
+    return any(
+        instruction.shape.is_array
+        and instruction.shape.dtype.is_float
+        and instruction.shape.dtype.bits < 32
+        and instruction.opcode not in ("parameter", "constant")
+        and instruction.users
+        for instruction in module.instructions
+    )

@@ -364,3 +364,27 @@ def test_the_float64_value_is_asked_for_only_when_something_differs(
     top = first["top_mismatches"][0]
     assert top["float64"] == pytest.approx(top["actual"] + 0.5, rel=1e-6)
     assert "Float64 values: nearer to expected at 0, to actual at 12" in capsys.readouterr().out
+
+
+ROUNDED = """HloModule rounded
+ENTRY e {
+  x = f32[50] parameter(0)
+  narrow = f8e4m3fn[50] convert(x)
+  wide = f32[50] convert(narrow)
+  ROOT sum = f32[50] add(wide, x)
+}
+"""
+
+
+def test_a_rounding_that_was_left_out_is_said_to_be_possible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rounded.hlo"
+    file.write_text(ROUNDED)
+    assert run(["--platform=Host", "--print_literals=false", str(file)]) == 1
+    assert "--xla_allow_excess_precision=false keeps them all" in capsys.readouterr().err
+    assert run(["--platform=Host", "--xla_allow_excess_precision=false", str(file)]) == 0
+    file.write_text(ROUNDED.replace("f8e4m3fn", "s8"))
+    wrong = tmp_path / "wrong.npz"
+    np.savez(wrong, out0=np.zeros(50, np.float32))
+    capsys.readouterr()
+    assert run(["--platform=Host", f"--expected_output={wrong}", str(file)]) == 1
+    assert "excess_precision" not in capsys.readouterr().err

@@ -139,7 +139,8 @@ class LayoutPropagation:
         self._set_value(value_behind(operand, index), order, first=True)
         if user is None or index or user.opcode in _FIXED:
             return
-        if user.opcode in KEEPS_LAYOUT:
+        if user.opcode in KEEPS_LAYOUT or user.opcode == "reduce":
+            # A reduction of several arrays goes through all of them in one order.
             for other, sibling in enumerate(user.operands):
                 if sibling.shape.is_array and sibling.shape.rank == operand.shape.rank:
                     self._set_use((user, other, ()), order, first=True)

@@ -97,6 +97,8 @@ def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decis
     a, b, c = found.dims
     if 0 in found.dims:
         return no("it reduces nothing")
+    if not _lie_alike(instruction.operands[: len(instruction.operands) // 2]):
+        return no("its inputs lie in different orders")
     if not init_may_repeat(instruction):
         return no("its init value counts, and threads would each start with it")
     if reason := found.is_elemental:
@@ -106,6 +108,10 @@ def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decis
     if found.is_row:
         return no(f"{a} rows of {c} elements are too many for one block")
     return no(f"columns of {b} elements are too long for one block")
+
+
+def _lie_alike(inputs: Sequence[HloInstruction]) -> bool:
+    return len({value.shape.minor_to_major for value in inputs}) == 1
 
 
 def init_may_repeat(instruction: HloInstruction) -> bool:

@@ -11,7 +11,7 @@ from hlo_run import custom_calls
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.reference import dynamic, factorizations, library_calls, sort
+from hlo_run.reference import dynamic, factorizations, library_calls, matrix_calls, sort
 from hlo_run.reference.async_ops import zeros
 from hlo_run.reference.device import Device
 from hlo_run.reference.plan import Frame, ProgramEvaluator
@@ -72,6 +72,8 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
     evaluate = EVALUATE.get(target)
     if evaluate is None and custom_calls.is_registered(target, "Interpreter"):
         return _registered(instruction, target, operands)
+    if evaluate is None:
+        evaluate = matrix_calls.evaluator_of(target, str(instruction.attrs.get("backend_config", "")))
     if evaluate is None:
         raise _unknown(instruction)
     try:

@@ -24,8 +24,15 @@ def _row(factor: Callable[..., tuple[Array, ...]]) -> Evaluator:
     return evaluate
 
 
-def lu(matrix: Array) -> tuple[Array, Array, Array]:
+def taxicab(values: Array) -> Array:
+    """Return |re| + |im|, by which BLAS finds the largest number."""
+    return np.abs(np.real(values)) + np.abs(np.imag(values))
+
+
+def lu(matrix: Array, size: Callable[[Array], Array] = np.abs) -> tuple[Array, Array, Array]:
     """Return (L below and U on and above the diagonal, pivots, permutation of the rows), as LAPACK's getrf with numbers from 0.
+
+    The pivot is what is largest by `size`.
 
     Column by column, for a whole stack at once: each column needs the elimination of those before it.
     """
@@ -36,7 +43,7 @@ def lu(matrix: Array) -> tuple[Array, Array, Array]:
     unmoved: Array = np.zeros((*stack, rows), np.int64) + np.arange(rows, dtype=np.int64)
     permutation = unmoved
     for k in range(steps):
-        pivot = k + np.argmax(np.abs(packed[..., k:, k]), axis=-1)
+        pivot = k + np.argmax(size(packed[..., k:, k]), axis=-1)
         pivots[..., k] = pivot
         order = unmoved.copy()
         np.put_along_axis(order, pivot[..., None], k, -1)
@@ -59,7 +66,7 @@ def qr(matrix: Array) -> tuple[Array, Array]:
     factors = np.zeros((*packed.shape[:-2], steps), packed.dtype)
     # Each reflection works on what those before it made of the columns.
     for k in range(steps):
-        vector, factor, head = _reflector(packed[..., k:, k])
+        vector, factor, head = reflector(packed[..., k:, k])
         factors[..., k] = factor
         rest = packed[..., k:, k + 1 :]
         projected = np.conj(vector)[..., None, :] @ rest
@@ -69,7 +76,7 @@ def qr(matrix: Array) -> tuple[Array, Array]:
     return packed, factors
 
 
-def _reflector(column: Array) -> tuple[Array, Array, Array]:
+def reflector(column: Array) -> tuple[Array, Array, Array]:
     """Return (v with v[0] = 1, tau, beta) so that (I - conj(tau) v vᴴ) column = (beta, 0, ..); tau is 0 if nothing is to do."""
     alpha, tail = column[..., 0], column[..., 1:]
     tail_square = np.sum(np.abs(tail) ** 2, axis=-1)

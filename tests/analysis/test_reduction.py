@@ -88,6 +88,21 @@ def test_tilings(
     assert (made.tile and made.tile.dims) == tile
 
 
+def test_inputs_in_different_orders_are_no_reduction() -> None:
+    """All inputs are read at one place of memory after the other, the same for each."""
+    body = (
+        "pair { a = s32[] parameter(0) i = s32[] parameter(1) b = s32[] parameter(2) j = s32[] parameter(3) "
+        "m = s32[] maximum(a, b) n = s32[] add(i, j) ROOT r = (s32[], s32[]) tuple(m, n) } "
+        "f { p = s32[100,64]{0,1} parameter(0) q = s32[100,64]%s parameter(1) z = s32[] constant(0) "
+        "ROOT r = (s32[64], s32[64]) reduce(p, q, z, z), dimensions={0}, to_apply=pair }"
+    )
+    same = judge_reduction(read_fusion((body % "{0,1}"))[1].fused_computation.root)
+    assert isinstance(same, ReductionDescription)
+    other = judge_reduction(read_fusion((body % "{1,0}"))[1].fused_computation.root)
+    assert isinstance(other, Decision)
+    assert "different orders" in other.reason
+
+
 def test_short_rows_of_a_variadic_reduction_have_a_warp_each() -> None:
     analysis = fusion_analysis(
         "pair { a = f32[] parameter(0) i = s32[] parameter(1) b = f32[] parameter(2) j = s32[] parameter(3) "

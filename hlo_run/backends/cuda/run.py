@@ -42,6 +42,7 @@ from hlo_run.backends.cuda.libraries import Libraries
 from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.backends.library.arrays import LibraryCall, empty, store, view
 from hlo_run.backends.library.calls import library_call
+from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import Profile
@@ -118,7 +119,7 @@ class CudaRun:
             case RngSeedThunk():
                 seed = np.array([self._seed]).astype(DTYPES[thunk.result.dtype].numpy).view(np.uint8)
                 self._write(thunk.result.slice, np.resize(seed, thunk.result.slice.size_bytes))
-            case CustomCallThunk():
+            case CustomCallThunk() if is_user_function(thunk):
                 self._custom_call(thunk)
             case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
                 self._transfer(thunk)

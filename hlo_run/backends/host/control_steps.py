@@ -49,6 +49,7 @@ from hlo_run.backends.host.steps import (
 )
 from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.calls import library_call
+from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, to_bytes
 from hlo_run.errors import DeviceError
@@ -87,7 +88,7 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return SequenceStep(machine, thunk)
         case CommandBufferThunk():
             return CommandBufferStep(machine, thunk)
-        case CustomCallThunk():
+        case CustomCallThunk() if is_user_function(thunk):
             return CustomCallStep(machine, thunk)
         case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
             return TransferStep(machine, thunk)

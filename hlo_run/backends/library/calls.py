@@ -6,6 +6,7 @@ from hlo_run.artifact import (
     CholeskyThunk,
     CollectiveThunk,
     ConvolutionThunk,
+    CustomCallThunk,
     FftThunk,
     GemmThunk,
     ResizeThunk,
@@ -19,6 +20,7 @@ from hlo_run.backends.library.collectives import lone_call
 from hlo_run.backends.library.convolution import convolution_call
 from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
+from hlo_run.backends.library.matrix_calls import matrix_library_call
 from hlo_run.backends.library.resize import resize_call
 from hlo_run.backends.library.sort import KernelCaller, select_k_call, sort_call
 
@@ -42,6 +44,8 @@ def library_call(thunk: Thunk, call_kernel: KernelCaller) -> LibraryCall | None:
             return select_k_call(thunk)
         case SortThunk():
             return sort_call(thunk, call_kernel)
+        case CustomCallThunk():
+            return matrix_library_call(thunk)
         case CollectiveThunk():
             return lone_call(thunk)
         case _:

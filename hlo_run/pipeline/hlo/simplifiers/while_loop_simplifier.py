@@ -37,7 +37,9 @@ class WhileLoopSimplifier:
                 state = loop_state(loop)
                 if state is not None:
                     _hand_past(module, state)
-                    _drop_unused(state)
+                    # What only reads what never changes has no loop to wait for.
+                    if loop.parent is not None:
+                        _drop_unused(state)
         if module.version != version:
             remove_uncalled(module)
 
