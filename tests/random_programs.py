@@ -423,7 +423,8 @@ class _Program:
         value = self.pick(floats=True)
         name = self.fresh("called")
         self.computations[name] = (
-            f"{name} {{\n  x = {value.shape} parameter(0)\n  y = {value.shape} cosine(x)\n  ROOT r = {value.shape} multiply(x, y)\n}}\n"
+            f"{name} {{\n  x = {value.shape} parameter(0)\n  y = {value.shape} cosine(x)\n"
+            f"  ROOT r = {value.shape} multiply(x, y)\n}}\n"
         )
         self.add(value.kind, value.dims, f"call({value.name}), to_apply={name}")
 

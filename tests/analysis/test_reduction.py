@@ -96,9 +96,9 @@ def test_inputs_in_different_orders_are_no_reduction() -> None:
         "f { p = s32[100,64]{0,1} parameter(0) q = s32[100,64]%s parameter(1) z = s32[] constant(0) "
         "ROOT r = (s32[64], s32[64]) reduce(p, q, z, z), dimensions={0}, to_apply=pair }"
     )
-    same = judge_reduction(read_fusion((body % "{0,1}"))[1].fused_computation.root)
+    same = judge_reduction(read_fusion(body % "{0,1}")[1].fused_computation.root)
     assert isinstance(same, ReductionDescription)
-    other = judge_reduction(read_fusion((body % "{1,0}"))[1].fused_computation.root)
+    other = judge_reduction(read_fusion(body % "{1,0}")[1].fused_computation.root)
     assert isinstance(other, Decision)
     assert "different orders" in other.reason
 
