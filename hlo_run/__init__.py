@@ -67,13 +67,15 @@ def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
     valid HLO beyond us.
     """
     # Imported late, like all the rest.
+    from hlo_run.collection import paused_collection
     from hlo_run.hlo.parser import parse_module
     from hlo_run.ops.infer import fill_shapes
     from hlo_run.ops.verify import verify
 
-    module = parse_module(text, file)
-    if verified:
-        verify(module)
-    else:
-        fill_shapes(module)
+    with paused_collection():
+        module = parse_module(text, file)
+        if verified:
+            verify(module)
+        else:
+            fill_shapes(module)
     return module

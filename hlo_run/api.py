@@ -9,6 +9,7 @@ import hlo_run
 from hlo_run import target as targets
 from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend
+from hlo_run.executable_cache import compile_or_load
 from hlo_run.execution import MODULE_SEED
 from hlo_run.formats.jax_functions import lower_to_text
 from hlo_run.formats.read import read_module
@@ -20,6 +21,7 @@ from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run
 from hlo_run.options import Options
+from hlo_run.pipeline.passes import PassContext
 from hlo_run.reference.evaluate import evaluate as evaluate_reference
 
 
@@ -54,14 +56,10 @@ def run(
     values = fit_arguments(module, arguments)
     if name == INTERPRETER:
         return evaluate_reference(module, values, feeds=feeds)
-    # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
-    from hlo_run.pipeline.compile import compile_module
-    from hlo_run.pipeline.passes import PassContext
-
     options = Options(platform=name, target=target)
     backend = open_backend(name, options)
     spec = backend.target if backend.target is not None and not target else targets.preset(target or targets.DEFAULT_TARGET)
-    executable = compile_module(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
+    executable = compile_or_load(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
     check_memory(executable)
     return backend.run(executable, values, feeds=feeds)
 

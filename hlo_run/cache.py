@@ -7,7 +7,9 @@ file that was damaged is made anew. What is found stays there longest. `--cache=
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import importlib.metadata
 import os
 import tempfile
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ LIMIT_BYTES = 512 << 20
 # What is left when files were removed, so that not every file that is written removes another.
 _AFTER_CLEANING = 0.8
 _DIGEST_CHARACTERS = 64
+# What compiled code depends on beside this package.
+_PACKAGES = ("xdsl", "llvmlite", "numpy")
 _chosen = ""
 
 
@@ -45,6 +49,20 @@ def open_cache(kind: str) -> FileCache | None:
 def digest(*parts: str) -> str:
     """Return the key of what is made from these texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@functools.cache
+def compiler_digest(*parts: str) -> str:
+    """Return what tells these folders of this package from others: versions, and every source file's size and time.
+
+    Files that lie beside the folders count always; without folders all of the package does.
+    """
+    root = Path(__file__).parent
+    folders = [root / part for part in parts] if parts else [folder for folder in root.iterdir() if folder.is_dir()]
+    files = [*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    stats = [(file.relative_to(root).as_posix(), file.stat()) for file in sorted(files)]
+    sources = (f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stats)
+    return digest(*(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES), *sources)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags, OptFlags, Options, read_flags
 
 if TYPE_CHECKING:
+    from hlo_run.analysis.side_by_side import XlaDiff
     from hlo_run.reference.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
@@ -146,6 +147,16 @@ class PlainConsole:
         from hlo_run.reference.report import report
 
         _stdout(report(findings))
+
+    def xla_diff(self, diff: XlaDiff) -> None:
+        if sys.stdout.isatty():
+            from hlo_run.terminal import show_xla_diff
+
+            show_xla_diff(diff)
+            return
+        from hlo_run.analysis.side_by_side import diff_text
+
+        _stdout(diff_text(diff))
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:

@@ -31,6 +31,12 @@ def choose_target(options: Options) -> targets.TargetSpec:
     return targets.preset(options.target or targets.DEFAULT_TARGET)
 
 
+def target_config(options: Options) -> str:
+    """Return the GPU to compile for as an XLA `gpu_target_config`."""
+    path = options.xla_gpu_target_config_filename
+    return read_text(path, "--xla_gpu_target_config_filename") if path else targets.to_text_proto(choose_target(options))
+
+
 class Watch:
     """What sees the compilations of one file; `number` is the file's place on the command line, from 0."""
 

@@ -69,6 +69,11 @@ def is_registered(target: str, platform: str = "") -> bool:
     return any((target, name) in _REGISTRY for name in ((platform,) if platform else PLATFORMS))
 
 
+def registered_targets() -> list[str]:
+    """Return the names that have a function on some platform, in order."""
+    return sorted({target for target, _ in _REGISTRY})
+
+
 def call(target: str, platform: str, operands: list[Any], config: str, instruction: str) -> Any:
     """Call the function of `target`; raises DeviceError if there is none, or if it raises."""
     registered = _REGISTRY.get((target, platform))

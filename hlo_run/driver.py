@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hlo_run
 from hlo_run import target as targets
+from hlo_run.analysis.side_by_side import diff_record
 from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
 from hlo_run.backends.grid import run_on_grid
@@ -17,15 +18,18 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.backends.profile import Profile
 from hlo_run.cache import choose_cache
-from hlo_run.compilation import StageOutput, Watch, choose_target
+from hlo_run.compilation import StageOutput, Watch, choose_target, target_config
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
+from hlo_run.executable_cache import compile_or_load
 from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
 from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
+from hlo_run.explain import FusionExplainer, asked_names
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options
@@ -127,6 +131,12 @@ class FileRun:
             module = self._isolate(module)
             options = self._options
         self._result.module = module.name
+        if options.xla_diff:
+            self._compare_with_xla(module)
+            return
+        if options.explain:
+            self._explain_fusion(module)
+            return
         reference = self._reference_platform()
         platform = "" if options.stage or options.output else choose_platform(options.platform)
         self._result.platform, self._result.reference = platform, reference
@@ -183,6 +193,29 @@ class FileRun:
         self._console.err(profile.table())
         if self._options.profile != "-":
             write_artefact(self._options.profile, profile.chrome_trace())
+
+    def _compare_with_xla(self, module: HloModule) -> None:
+        """Show what becomes of the module beside what XLA:GPU makes of it."""
+        from hlo_run.xla_diff import compare_with_xla  # imports the pipeline
+
+        text = module_to_string(module, FULL)
+        with self._watch.compiling(self._options, module, choose_target(self._options)) as (ctx, working):
+            diff = compare_with_xla(ctx, working, text, self._file, target_config(self._options))
+        self._result.xla_diff = diff_record(diff)
+        self._console.xla_diff(diff)
+
+    def _explain_fusion(self, module: HloModule) -> None:
+        """Print what the fusion passes decided."""
+        from hlo_run.pipeline.compile import optimize
+
+        names = asked_names(self._options.explain)
+        target = choose_target(self._options)
+
+        def explainer(working: HloModule) -> Observer:
+            return FusionExplainer(working, target.name, names, self._console.out)
+
+        with self._watch.compiling(self._options, module, target, [explainer]) as (ctx, working):
+            optimize(ctx, working)
 
     def _analyze_fusions(self, module: HloModule) -> None:
         """Print the table of fusions for each of the targets."""
@@ -268,14 +301,11 @@ class FileRun:
         return platform_name(text) if text else ""
 
     def _compile(self, module: HloModule, backend: Backend | None) -> Executable:
-        # xDSL and llvmlite take a third of a second to import: only who compiles waits for them.
-        from hlo_run.pipeline.compile import compile_module
-
         options = self._options
         watching: list[Callable[[HloModule], Observer]] = [self._pass_checker(module)] if options.check_each_pass else []
         watching += [self._stage_output.observer] if options.stage else []
         with self._watch.compiling(options, module, self._target(backend), watching) as (ctx, working):
-            executable = compile_module(ctx, working)
+            executable = compile_or_load(ctx, working)
             if options.output:
                 write_executable(options.output, executable, module, working, options.output_machine_code)
                 self._console.err(f"{options.output}: {module.name} for {executable.target}")
@@ -315,6 +345,11 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which says what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
+    shown = [flag for flag in ("stage", "output", "xla_diff", "explain") if getattr(options, flag)]
+    if len(shown) > 1 and shown != ["stage", "output"]:
+        raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} exclude each other")
+    if options.explain:
+        asked_names(options.explain)
     if options.output_machine_code and not options.output:
         raise UsageError("--output_machine_code needs --output=FILE.hlox, where the code goes")
     if options.output_file and len(files) > 1:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from hlo_run.analysis.side_by_side import XlaDiff
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.platforms import INTERPRETER
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
@@ -43,6 +44,8 @@ class Console(Protocol):
     def error(self, error: HloRunError) -> None: ...
 
     def mismatch(self, findings: Findings) -> None: ...
+
+    def xla_diff(self, diff: XlaDiff) -> None: ...
 
     def busy(self, what: str) -> AbstractContextManager[None]: ...
 

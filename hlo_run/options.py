@@ -118,6 +118,19 @@ class Options:
     stage: str = _flag(
         "", "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row name, ..", "NAME", section="Show"
     )
+    explain: str = _flag(
+        "",
+        "Say why instructions were fused or not, and stop: fusion, or fusion:NAME,.. for one, or a pair, of those before fusion.",
+        "fusion[:NAMES]",
+        section="Show",
+    )
+    xla_diff: str = _flag(
+        "",
+        "Compile, show kernels, fusions, bytes and memory beside real XLA:GPU's, and stop: emitters (no Triton; bare), default.",
+        "MODE",
+        section="Show",
+        bare="emitters",
+    )
     output_format: str = _flag(
         "hlo", "Format of --stage=hlo and hlo-input.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"), section="Show"
     )
@@ -191,7 +204,8 @@ _SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hl
 FLAGS = Flags(FIELDS, _SHORT_NAMES)
 OWN_OPT_FLAGS = tuple(f.name for f in dataclasses.fields(OptFlags))
 _RUNS_ONLY = frozenset(
-    "output output_format kernel_ir_file compile_processes run_test_hlo_passes list_passes check_each_pass".split()
+    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes list_passes
+    check_each_pass""".split()
 )
 # What `hlo-opt` knows: nothing that is about running a module.
 OPT_FLAGS = Flags(

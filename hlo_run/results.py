@@ -38,7 +38,8 @@ class IterationResult:
 class FileResult:
     """One file of the command line, filled in while it runs; `error` is what ended it.
 
-    `launches` are the records of the last run's kernels, where the backend keeps account of them.
+    `launches` are the records of the last run's kernels, where the backend keeps account of them; `xla_diff` is the comparison
+    of `--xla_diff`.
     """
 
     file: str
@@ -48,6 +49,7 @@ class FileResult:
     reference: str = ""
     iterations: list[IterationResult] = field(default_factory=list[IterationResult])
     launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    xla_diff: dict[str, Any] | None = None
     error: HloRunError | None = None
 
     @property
@@ -111,6 +113,7 @@ def _file_record(result: FileResult) -> dict[str, Any]:
         "error": _error_record(result.error) if result.error is not None else None,
         "iterations": [_iteration_record(iteration) for iteration in result.iterations],
         "launches": result.launches,
+        "xla_diff": result.xla_diff,
     }
 
 

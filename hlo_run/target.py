@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from hlo_run.errors import UsageError
 
 WARP_THREADS = 32
+# From here on a card has instructions that no later one has (`sm_90a`).
+_FIRST_ACCELERATED_MAJOR = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class TargetSpec:
     def xla_name(self) -> str:
         """The target as XLA's dump names spell it: `sm_9.0a`, `sm_8.0`."""
         major, minor = self.compute_capability
-        return f"sm_{major}.{minor}" + ("a" if major >= 9 else "")
+        return f"sm_{major}.{minor}" + ("a" if major >= _FIRST_ACCELERATED_MAJOR else "")
 
     @property
     def max_resident_threads(self) -> int:
@@ -220,6 +222,37 @@ def from_text_proto(text: str, name: str) -> TargetSpec:
         )
     except ValueError as error:
         raise UsageError(f"'{name}' is not a gpu_target_config: {error}") from error
+
+
+def to_text_proto(spec: TargetSpec) -> str:
+    """Return an XLA `gpu_target_config` of a GPU, which `from_text_proto` reads."""
+    major, minor = spec.compute_capability
+    version = "{}.{}.0".format(*spec.toolkit_version)
+    fields = {
+        "threads_per_block_limit": spec.threads_per_block_limit,
+        "threads_per_warp": spec.threads_per_warp,
+        "shared_memory_per_block": spec.shared_memory_per_block_bytes,
+        "shared_memory_per_core": spec.shared_memory_per_core_bytes,
+        "threads_per_core_limit": spec.threads_per_core_limit,
+        "core_count": spec.core_count,
+        "fpus_per_core": spec.fpus_per_core,
+        **{f"block_dim_limit_{axis}": limit for axis, limit in zip("xyz", spec.block_dim_limit, strict=True)},
+        "memory_bandwidth": spec.memory_bandwidth,
+        "l2_cache_size": spec.l2_cache_size_bytes,
+        "clock_rate_ghz": spec.clock_rate_ghz,
+        "device_memory_size": spec.device_memory_size_bytes,
+        "shared_memory_per_block_optin": spec.shared_memory_per_block_optin_bytes,
+        "registers_per_core_limit": spec.registers_per_core_limit,
+        "registers_per_block_limit": spec.registers_per_core_limit,
+        **{f"{name}_version": f'"{version}"' for name in ("driver", "runtime", "compile_time_toolkit")},
+        "dnn_version": '"9.10.0"',
+    }
+    accelerated = " feature_extension: ACCELERATED_FEATURES" if major >= _FIRST_ACCELERATED_MAJOR else ""
+    lines = [f"  {name}: {value}" for name, value in fields.items()]
+    capability = f"  cuda_compute_capability {{ major: {major} minor: {minor}{accelerated} }}"
+    inside = "\n".join([*lines, capability])
+    description = f'device_description_str: "{spec.description}"'
+    return f'gpu_device_info {{\n{inside}\n}}\nplatform_name: "CUDA"\ndnn_version_info {{ major: 9 minor: 10 }}\n{description}\n'
 
 
 def _version(text: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A mismatch as a person at a terminal sees it: tables and bars in place of XLA's text."""
+"""A mismatch, and a comparison with XLA, as a person at a terminal sees them: tables and bars in place of plain text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hlo_run.analysis.side_by_side import XlaDiff, headline, ratio_text, side_cells
 from hlo_run.hlo.dtype import DType
 from hlo_run.reference.element_text import element_text, precise_text
 from hlo_run.reference.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
@@ -20,12 +21,43 @@ _TOP = 10
 _MAX_DETAILED = 4
 _MAX_LISTED = 30
 _BAR_CELLS = 40
+# So much more than XLA's is red.
+_MUCH_MORE = 1.05
 
 
 def show_mismatch(findings: Findings) -> None:
     """Print the findings to stdout; as plain text where it cannot show the marks of the tables."""
     console = Console(highlight=False)
     console.print(Text(report(findings)) if console.options.ascii_only else mismatch_view(findings))
+
+
+def show_xla_diff(diff: XlaDiff) -> None:
+    """Print a comparison with XLA to stdout."""
+    Console(highlight=False).print(xla_diff_view(diff))
+
+
+def xla_diff_view(diff: XlaDiff) -> RenderableType:
+    """Return the totals, and a row for each piece of work that is not alike."""
+    totals = _table(headline(diff))
+    totals.add_column("")
+    for name in ("ours", "XLA", "ours/XLA"):
+        totals.add_column(name, justify="right")
+    for name, ours, xla in diff.totals:
+        style = "red" if ours > xla * _MUCH_MORE else "green" if ours < xla else ""
+        totals.add_row(name, str(ours), str(xla), Text(ratio_text(ours, xla), style=style))
+    different = diff.different
+    alike = Text(f"{len(diff.pairs) - len(different)} alike on both sides, {len(different)} not")
+    if not different:
+        return Group(totals, Text(""), alike)
+    table = _table()
+    for name in ("ours", "bytes", "XLA", "bytes", "ours computes", "XLA computes"):
+        table.add_column(name, justify="right" if name == "bytes" else "left", overflow="fold")
+    for pair in different[:_MAX_LISTED]:
+        contents = ("" if work is None else work.contents for work in (pair.ours, pair.xla))
+        table.add_row(*map(Text, (*side_cells(pair.ours), *side_cells(pair.xla), *contents)))
+    if len(different) > _MAX_LISTED:
+        table.caption = f"those that move most, {_MAX_LISTED} of {len(different)}; --report_json=FILE has all"
+    return Group(totals, Text(""), alike, Text(""), table)
 
 
 def mismatch_view(findings: Findings) -> RenderableType:

@@ -10,6 +10,7 @@ import pytest
 from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 
+from hlo_run import executable_cache
 from hlo_run.errors import HloRunError
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.passes import PassContext
@@ -70,9 +71,10 @@ class TextSection(pytest.Item):
 
 
 @pytest.fixture(autouse=True)
-def _kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
-    """A test that changes a pass must not get a kernel that was made without the change."""
+def _modules_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction] - pytest uses it
+    """A test that changes a pass must not get what was made without the change."""
     monkeypatch.setattr(KernelCache, "open", _no_cache)
+    monkeypatch.setattr(executable_cache, "open_for", _no_cache)
 
 
 def _no_cache(ctx: PassContext) -> None:

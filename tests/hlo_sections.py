@@ -15,6 +15,7 @@ from pathlib import Path
 from text_sections import Section, SectionFailure
 
 import hlo_run
+from hlo_run.analysis.side_by_side import XlaDiff, diff_text
 from hlo_run.backends.platforms import open_backend
 from hlo_run.cli import parse_arguments
 from hlo_run.driver import run_files
@@ -58,6 +59,9 @@ class CapturingConsole:
 
     def mismatch(self, findings: Findings) -> None:
         self.stdout.append(report(findings))
+
+    def xla_diff(self, diff: XlaDiff) -> None:
+        self.stdout.append(diff_text(diff))
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:

@@ -1,8 +1,9 @@
-"""The cache directory: what is found, what is damaged, what goes first; and kernels that come from it."""
+"""The cache directory: what is found, what is damaged, what goes first; and kernels and executables that come from it."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+import hlo_run
 from hlo_run import cache
 from hlo_run.cache import FileCache, choose_cache, digest, open_cache
+from hlo_run.executable_cache import flags_text, key_of
+from hlo_run.options import FIELDS, Options
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.target import preset
+
+PACKAGE = Path(hlo_run.__file__).parent
 
 MODULE = """HloModule m, is_scheduled=true
 
@@ -103,10 +111,16 @@ def _run(folder: Path, *flags: str) -> str:
 
 def test_a_second_run_compiles_nothing(tmp_path: Path) -> None:
     assert _run(tmp_path) == "3 compiled"
-    assert _run(tmp_path) == "0 compiled"
-    for file in (tmp_path / "cache" / "kernels").iterdir():
-        file.write_bytes(b"damaged")
+    assert _run(tmp_path) == "", "the whole executable is found"
+    _damage(tmp_path, "executables")
+    assert _run(tmp_path) == "0 compiled", "each of the kernels is found"
+    _damage(tmp_path, "executables", "kernels")
     assert _run(tmp_path) == "3 compiled"
+
+
+def _damage(folder: Path, *kinds: str) -> None:
+    for file in [file for kind in kinds for file in (folder / "cache" / kind).iterdir()]:
+        file.write_bytes(b"damaged")
 
 
 def test_other_targets_and_levels_have_other_kernels(tmp_path: Path) -> None:
@@ -115,7 +129,32 @@ def test_other_targets_and_levels_have_other_kernels(tmp_path: Path) -> None:
     assert _run(tmp_path, "--xla_backend_optimization_level=1") == "3 compiled"
     assert _run(tmp_path, "--disable=cse") == "3 compiled"
     assert _run(tmp_path, "--cache=off") == "3 compiled"
-    assert _run(tmp_path) == "0 compiled"
+    assert _run(tmp_path) == ""
+
+
+def test_flags_of_the_pipeline_are_in_the_key() -> None:
+    """A flag that a pass asks for is one of those that the key has, or one with which nothing comes from the cache."""
+    bypassing = {"host_check", "print_locations", "print_ir_generic", "stage"}
+    derived = {"disabled_rows", "only_rows", "fuel_limits", "required_rows_only"}
+    keyed = set(re.findall(r"\('(\w+)',", flags_text(Options())))
+    asked: set[str] = set()
+    for folder in ("analysis", "pipeline"):
+        for file in (PACKAGE / folder).rglob("*.py"):
+            if file.parent.name != "observers" and file.name not in ("replacements.py", "print_options.py"):
+                asked |= set(re.findall(r"\boptions\.(\w+)", file.read_text(encoding="utf-8"))) & (set(FIELDS) | derived)
+    assert asked - keyed - bypassing - derived == {"compile_processes"}
+
+
+def test_another_module_another_executable() -> None:
+    """Names do not matter to what is computed, yet kernels are called by them."""
+    ctx = PassContext(preset("h100"), Options())
+    texts = [MODULE, MODULE.replace("tanh", "cosine"), MODULE.replace(" b)", " renamed)").replace("  b =", "  renamed =")]
+    keys = [key_of(ctx, hlo_run.parse(text)) for text in (*texts, MODULE)]
+    assert len(set(keys)) == 3
+    assert keys[0] == keys[3]
+    assert key_of(PassContext(preset("v100"), Options()), hlo_run.parse(MODULE)) != keys[0]
+    assert key_of(PassContext(preset("h100"), Options(xla_fuel="algsimp=1")), hlo_run.parse(MODULE)) != keys[0]
+    assert key_of(PassContext(preset("h100"), Options(seed=7, compile_processes=3)), hlo_run.parse(MODULE)) == keys[0]
 
 
 def test_who_watches_sees_everything(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
-    ("execution", "isolation", "executables"),
-    ("compilation", "pass_check"),
+    ("execution", "isolation", "executables", "executable_cache"),
+    ("compilation", "explain", "pass_check", "xla_diff"),
     ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
     ("cli",),
@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 SAME_LINE_ALLOWED = {("options", "errors"), ("target", "errors"), ("artifact", "errors"), ("custom_calls", "errors")}
 # `hlo_run` itself is the package's front door: `parse` uses parser, inference and verifier, all other names it hands on;
 # the driver may use it.
-FRONT = {"__init__": {"hlo", "ops", "errors", "builder", "api", "custom_calls"}, "__main__": {"cli"}}
+FRONT = {"__init__": {"collection", "hlo", "ops", "errors", "builder", "api", "custom_calls"}, "__main__": {"cli"}}
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pycuda": ("backends/cuda",),
     "cuda": ("backends/cuda",),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hlo_run.analysis.computation_order import computation_post_order, flat_post_order, nested_computations
 from hlo_run.analysis.dataflow_values import HloPosition, HloUse, HloValue, ValueTree
@@ -36,6 +37,9 @@ _FORWARDED_PART: dict[str, ShapeIndex] = {
     "collective-permute-done": (1,),
 }
 _NO_OWN_VALUE = frozenset((*_FORWARDED_PART, "get-tuple-element", "while", "conditional", "call"))
+
+# The numbers of every operand, by user and operand.
+_Places: TypeAlias = "dict[HloInstruction, dict[HloInstruction, list[int]]]"
 
 
 @dataclass(eq=False)
@@ -250,8 +254,9 @@ class _Analysis:
                 for index, value in self._trees[instruction].walk():
                     if value.instruction is not instruction or value.index != index:
                         value.positions.append(HloPosition(instruction, index))
+        places: _Places = {}
         for value in values:
-            _add_uses(value)
+            _add_uses(value, places)
         return sorted(values, key=lambda value: value.id)
 
 
@@ -327,7 +332,7 @@ def _embedded_value_count(instruction: HloInstruction) -> int:
     return sum(1 for _ in _subshapes(instruction.shape))
 
 
-def _add_uses(value: HloValue) -> None:
+def _add_uses(value: HloValue, places: _Places) -> None:
     """Fill `uses` as XLA's `HloValue::GetUses`: roots use what stands in them, tuples and get-tuple-element only hand on."""
     roots = {position.instruction for position in value.positions if position.instruction.is_root}
     for instruction, index in value.positions:
@@ -336,4 +341,14 @@ def _add_uses(value: HloValue) -> None:
                 user.opcode in ("tuple", "domain") or (user.opcode in ("get-tuple-element", "copy") and index)
             ):
                 continue
-            value.uses += [HloUse(user, n, index) for n, operand in enumerate(user.operands) if operand is instruction]
+            value.uses += [HloUse(user, n, index) for n in _operand_numbers(user, instruction, places)]
+
+
+def _operand_numbers(user: HloInstruction, operand: HloInstruction, places: _Places) -> list[int]:
+    """Return which operands of `user` are `operand`; `places` keeps those of users looked at, since a root may have thousands."""
+    numbers = places.get(user)
+    if numbers is None:
+        numbers = places[user] = {}
+        for number, each in enumerate(user.operands):
+            numbers.setdefault(each, []).append(number)
+    return numbers[operand]

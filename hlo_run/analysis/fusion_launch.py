@@ -60,6 +60,8 @@ class KernelPlanner:
 
     def _heroes(self, producer: Node | None, consumer: Node) -> list[Op]:
         facts = [self._facts.node(node) for node in (producer, consumer) if node is not None]
+        if not any(fact.may_have_hero for fact in facts):
+            return consumer.result_ops
         has_tiled = any(fact.has_tiled_transpose for fact in facts)
         has_concatenate = any(fact.has_concatenate for fact in facts)
         ops = PairOps(self._facts, producer, consumer)

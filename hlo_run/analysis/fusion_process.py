@@ -1,4 +1,4 @@
-"""A record of what a fusion pass tried, in order, and its text: XLA's `FusionProcessDumpProto`."""
+"""Records of what the fusion passes tried, in order, and the text of priority fusion's: XLA's `FusionProcessDumpProto`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,52 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`producer` cannot be fused into all its users, and why."""
+    """`producer` cannot be fused into all its users, the `consumers`, and why; `refusing` is the one that refuses, if any."""
 
     producer: str
     reason: str
+    consumers: tuple[str, ...] = ()
+    refusing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What fusing `producer` into all its users would change, in microseconds."""
+    """What fusing `producer` into all its users would change, in microseconds; `savings` is what each user's kernel gains."""
 
     producer: str
     consumers: tuple[str, ...]
     fused: float
     unfused: float
+    savings: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`other` is computed and returned by the kernel of `kept` from then on, called `fusion`: both read `source`.
+
+    Without a source `kept` reads `other`, and the times in microseconds say why.
+    """
+
+    fusion: str
+    kept: str
+    other: str
+    source: str = ""
+    fused: float = 0.0
+    unfused: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptApart:
+    """`one` and `other` do not share a kernel that returns both, and why; what they both read is `source`, as in `Joined`."""
+
+    one: str
+    other: str
+    reason: str
+    source: str = ""
 
 
 FusionStep: TypeAlias = Fused | Refused | Weighed
+AnyFusionStep: TypeAlias = FusionStep | Joined | KeptApart
 
 
 def process_text(steps: Sequence[FusionStep], target: TargetSpec, before: str) -> str:

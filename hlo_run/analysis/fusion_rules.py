@@ -55,10 +55,10 @@ def judge_scatter(producer: Node, consumer: Node) -> Decision:
         return no("do not fuse into the output of scatter")
     if not is_scatter(consumer):
         return YES
-    in_place = consumer.root.operands[0]
-    if in_place is producer:
+    in_place = consumer.root.operands[: len(consumer.root.operands) // 2]
+    if producer in in_place:
         return no("do not fuse into the in-place operand of scatter")
-    if in_place in producer.operands:
+    if any(operand in producer.operands for operand in in_place):
         return no("Producer uses the in-place operand of a scatter")
     return YES
 

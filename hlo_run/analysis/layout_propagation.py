@@ -1,8 +1,9 @@
 """Which layout does every array of a computation get, so that few of them must be copied to another?
 
 A layout spreads from where it is asked for: to those who use the value, to the operands of the instruction that makes it,
-through transposes and reshapes so that they move no byte. What nothing reaches gets the default layout. The engine of XLA's
-`LayoutAssignment`, with one round where XLA has two.
+through transposes and reshapes so that they move no byte, from results to the operands of broadcasts, and of reduces so that
+they go along rows. What nothing reaches gets the default layout. The engine of XLA's `LayoutAssignment`, with one round where
+XLA has two.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 from hlo_run.analysis.bitcast_kind import aligned_order
 from hlo_run.analysis.defining_value import FORWARDING, ShapeIndex
+from hlo_run.analysis.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.ops.layouts import KEEPS_LAYOUT
@@ -57,6 +59,7 @@ class LayoutPropagation:
     uses: dict[Use, Order] = field(default_factory=dict["Use", Order])
     _pinned: set[Value | Use] = field(default_factory=set["Value | Use"])
     _waiting: deque[Value | Use] = field(default_factory=deque["Value | Use"])
+    _later: deque[Use] = field(default_factory=deque["Use"])
     _users: dict[Value, list[Use]] = field(default_factory=dict["Value", "list[Use]"])
 
     def pin_value(self, value: Value, order: Order) -> None:
@@ -94,8 +97,8 @@ class LayoutPropagation:
                 self._users.setdefault(value_behind(operand, index), []).append((user, number, index))
 
     def _spread(self) -> None:
-        while self._waiting:
-            item = self._waiting.popleft()
+        while self._waiting or self._later:
+            item = self._waiting.popleft() if self._waiting else self._later.popleft()
             if len(item) == 2:
                 self._from_value(item)
             else:
@@ -121,9 +124,17 @@ class LayoutPropagation:
         """Spread from a value to its users, and to the operands of what makes it."""
         order = self.values[value]
         for use in self._users.get(value, ()):
-            self._set_use(use, order, first=False)
+            user = use[0]
+            if user is None or not _is_broadcast_of_arrays(user):
+                self._set_use(use, order, first=False)
         instruction, index = value
         if index or instruction.opcode in _FIXED:
+            return
+        if _is_broadcast_of_arrays(instruction) or _is_reduce_by_rows(instruction):
+            # It holds from now on, but all that is asked for otherwise spreads before it does.
+            if (use := (instruction, 0, ())) not in self.uses:
+                self.uses[use] = _order_by_result(instruction, order)
+                self._later.append(use)
             return
         for number, operand in enumerate(instruction.operands):
             if operand.shape.is_array:
@@ -172,6 +183,30 @@ def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) ->
     if instruction.opcode == "transpose":
         return tuple(instruction.attrs["dimensions"][dim] for dim in order)
     return None
+
+
+def _is_broadcast_of_arrays(instruction: HloInstruction) -> bool:
+    """True for a broadcast that takes its operand as the result wants it, even if that must be copied."""
+    return instruction.opcode == "broadcast" and instruction.operands[0].shape.rank > 1
+
+
+def _is_reduce_by_rows(instruction: HloInstruction) -> bool:
+    """True for a reduce that asks, when its result is settled before its operand is, for an operand whose rows it reduces.
+
+    It does if a row keeps a warp busy.
+    """
+    if instruction.opcode != "reduce" or not instruction.shape.is_array or instruction.shape.rank < 2:
+        return False
+    return instruction.operands[0].shape.element_count >= WARP_SIZE * max(instruction.shape.element_count, 1)
+
+
+def _order_by_result(instruction: HloInstruction, order: Order) -> Order:
+    """Return the layout of the operand: dimensions follow each other as in the result, those that are reduced come last."""
+    dims: Order = instruction.attrs["dimensions"]
+    if instruction.opcode == "broadcast":
+        return tuple(dims.index(dim) for dim in order if dim in dims)
+    kept = [dim for dim in range(instruction.operands[0].shape.rank) if dim not in dims]
+    return (*sorted(dims, reverse=True), *(kept[dim] for dim in order))
 
 
 def _result_order(user: HloInstruction, operand: Shape, result: Shape, order: Order) -> Order | None:

@@ -36,3 +36,34 @@ def loop_state(loop: HloInstruction) -> LoopState | None:
 
 def _is_element(value: HloInstruction, number: int) -> bool:
     return value.operands[0].opcode == "parameter" and value.attrs["index"] == number
+
+
+def doubled_elements(state: LoopState) -> dict[int, int]:
+    """Return the elements of a state that always are what an earlier one is, and that one.
+
+    Both begin alike, and either the body hands on one value for both, or it adds equal constants to each.
+    """
+    found: dict[int, int] = {}
+    first: dict[tuple[object, ...], int] = {}
+    for number, (init, new) in enumerate(zip(state.init.operands, state.body.root.operands, strict=True)):
+        if init.shape.is_array:
+            same = first.setdefault((_value_key(init), _change_key(new, number)), number)
+            if same != number:
+                found[number] = same
+    return found
+
+
+def _value_key(value: HloInstruction) -> tuple[object, ...]:
+    if value.opcode != "constant" or value.shape.dims:
+        return (value,)
+    return (value.shape.element_type, value.attrs["literal"].tobytes())
+
+
+def _change_key(new: HloInstruction, number: int) -> tuple[object, ...]:
+    if new.opcode == "get-tuple-element" and _is_element(new, number):
+        return ("unchanged",)
+    if new.opcode == "add":
+        for one, two in (new.operands, new.operands[::-1]):
+            if one.opcode == "get-tuple-element" and _is_element(one, number) and two.opcode == "constant" and not two.shape.dims:
+                return ("add", *_value_key(two))
+    return (new,)

@@ -48,9 +48,15 @@ class NodeFacts:
     reads_badly: bool
     has_tiled_transpose: bool
     has_concatenate: bool
+    has_reduce: bool
     is_bad_to_unroll: bool
     is_elementwise: bool
     is_input_reduction: bool
+
+    @property
+    def may_have_hero(self) -> bool:
+        """True if some op may be the hero of a result; else every result is its own."""
+        return self.has_tiled_transpose or self.has_concatenate or self.has_reduce
 
 
 class Facts:
@@ -90,6 +96,7 @@ class Facts:
             reads_badly=False,
             has_tiled_transpose=one.has_tiled_transpose or two.has_tiled_transpose,
             has_concatenate=one.has_concatenate or two.has_concatenate,
+            has_reduce=one.has_reduce or two.has_reduce,
             is_bad_to_unroll=one.is_bad_to_unroll or two.is_bad_to_unroll,
             is_elementwise=kind == "kLoop" and one.is_elementwise and two.is_elementwise,
             is_input_reduction=False,
@@ -109,6 +116,7 @@ class Facts:
             reads_badly=any(fact.moves_minor_dim and not _is_broadcast(op.operands[0], node) for op, fact in facts),
             has_tiled_transpose=has_tiled,
             has_concatenate=has_concatenate,
+            has_reduce=any(op.opcode == "reduce" for op in node.ops),
             is_bad_to_unroll=any(fact.is_bad_to_unroll for _, fact in facts),
             is_elementwise=node.kind in ("", "kLoop") and all(fact.is_elementwise for _, fact in kept),
             is_input_reduction=reductions > 0 and self._is_input_reduction(node, has_tiled, has_concatenate),

@@ -82,8 +82,9 @@ class RunTimeModel:
         is_coalesced = self._is_coalesced(kernel, producer, consumer)
         read = 0
         operands = dict.fromkeys((*(o for o in consumer.operands if o is not producer), *producer.operands))
+        made = self._costs.of(producer)
         for operand in operands:
-            total = self._shared_bytes(producer, consumer, operand)
+            total = self._shared_bytes(made, cost, producer, consumer, operand)
             read += self._read(kernel.launch, operand.instruction.shape, total, is_coalesced)
         write = two.write + (one.write if writes_both else 0)
         return _combine(self._compute(flops, kernel.launch), read + write)
@@ -95,15 +96,16 @@ class RunTimeModel:
         # Two row reductions in one kernel read along different rows.
         return not (kernel.kind == "reduction" and one.is_input_reduction and two.is_input_reduction)
 
-    def _shared_bytes(self, producer: Node, consumer: Node, operand: Node) -> int:
-        one, two = self._costs.of(producer), self._costs.of(consumer)
-        by_producer = one.bytes_read.get(operand, 0)
-        by_consumer = two.bytes_read.get(operand, 0)
-        common = 0.0
-        if operand in one.bytes_read and operand in two.bytes_read:
-            common = self._common_utilization(one, two, producer, consumer, operand)
-        size = shape_bytes(operand.instruction.shape)
-        return _round(by_producer * two.utilization[producer]) + by_consumer - _round(size * common)
+    def _shared_bytes(self, one: NodeCost, two: NodeCost, producer: Node, consumer: Node, operand: Node) -> int:
+        by_producer = one.bytes_read.get(operand)
+        by_consumer = two.bytes_read.get(operand)
+        if by_producer is None:
+            return by_consumer or 0
+        total = _round(by_producer * two.utilization[producer])
+        if by_consumer is None:
+            return total
+        common = self._common_utilization(one, two, producer, consumer, operand)
+        return total + by_consumer - (_round(shape_bytes(operand.instruction.shape) * common) if common else 0)
 
     def _common_utilization(self, one: NodeCost, two: NodeCost, producer: Node, consumer: Node, operand: Node) -> float:
         """Return how often producer and consumer read a shared operand at the same index."""
@@ -135,7 +137,8 @@ class RunTimeModel:
                 again *= _L1_SPEEDUP
         else:
             again *= useful
-        return _ticks(net / min(memory, most)) + _ticks((total - net) / min(again, most))
+        ticks = _ticks(net / min(memory, most))
+        return ticks + _ticks((total - net) / min(again, most)) if total > net else ticks
 
 
 def _element_bytes(shape: Shape) -> int:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from enum import Enum, auto
+
 from xdsl.dialects import arith, func, vector
 from xdsl.ir import Operation
-from xdsl.traits import IsTerminator, RecursiveMemoryEffect, is_side_effect_free, is_speculatable
+from xdsl.traits import (
+    IsTerminator,
+    MemoryEffect,
+    NoMemoryEffect,
+    Pure,
+    RecursiveMemoryEffect,
+    is_side_effect_free,
+    is_speculatable,
+)
 
 from hlo_run.dialects.types import constant_int, is_tensor
 
@@ -19,21 +30,51 @@ _INTEGER_DIVISIONS = (
 )
 
 
+class _Purity(Enum):
+    """What the class of an op says: pure or not, or what else decides."""
+
+    NEVER = auto()
+    ALWAYS = auto()
+    BY_SOURCE = auto()
+    BY_REGIONS = auto()
+    BY_EFFECTS = auto()
+
+
+@functools.cache
+def _purity(kind: type[Operation]) -> _Purity:
+    """Ask a class for its traits, once: passes ask about every op of a kernel again and again."""
+    if kind.has_trait(IsTerminator) or issubclass(kind, func.CallOp):
+        return _Purity.NEVER
+    if issubclass(kind, arith.ExtSIOp):  # has no trait in xDSL
+        return _Purity.ALWAYS
+    if issubclass(kind, vector.TransferReadOp | vector.TransferWriteOp):
+        return _Purity.BY_SOURCE
+    if kind.has_trait(RecursiveMemoryEffect):
+        return _Purity.BY_REGIONS
+    effects = kind.get_traits_of_type(MemoryEffect)
+    if not effects:
+        return _Purity.NEVER
+    return _Purity.ALWAYS if all(type(effect) in (NoMemoryEffect, Pure) for effect in effects) else _Purity.BY_EFFECTS
+
+
 def is_pure(op: Operation) -> bool:
     """Tell whether the op, regions included, only computes its results: it may be dropped if unused, or merged with an equal one.
 
     pure_call and reads and writes of tensor values are pure; allocate_shared, sync_threads, atomic_rmw, barriers and
     calls are not.
     """
-    if op.has_trait(IsTerminator) or isinstance(op, func.CallOp):
-        return False
-    if isinstance(op, arith.ExtSIOp):  # has no trait in xDSL
-        return True
-    if isinstance(op, vector.TransferReadOp | vector.TransferWriteOp):
-        return is_tensor(op.source.type)
-    if op.has_trait(RecursiveMemoryEffect):
-        return all(_is_pure_inside(inner) for region in op.regions for block in region.blocks for inner in block.ops)
-    return is_side_effect_free(op)
+    match _purity(type(op)):
+        case _Purity.NEVER:
+            return False
+        case _Purity.ALWAYS:
+            return True
+        case _Purity.BY_SOURCE:
+            assert isinstance(op, vector.TransferReadOp | vector.TransferWriteOp), "only these have a source"
+            return is_tensor(op.source.type)
+        case _Purity.BY_REGIONS:
+            return all(_is_pure_inside(inner) for region in op.regions for block in region.blocks for inner in block.ops)
+        case _Purity.BY_EFFECTS:
+            return is_side_effect_free(op)
 
 
 def _is_pure_inside(op: Operation) -> bool:

@@ -59,7 +59,10 @@ def erase_dead_ops(region: Region) -> None:
 
 def is_dead(op: Operation) -> bool:
     """Tell whether the op may go: pure, and nobody uses its results."""
-    return all(result.first_use is None for result in op.results) and is_pure(op)
+    for result in op.results:  # no generator: every op of a kernel is asked some forty times
+        if result.first_use is not None:
+            return False
+    return is_pure(op)
 
 
 def index_constant(value: int) -> arith.ConstantOp:

@@ -52,7 +52,7 @@ def _convert(name: str, data: bytes, file: str) -> str:
         return output.decode()
     if code == conversions.REFUSED:
         raise _refusal(message, data, file)
-    raise ParseError(f"'{file}' ends XLA's own reader: {_last_words(message, code)}")
+    raise ParseError(f"'{file}' ends XLA's own reader: {last_words(message, code)}")
 
 
 def _ask_about_ours(name: str, text: str, file: str) -> bytes:
@@ -61,21 +61,25 @@ def _ask_about_ours(name: str, text: str, file: str) -> bytes:
     if code == 0:
         return output
     if code == conversions.REFUSED:
-        raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {_first_line(message)}")
-    raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {_last_words(message, code)}")
+        raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {refusal_text(message)}")
+    raise Unsupported(f"'{file}': XLA cannot convert the module ({name}): {last_words(message, code)}")
 
 
 def _ask(name: str, data: bytes, file: str) -> tuple[int, bytes, str]:
     """Run one conversion and return the exit code, its output and what it said."""
     require("jaxlib", f"'{file}'")
-    # -P: the child's own folder must not be searched for modules. It finds what this process finds.
+    # -P: the child's own folder must not be searched for modules.
     command = [sys.executable, "-P", conversions.__file__, name]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "XLA_FLAGS": ""}
     try:
-        done = subprocess.run(command, input=data, capture_output=True, env=environment, check=False)
+        done = subprocess.run(command, input=data, capture_output=True, env=child_environment(), check=False)
     except OSError as error:
         raise InternalError(f"cannot start {sys.executable}: {error}") from None
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def child_environment(xla_flags: str = "") -> dict[str, str]:
+    """Return the environment of a child process that finds the modules that this one finds, with these flags for XLA."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "XLA_FLAGS": xla_flags}
 
 
 _MLIR_PLACE = re.compile(r"^(?:UNKNOWN: )?-:(\d+):(\d+): error: (.*)$", re.MULTILINE)
@@ -86,7 +90,7 @@ def _refusal(message: str, data: bytes, file: str) -> HloRunError:
     """Return XLA's refusal as our error: MLIR's own place becomes a place in the user's file."""
     found = _MLIR_PLACE.search(message)
     if found is None:
-        return ParseError(f"'{file}': XLA refuses it: {_first_line(message)}")
+        return ParseError(f"'{file}': XLA refuses it: {refusal_text(message)}")
     line, column = int(found[1]), int(found[2])
     lines = data.decode(errors="replace").splitlines() if not data.startswith(b"ML\xefR") else []
     if not 0 < line <= len(lines):
@@ -94,17 +98,18 @@ def _refusal(message: str, data: bytes, file: str) -> HloRunError:
     return ParseError(found[3], Where(file, line, column, lines[line - 1]))
 
 
-def _first_line(message: str) -> str:
+def refusal_text(message: str) -> str:
+    """Return what XLA says of a refusal, without the kind of its status."""
     return _STATUS.sub("", message.strip().partition("\n")[0])
 
 
 _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
 
 
-def _last_words(message: str, code: int) -> str:
+def last_words(message: str, code: int) -> str:
     """Return the failed check that XLA printed before it ended, else the signal or exit code."""
     found = _FATAL.search(message)
-    return found[1] if found else f"signal {-code}" if code < 0 else f"exit code {code}, {_first_line(message)}"
+    return found[1] if found else f"signal {-code}" if code < 0 else f"exit code {code}, {refusal_text(message)}"
 
 
 _CONSTANT = re.compile(r"(?m)^( *(?:ROOT )?%?[\w.\-]+ = .*? constant\()(.*?\))(?=, [a-z_\-]+=|$)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, MutableMapping
+from collections.abc import Container, Hashable, ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -46,6 +46,20 @@ class Attributes(MutableMapping[str, AttributeValue]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
+
+    # What MutableMapping offers instead goes through __getitem__, key by key.
+
+    def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
+        return self._values.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        return self._values.keys()
+
+    def values(self) -> ValuesView[AttributeValue]:
+        return self._values.values()
+
+    def items(self) -> ItemsView[str, AttributeValue]:
+        return self._values.items()
 
 
 class HloInstruction:
@@ -110,6 +124,14 @@ class HloInstruction:
         self._operands = new
         self.touch()
 
+    def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
+        """Use `new` wherever this uses `old`, another instruction; the operands that stay need not be looked at again."""
+        if not any(operand is new for operand in self._operands):
+            new.users.append(self)
+        old.users.remove(self)
+        self._operands = tuple([new if operand is old else operand for operand in self._operands])
+        self.touch()
+
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:
         """Called computations by attribute name; assign a new dict to change them, `callers` follow."""
@@ -126,7 +148,8 @@ class HloInstruction:
 
     @property
     def called_computations(self) -> tuple[HloComputation, ...]:
-        return tuple(c for group in self._called.values() for c in group)
+        # Most instructions call nothing, and all are asked.
+        return tuple(c for group in self._called.values() for c in group) if self._called else ()
 
     @property
     def fused_computation(self) -> HloComputation:
@@ -143,13 +166,17 @@ class HloInstruction:
             self.parent.forget_parameters()
         if self.parent is not None and self.parent.module is not None:
             self.parent.module.version += 1
+            self.parent.edited_at = self.parent.module.version
 
     def __repr__(self) -> str:
         return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self._operands)})"
 
 
 class HloComputation:
-    """A named list of instructions with a root; `instructions` keeps the order of creation (text order)."""
+    """A named list of instructions with a root; `instructions` keeps the order of creation (text order).
+
+    `edited_at` is the module's version after the last edit of an instruction here.
+    """
 
     def __init__(self, name: str, where: Where | None = None) -> None:
         self.name = name
@@ -158,6 +185,7 @@ class HloComputation:
         self.instructions: list[HloInstruction] = []
         self.callers: list[HloInstruction] = []
         self.execution_thread = "main"
+        self.edited_at = 0
         self._root: HloInstruction | None = None
         self._parameters: list[HloInstruction] | None = None
 
@@ -271,10 +299,12 @@ class HloComputation:
                 if top in done:
                     stack.pop()
                     continue
-                # Reversed, because the stack hands out the last pushed first.
-                waiting = [i for i in (*top.control_predecessors, *top.operands) if i not in done]
+                before = (*top.control_predecessors, *top.operands) if top.control_predecessors else top.operands
+                waiting = [i for i in before if i not in done]
                 if waiting:
-                    stack.extend(reversed(waiting))
+                    # Reversed, because the stack hands out the last pushed first.
+                    waiting.reverse()
+                    stack += waiting
                 else:
                     stack.pop()
                     done.add(top)
@@ -293,7 +323,7 @@ class HloModule:
     `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` the caller passes and gets descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`.
+    the header has an `entry_computation_layout`. `settled` is what `hlo/settled.py` knows.
     """
 
     name: str
@@ -305,6 +335,9 @@ class HloModule:
     has_header: bool = True
     has_entry: bool = True
     has_default_entry_layout: bool = False
+    settled: dict[tuple[Hashable, HloComputation], int] = field(
+        default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
+    )
     _found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = field(default_factory=lambda: (-1, {}), repr=False)
     _instruction_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
     _computation_names: NameUniquer = field(default_factory=NameUniquer, repr=False)
@@ -347,6 +380,7 @@ class HloModule:
         if is_entry:
             self.entry_computation = computation
         self.version += 1
+        computation.edited_at = self.version
         return computation
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
@@ -355,8 +389,8 @@ class HloModule:
         `old` stays, without users; dead-code elimination removes it.
         """
         assert old.parent is not None
-        for user in list(old.users):
-            user.operands = [new if operand is old else operand for operand in user.operands]
+        for user in list(old.users) if new is not old else ():
+            user.replace_operand(old, new)
         if old.parent.root is old:
             old.parent.root = new
         new.where = new.where or old.where

@@ -98,9 +98,11 @@ class Shape:
 
         Dynamic sizes stand behind the elements, an s32 for each dimension.
         """
-        if not self.is_array:
+        dtype = DTYPES.get(self.element_type)
+        if dtype is None:
             return 0
-        return (self.element_count * self.dtype.bits + 7) // 8 + (4 * self.rank if any(self.dynamic_dims) else 0)
+        size = (math.prod(self.dims) * dtype.bits + 7) // 8
+        return size + 4 * len(self.dims) if self.dynamic_dims and any(self.dynamic_dims) else size
 
     def leaves(self) -> Iterator[tuple[tuple[int, ...], Shape]]:
         """Yield (shape index, shape) of every leaf that is not a tuple, depth first; an array yields itself at ()."""

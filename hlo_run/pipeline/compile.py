@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
-from hlo_run.artifact import Executable, Kernel
+from hlo_run.artifact import Executable, Kernel, Thunk
+from hlo_run.collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
@@ -29,7 +30,7 @@ from hlo_run.pipeline.print_options import dump_options
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.runtime.buffer_check import check_buffers
 from hlo_run.pipeline.runtime.buffer_dumps import buffer_texts
-from hlo_run.pipeline.runtime.buffers import assign_buffers
+from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.pipeline.runtime.command_buffers import command_buffer_conversion
 from hlo_run.pipeline.runtime.gpu_dialect import gpu_dialect_text
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
@@ -43,7 +44,8 @@ _WORTH_PROCESSES = 3
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     """Run the HLO table on `module` in place and return the entry's schedule; who has one already is past the first part."""
-    run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
+    with paused_collection():
+        run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
     done = Step(
         Level.HLO,
@@ -58,25 +60,42 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     return module.schedule[module.entry]
 
 
-def compile_module(ctx: PassContext, module: HloModule) -> Executable:
-    """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
+@dataclass(frozen=True, slots=True)
+class ModulePlan:
+    """What is to be done for a module, before there are kernels: its memory, its thunks, and the kernels that they need."""
+
+    buffers: BufferAssignment
+    thunks: tuple[Thunk, ...]
+    requests: list[KernelRequest]
+
+
+def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
+    """Optimise `module` in place and plan its run; raises errors of the HloRunError family."""
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
-    buffers = assign_buffers(module)
+    with paused_collection():
+        buffers = assign_buffers(module)
     if ctx.options.verify == "every":
         check_buffers(module, buffers)
     for title, text in buffer_texts(buffers, module).items():
         for observer in ctx.observers:
             observer.note("", title, text)
-    thunks, requests = plan_thunks(module, buffers)
+    with paused_collection():
+        return ModulePlan(buffers, *plan_thunks(module, buffers))
+
+
+def compile_module(ctx: PassContext, module: HloModule) -> Executable:
+    """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
+    plan = plan_module(ctx, module)
+    buffers = plan.buffers
     bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
-    kernels = _compile_kernels(bodies.watching(ctx), requests)
+    kernels = _compile_kernels(bodies.watching(ctx), plan.requests)
     program = Executable(
         name=module.name,
         target=ctx.target.name,
         kernels=kernels,
-        thunks=thunks,
+        thunks=plan.thunks,
         allocations=buffers.allocations,
         parameters=tuple(buffers.array_tree(parameter) for parameter in module.entry.parameters),
         result=buffers.array_tree(module.entry.root),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import json
-from pathlib import Path
 
-import hlo_run
 from hlo_run.artifact import Kernel
-from hlo_run.cache import FileCache, digest, open_cache
+from hlo_run.cache import FileCache, compiler_digest, digest, open_cache
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.replacements import Replacements
 from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
 
-# The parts of the package that a kernel's PTX depends on, and what they stand on.
+# The parts of the package that a kernel's PTX depends on.
 _PARTS = ("hlo", "indexing", "dialects", "ops", "analysis", "pipeline")
-_PACKAGES = ("xdsl", "llvmlite", "numpy")
 
 
 class KernelCache:
@@ -27,7 +22,7 @@ class KernelCache:
         options = ctx.options
         level = options.xla_backend_optimization_level
         flags = (str(level), options.xla_gpu_cuda_data_dir, options.verify, *options.only_rows, "-", *options.disabled_rows)
-        self._base = digest(_compiler(), repr(ctx.target), str(options.required_rows_only), *flags)
+        self._base = digest(compiler_digest(*_PARTS), repr(ctx.target), str(options.required_rows_only), *flags)
 
     @classmethod
     def open(cls, ctx: PassContext) -> KernelCache | None:
@@ -63,13 +58,3 @@ class KernelCache:
 
     def _key(self, request: KernelRequest) -> str:
         return digest(self._base, request.kernel, repr(request.fusion.attrs["kind"]), request.key)
-
-
-@functools.cache
-def _compiler() -> str:
-    """Return what tells this compiler from others: versions, and every source file's size and time."""
-    root = Path(hlo_run.__file__).parent
-    files = [*root.glob("*.py"), *(file for part in _PARTS for file in (root / part).rglob("*.py"))]
-    stats = [(file.relative_to(root).as_posix(), file.stat()) for file in sorted(files)]
-    sources = (f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stats)
-    return digest(*(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES), *sources)

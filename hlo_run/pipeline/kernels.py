@@ -115,7 +115,7 @@ def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel
     names = [EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)]
     rows = [row for row in KERNEL_PIPELINE[names.index(done) :] if row.runs(kernel_ctx, (KERNEL_GROUP,))]
     for row in rows:
-        run.apply(row.name, row.make(kernel_ctx), xdsl_context, emitted.module, is_last=row is rows[-1])
+        run.apply(row.name, row.make(kernel_ctx), xdsl_context, emitted.module)
     for observer in ctx.observers:
         observer.kernel_done(kernel)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from hlo_run.analysis.fusion_process import AnyFusionStep
 from hlo_run.errors import HloRunError
 
 # The row name of the step that every pipeline begins with, and the `next_row` of its last row (XLA's dump names).
@@ -93,6 +94,9 @@ class Observer:
 
     def kernel_done(self, kernel: str) -> None:
         """The last row of `kernel` ran."""
+
+    def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
+        """A fusion pass tried these in this order; told before the row's `after`."""
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
         """A text beside the passes, rendered on demand: fusion analysis, assembler report."""

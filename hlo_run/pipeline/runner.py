@@ -173,16 +173,15 @@ class KernelRun:
         if self._watched:
             self._text = self._printer(emitted.module)
 
-    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp, is_last: bool) -> None:
-        """Apply one row; verifies after it when asked to, and after the last one by default."""
+    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp) -> None:
+        """Apply one row; verifies after it when asked to. What the last one leaves is verified by LLVM, as LLVM IR."""
         step = self._step(row, module)
         for observer in self._ctx.observers:
             observer.before(step)
 
         def apply() -> None:
             made.apply(xdsl_context, module)
-            verify = self._ctx.options.verify
-            if verify == "every" or (is_last and verify == "ends"):
+            if self._ctx.options.verify == "every":
                 module.verify()
 
         seconds = _guarded(apply, step, self._ctx.observers)
@@ -214,8 +213,8 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
 
 
 def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:
-    """Run `work` and return its seconds; an exception that is not ours becomes an InternalError naming row and kernel."""
-    begin = time.perf_counter()
+    """Run `work` and return its processor seconds; an exception that is not ours becomes an InternalError naming the row."""
+    begin = time.process_time()
     try:
         work()
     except HloRunError as error:
@@ -226,7 +225,7 @@ def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ..
         internal = InternalError(f"{type(error).__name__} in {place}: {_first_line(error)}", notes=_frames(error))
         _failed(observers, step, internal)
         raise internal from error
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def _first_line(error: Exception) -> str:

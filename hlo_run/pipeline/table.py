@@ -29,6 +29,7 @@ from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.collectives.convert_async_to_sync import ConvertAsyncToSync
 from hlo_run.pipeline.hlo.collectives.spmd_partitioning import SpmdPartitioning
 from hlo_run.pipeline.hlo.copy_insertion import CopyInsertion
+from hlo_run.pipeline.hlo.expanders.associative_scan_rewriter import AssociativeScanRewriter
 from hlo_run.pipeline.hlo.expanders.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
 from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
@@ -46,6 +47,7 @@ from hlo_run.pipeline.hlo.expanders.operand_converter import OperandConverter
 from hlo_run.pipeline.hlo.expanders.operand_upcaster import OperandUpcaster
 from hlo_run.pipeline.hlo.expanders.qr_expander import QrExpander
 from hlo_run.pipeline.hlo.expanders.ragged_dot_rewriter import RaggedDotRewriter
+from hlo_run.pipeline.hlo.expanders.reduce_window_resizer import ReduceWindowResizer
 from hlo_run.pipeline.hlo.expanders.reduce_window_rewriter import ReduceWindowRewriter
 from hlo_run.pipeline.hlo.expanders.result_caster import ResultCaster
 from hlo_run.pipeline.hlo.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
@@ -103,10 +105,12 @@ from hlo_run.pipeline.hlo.simplifiers.hlo_cse import HloCse
 from hlo_run.pipeline.hlo.simplifiers.reshape_mover import ReshapeMover
 from hlo_run.pipeline.hlo.simplifiers.sanitize_constant_names import SanitizeConstantNames
 from hlo_run.pipeline.hlo.simplifiers.scatter_simplifier import ScatterSimplifier
+from hlo_run.pipeline.hlo.simplifiers.scatter_slice_simplifier import ScatterSliceSimplifier
 from hlo_run.pipeline.hlo.simplifiers.sharding_remover import ShardingRemover
 from hlo_run.pipeline.hlo.simplifiers.simplify_conditional import SimplifyConditional
 from hlo_run.pipeline.hlo.simplifiers.simplify_fp_conversions import SimplifyFpConversions
 from hlo_run.pipeline.hlo.simplifiers.simplify_sorts import SimplifySorts
+from hlo_run.pipeline.hlo.simplifiers.slice_sinker import SliceSinker
 from hlo_run.pipeline.hlo.simplifiers.transpose_folding import TransposeFolding
 from hlo_run.pipeline.hlo.simplifiers.tuple_simplifier import TupleSimplifier
 from hlo_run.pipeline.hlo.simplifiers.while_loop_constant_sinking import WhileLoopConstantSinking
@@ -226,7 +230,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
             HloRow("dynamic-dimension-simplifier", lambda c: DynamicDimensionSimplifier()),
+            HloRow("associative-scan-rewriter", lambda c: AssociativeScanRewriter()),
             HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
+            HloRow("reduce-window-resizer", lambda c: ReduceWindowResizer()),
             HloRow("scan_expander", lambda c: ScanExpander()),
             HloRow("dynamic_padder", lambda c: DynamicPadder()),
             HloRow("stable-sort-expander", lambda c: StableSortExpander()),
@@ -238,12 +244,14 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                     HloRow("gather_expander", lambda c: GatherExpander()),
                     HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
                     HloRow("scatter_expander", lambda c: ScatterExpander()),
+                    HloRow("scatter-slice-simplifier", lambda c: ScatterSliceSimplifier()),
                     HloRow("dot-strength-reduction", lambda c: DotStrengthReduction()),
                     HloRow("algsimp", lambda c: AlgebraicSimplifier()),
                     HloRow("simplify-sorts", lambda c: SimplifySorts()),
                     HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
                     HloRow("while-loop-constant-sinking", lambda c: WhileLoopConstantSinking()),
                     HloRow("simplify-while-loops", lambda c: WhileLoopSimplifier()),
+                    HloRow("slice-sinker", lambda c: SliceSinker()),
                     HloRow("reshape-mover", lambda c: ReshapeMover()),
                     HloRow("constant_folding", lambda c: ConstantFolding()),
                     HloRow("simplify-conditional", lambda c: SimplifyConditional()),

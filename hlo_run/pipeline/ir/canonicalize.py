@@ -28,6 +28,9 @@ from hlo_run.dialects.scf_folding import constant_trips, simplify_for, simplify_
 from hlo_run.dialects.types import constant_int
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
 
+# Most ops are none of these; asking for each class in turn costs more than what is done with them.
+_SPECIAL = frozenset((arith.ConstantOp, scf.IfOp, scf.ForOp, ApplyIndexingOp, LoopOp))
+
 
 @dataclass(frozen=True)
 class Canonicalize(ModulePass):
@@ -66,6 +69,10 @@ class _Walk:
         if is_dead(op):
             Rewriter.erase_op(op)
             return following
+        if type(op) not in _SPECIAL:
+            self._visit_regions(op)
+            self._fold(op)
+            return following
         match op:
             case arith.ConstantOp():
                 self._pool(op)
@@ -77,8 +84,7 @@ class _Walk:
                 self._visit_regions(op)
                 simplify_loop_dims(op)
             case _:
-                self._visit_regions(op)
-                self._fold(op)
+                raise AssertionError(f"{op.name} is special")
         return following
 
     def _visit_regions(self, op: Operation) -> None:

@@ -2,16 +2,16 @@
 
     reduce-window(x[1000], zero), window={size=1000 pad=999_0}, to_apply=add
         =>   local = reduce-window(reshape(x)[63,16], zero), window={size=1x16 pad=0_0x15_0}
-             before = the running sums of the last column, one block late
+             before = the running sums of the last column, of those before each
              map(broadcast(before), local), to_apply=add
 
-A window as long as the array costs the square of it, and blocks of blocks make it next to linear. Likewise backwards. The
-initial value must not change what it is combined with, as XLA asks too. XLA's `reduce_window_rewriter.cc`.
+A window as long as the array costs the square of it, and blocks of blocks make it next to linear. Likewise backwards, and of
+all before an element; along another dimension than the last between transposes. The initial value must not change what it is
+combined with, as XLA asks too. XLA's `reduce_window_rewriter.cc`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.attribute_values import Window, WindowDim
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.expansion import expand
 from hlo_run.pipeline.passes import PassContext
 
@@ -38,7 +39,7 @@ class ReduceWindowRewriter:
 
 
 def _scanned_dim(old: HloInstruction) -> int | None:
-    """Return the dimension along which everything up to an element is reduced, if that is what the windows do."""
+    """Return the dimension along which everything up to (or before) an element is reduced, if that is what the windows do."""
     if len(old.operands) != 2 or old.shape.dynamic_dims:
         return None
     dims, window = old.operands[0].shape.dims, old.attrs.get("window")
@@ -48,67 +49,73 @@ def _scanned_dim(old: HloInstruction) -> int | None:
     if len(wide) != 1 or dims[wide[0]] <= _BLOCK:
         return None
     size = dims[wide[0]]
-    scans = (WindowDim(size, pad_low=size - 1), WindowDim(size, pad_high=size - 1))
+    scans = [_window_dim(size, size - late, is_backward) for is_backward in (False, True) for late in (0, 1)]
     return wide[0] if window.dims[wide[0]] in scans else None
+
+
+def _window_dim(size: int, padding: int, is_backward: bool) -> WindowDim:
+    return WindowDim(size, pad_high=padding) if is_backward else WindowDim(size, pad_low=padding)
+
+
+def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
+    shape = Shape.array(x.shape.element_type, tuple(x.shape.dims[d] for d in order))
+    return b.instruction("transpose", [x], shape, dimensions=order)
 
 
 def _in_blocks(b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
     dim = _scanned_dim(old)
     assert dim is not None, "the pass asked for it"
-    is_backward = old.attrs["window"].dims[dim].pad_high > 0
-    return _Scan(b, init, old.called["to_apply"][0], dim, is_backward).inclusive(x)
+    window: WindowDim = old.attrs["window"].dims[dim]
+    scan = _Scan(b, init, old.called["to_apply"][0], window.pad_high > 0)
+    last = x.shape.rank - 1
+    order = [last if d == dim else dim if d == last else d for d in range(last + 1)]
+    result = scan.inclusive(x) if dim == last else _transposed(b, scan.inclusive(_transposed(b, x, order)), order)
+    if max(window.pad_low, window.pad_high) == window.size:
+        edges = [((0, 1) if scan.is_backward else (1, 0)) if d == dim else (0, 0) for d in range(last + 1)]
+        result = b.pad(result, init, edges)
+    return result
 
 
 @dataclass(frozen=True)
 class _Scan:
-    """Running reductions along a dimension, which stays the same while blocks of blocks are made."""
+    """Running reductions along the last dimension."""
 
     b: HloBuilder
     init: HloValue
     reducer: HloComputation
-    dim: int
     is_backward: bool
 
     def inclusive(self, x: HloValue) -> HloValue:
-        """Return for each element the reduction of all up to it."""
-        dims = x.shape.dims
-        size = dims[self.dim]
-        if size <= _BLOCK:
-            return self._window(x, self.dim)
-        b, blocks = self.b, -(-size // _BLOCK)
+        """Return for each element the reduction of all up to it; of more elements than fit into a block."""
+        b, dims = self.b, x.shape.dims
+        size = dims[-1]
+        blocks = -(-size // _BLOCK)
         missing = blocks * _BLOCK - size
         if missing:
-            edges = [(0, 0)] * len(dims)
-            edges[self.dim] = (missing, 0) if self.is_backward else (0, missing)
-            x = b.pad(x, self.init, edges)
-        split = (*dims[: self.dim], blocks, _BLOCK, *dims[self.dim + 1 :])
-        local = self._window(b.reshape(x, split), self.dim + 1)
+            x = b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)])
+        split = (*dims[:-1], blocks, _BLOCK)
+        local = self._window(b.reshape(x, split), _BLOCK - 1)
         last = 0 if self.is_backward else _BLOCK - 1
-        totals = self._cut(local, self.dim + 1, last, last + 1)
-        shape = (*dims[: self.dim], blocks, *dims[self.dim + 1 :])
-        before = self._exclusive(b.reshape(totals, shape))
-        spread = b.broadcast(before, split, [d for d in range(len(split)) if d != self.dim + 1])
+        totals = b.reshape(self._cut(local, last, last + 1), split[:-1])
+        spread = b.broadcast(self._exclusive(totals), split, range(len(dims)))
         pair = [local, spread] if self.is_backward else [spread, local]
         flat = b.reshape(b.map(pair, self.reducer), x.shape.dims)
-        if not missing:
-            return flat
-        start = missing if self.is_backward else 0
-        return self._cut(flat, self.dim, start, start + size)
+        return self._cut(flat, 0, size) if missing else flat
 
     def _exclusive(self, x: HloValue) -> HloValue:
         """Return for each element the reduction of all before it."""
-        edges = [(0, 0)] * x.shape.rank
-        edges[self.dim] = (-1, 1) if self.is_backward else (1, -1)
-        return self.b.pad(self.inclusive(x), self.init, edges)
+        size = x.shape.dims[-1]
+        if size <= _BLOCK:
+            late = self._window(x, size)
+        else:
+            edge = (0, 1) if self.is_backward else (1, 0)
+            late = self.b.pad(self.inclusive(x), self.init, [*((0, 0) for _ in x.shape.dims[1:]), edge])
+        return self._cut(late, 1, size + 1) if self.is_backward else self._cut(late, 0, size)
 
-    def _window(self, x: HloValue, dim: int) -> HloValue:
-        size = x.shape.dims[dim]
-        wide = WindowDim(size, pad_high=size - 1) if self.is_backward else WindowDim(size, pad_low=size - 1)
-        dims = [wide if number == dim else WindowDim() for number in range(x.shape.rank)]
-        return self.b.reduce_window(x, self.init, Window(tuple(dims)), self.reducer)
+    def _window(self, x: HloValue, padding: int) -> HloValue:
+        """Reduce windows as long as the last dimension, with padding before or behind it."""
+        dims = (*(WindowDim() for _ in x.shape.dims[1:]), _window_dim(x.shape.dims[-1], padding, self.is_backward))
+        return self.b.reduce_window(x, self.init, Window(dims), self.reducer)
 
-    def _cut(self, x: HloValue, dim: int, start: int, limit: int) -> HloValue:
-        ranges: Sequence[tuple[int, int]] = [
-            (start, limit) if number == dim else (0, size) for number, size in enumerate(x.shape.dims)
-        ]
-        return self.b.slice(x, ranges)
+    def _cut(self, x: HloValue, start: int, limit: int) -> HloValue:
+        return self.b.slice(x, [*((0, size) for size in x.shape.dims[:-1]), (start, limit)])

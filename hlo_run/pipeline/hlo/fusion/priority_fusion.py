@@ -48,6 +48,7 @@ class PriorityFusion:
         before = module_to_string(module, dump_options(ctx.options)) if ctx.observers else ""
         steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
         for observer in ctx.observers:
+            observer.decided(self.name, steps)
             observer.note("", PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
 
 
@@ -133,7 +134,9 @@ class _ComputationFusion:
             return _NEVER
         refusal = self._ask_users(producer, outlook)
         if refusal is not None:
-            self._steps.append(Refused(producer.name, refusal.reason))
+            refusing = outlook.refusing.name if outlook.refusing is not None else ""
+            users = tuple(user.name for user in producer.users)
+            self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
             return _NEVER
         saved = self._model.alone(producer).execution + LAUNCH_TICKS + outlook.total
         self._note_times(producer, outlook)
@@ -161,7 +164,9 @@ class _ComputationFusion:
         own = self._model.alone(producer).execution + LAUNCH_TICKS
         names = tuple(user.name for user in users)
         fused, apart = unfused - outlook.total, unfused + own
-        self._steps.append(Weighed(producer.name, names, fused / TICKS_PER_MICROSECOND, apart / TICKS_PER_MICROSECOND))
+        savings = tuple(saving / TICKS_PER_MICROSECOND for saving in outlook.savings.values())
+        step = Weighed(producer.name, names, fused / TICKS_PER_MICROSECOND, apart / TICKS_PER_MICROSECOND, savings)
+        self._steps.append(step)
 
     def _fuse_producer(self, producer: Node) -> None:
         users = list(producer.users)

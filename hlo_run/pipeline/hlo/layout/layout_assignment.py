@@ -118,7 +118,8 @@ def _pin_ends(layouts: LayoutPropagation, module: HloModule) -> None:
     computation = layouts.computation
     given = module.attrs.get("entry_computation_layout")
     shape = given.result if computation.is_entry and isinstance(given, EntryLayout) else computation.root.shape
-    for index, leaf in shape.leaves():
+    # The last first, as in XLA: what is asked for first is heeded.
+    for index, leaf in reversed(list(shape.leaves())):
         if leaf.is_array:
             layouts.pin_use((None, 0, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
     for number, parameter in enumerate(computation.parameters):

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import is_removable, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.settled import is_settled, settle
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.simplifiers.algebraic import (
@@ -22,9 +23,14 @@ from hlo_run.pipeline.hlo.simplifiers.algebraic import (
     functions,
     logic,
     products,
+    rearranged,
     reductions,
+    scatters,
     shaping,
+    signs,
+    sliced,
     slicing,
+    windows,
 )
 from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rule, Rules
 from hlo_run.pipeline.passes import PassContext
@@ -41,8 +47,18 @@ def _merged(*tables: Rules) -> Rules:
     return merged
 
 
-_ALWAYS = (arithmetic.RULES, conversions.RULES, functions.RULES, logic.RULES, shaping.RULES, slicing.RULES)
-_FREE = (slicing, shaping, reductions, products, convolutions)
+_ALWAYS = (
+    arithmetic.RULES,
+    conversions.RULES,
+    functions.RULES,
+    logic.RULES,
+    shaping.RULES,
+    slicing.RULES,
+    sliced.RULES,
+    scatters.RULES,
+    signs.RULES,
+)
+_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters, convolutions)
 FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
 LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, shaping.LAYOUT_RULES)
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
@@ -64,12 +80,16 @@ class AlgebraicSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all computations but fusion bodies in place."""
         rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
-        computations = [c for c in module.computations if not c.is_fusion]
+        work = self.name, self.sees_layouts, self.is_last
+        computations = [c for c in module.computations if not c.is_fusion and not is_settled(module, work, c)]
         for _ in range(_MOST_WALKS if self.repeat else 1):
-            walks = [_Walk(module, c, rules, self.sees_layouts or _reads_bytes(c), ctx.fuel) for c in computations]
-            computations = [walk.computation for walk in walks if walk.run()]
-            if not computations:
-                break
+            changed: list[HloComputation] = []
+            for computation in computations:
+                if _Walk(module, computation, rules, self.sees_layouts or _reads_bytes(computation), ctx.fuel).run():
+                    changed.append(computation)
+                else:
+                    settle(module, work, computation)
+            computations = changed
 
 
 def _reads_bytes(computation: HloComputation) -> bool:
@@ -115,6 +135,8 @@ class _Walk:
             if new is not None and (fitting := self._fitting(old, new)) is not None and self.fuel.take("algsimp"):
                 self._replace(old, fitting, is_fresh=fitting in self.computation.instructions[count:])
                 return
+        if len(self.computation.instructions) > count:
+            remove_unused(self.computation.instructions[count:])
 
     def _fitting(self, old: HloInstruction, new: HloInstruction) -> HloInstruction | None:
         """Return what may stand for `old`; None where layouts are settled and the new one's is another."""

@@ -11,11 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.passes import PassContext
 
-_MOVING = frozenset(("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose"))
+_MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,32 @@ def _width(value: HloInstruction) -> int:
 
 def _converted_later(i: HloInstruction) -> HloInstruction | None:
     """Return what moves narrow elements and then widens them, for an instruction that moves widened ones."""
-    if i.control_predecessors or any(o.opcode != "convert" or len(o.users) > 1 or o.is_root for o in i.operands):
+    converts = [o for o in i.operands if o.opcode == "convert" and len(o.users) == 1 and not o.is_root]
+    if i.control_predecessors or not converts or any(o not in converts and o.opcode != "constant" for o in i.operands):
         return None
-    sources = [operand.operands[0] for operand in i.operands]
-    narrow = sources[0].shape.element_type
-    if any(source.shape.element_type != narrow for source in sources) or _width(sources[0]) >= _width(i) or narrow == "pred":
+    narrow = converts[0].operands[0].shape
+    if any(o.operands[0].shape.element_type != narrow.element_type for o in converts) or narrow.dtype.bits >= _width(i):
         return None
-    if sources[0].shape.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*sources, i)):
+    if narrow.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*i.operands, i)):
+        return None
+    if not all(o in converts or _fits(o, narrow.dtype) for o in i.operands):
         return None
     editor = Editor(i)
-    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow)))
+    sources = [o.operands[0] if o in converts else _narrowed(editor, o, narrow.element_type) for o in i.operands]
+    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow.element_type)))
     moved.name, i.name = i.name, moved.name
     return editor.convert(moved, i.shape.element_type)
+
+
+def _fits(constant: HloInstruction, narrow: DType) -> bool:
+    """True if a constant is the same after it was narrowed and widened again."""
+    literal = constant.attrs["literal"]
+    with np.errstate(all="ignore"):
+        return np.asarray(literal).astype(narrow.numpy).astype(literal.dtype).tobytes() == np.asarray(literal).tobytes()
+
+
+def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> HloInstruction:
+    return editor.constant(constant.attrs["literal"], element_type)
 
 
 def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
@@ -70,10 +87,7 @@ def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
     moving = convert.operands[0]
     if moving.opcode not in _MOVING or len(moving.users) > 1 or moving.control_predecessors or convert.control_predecessors:
         return None
-    if _width(convert) >= _width(moving) or convert.shape.element_type == "pred" or _width(convert) < 8:
-        return None
-    # A broadcast or a slice is smaller before or after: convert where there are fewer elements.
-    if sum(o.shape.element_count for o in moving.operands) > moving.shape.element_count or moving.shape.dynamic_dims:
+    if _width(convert) >= _width(moving) or _width(convert) < 8 or moving.shape.dynamic_dims:
         return None
     editor, narrow = Editor(convert), convert.shape.element_type
     operands = [editor.convert(operand, narrow) for operand in moving.operands]

@@ -15,6 +15,7 @@ from typing import ClassVar
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.settled import is_settled, settle
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.passes import PassContext
 
@@ -38,13 +39,17 @@ class HloCse:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit all chosen computations in place, by one walk over each."""
+        work = self.name, self.sees_layouts
         for computation in module.computations:
-            if computation.is_fusion == self.in_fusions:
-                reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
-                _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel)
+            if computation.is_fusion != self.in_fusions or is_settled(module, work, computation):
+                continue
+            reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
+            if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel):
+                settle(module, work, computation)
 
 
-def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> None:
+def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
+    """Return whether something was merged."""
     # An instruction is known by its number: keys of instructions hold numbers, not keys, and stay short.
     first: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
@@ -60,6 +65,7 @@ def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel
             replaced.add(instruction)
     if replaced:
         computation.remove_all(replaced)
+    return bool(replaced)
 
 
 def _may_merge(instruction: HloInstruction) -> bool:

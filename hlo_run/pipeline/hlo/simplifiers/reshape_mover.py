@@ -2,7 +2,7 @@
 
     a = f32[8] add(reshape f32[8] (f32[2,4] p), reshape f32[8] (f32[2,4] q))   =>   reshape f32[8] (f32[2,4] add(p, q))
 
-All operands must be rearranged alike, or be constants or broadcast scalars, which are rearranged for nothing; and what is
+All operands must be rearranged alike, or be constants or broadcasts, of which others are made for nothing; and what is
 rearranged must have no other users, or the reshape would stay. XLA's `ReshapeMover`.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -57,15 +58,37 @@ def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:
 def _may_sink(i: HloInstruction) -> bool:
     if not is_elementwise(i) or i.opcode in ("copy", "map") or i.control_predecessors or not i.shape.is_array:
         return False
-    rearranged = [operand for operand in i.operands if operand.opcode in _REARRANGING]
-    if not rearranged or i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
+    pattern = _pattern(i)
+    if pattern is None or i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
         return False
-    others = [operand for operand in i.operands if operand.opcode not in _REARRANGING]
-    return all(map(_is_free, others)) and all(_is_alike(operand, rearranged[0]) for operand in rearranged)
+    return all(_is_alike(o, pattern) if o.opcode in _REARRANGING else _is_free(o, pattern) for o in i.operands)
 
 
-def _is_free(value: HloInstruction) -> bool:
-    return value.opcode == "constant" or (value.opcode == "broadcast" and not value.operands[0].shape.dims)
+def _pattern(i: HloInstruction) -> HloInstruction | None:
+    """Return the first operand that rearranges what could not as well stand there rearranged."""
+    return next((o for o in i.operands if o.opcode in _REARRANGING and not _is_free(o.operands[0], o)), None)
+
+
+def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
+    """True for what costs nothing to be had as before `pattern`: constants, and broadcasts that stay broadcasts."""
+    if value.opcode != "broadcast":
+        return value.opcode == "constant"
+    dims = list(value.attrs["dimensions"])
+    if dims != sorted(dims) or not dims:
+        return not dims
+    if pattern.opcode == "transpose":
+        moved = [pattern.attrs["dimensions"][d] for d in dims]
+        return moved == sorted(moved)
+    source = value.operands[0].shape
+    if sum(size != 1 for size in source.dims) <= 1:
+        return True
+    return 0 not in pattern.shape.dims and set(dims) <= set(_kept(pattern))
+
+
+def _kept(reshape: HloInstruction) -> dict[int, int]:
+    """Return the dimensions of a reshape, larger than 1, that its operand has as well, and their numbers there."""
+    groups = common_groups(reshape.operands[0].shape.dims, reshape.shape.dims)
+    return {theirs[0]: ours[0] for ours, theirs in groups if len(ours) == len(theirs) == 1}
 
 
 def _is_alike(one: HloInstruction, two: HloInstruction) -> bool:
@@ -76,7 +99,8 @@ def _is_alike(one: HloInstruction, two: HloInstruction) -> bool:
 
 def _sink(module: HloModule, i: HloInstruction) -> None:
     editor = Editor(i)
-    pattern = next(operand for operand in i.operands if operand.opcode in _REARRANGING)
+    pattern = _pattern(i)
+    assert pattern is not None, "only what has one is sunk"
     dims = pattern.operands[0].shape.dims
     operands = [o.operands[0] if o.opcode in _REARRANGING else _rearranged(editor, o, pattern) for o in i.operands]
     moved = editor.computation.add(copy_instruction(i, operands, Shape.array(i.shape.element_type, dims)))
@@ -85,9 +109,9 @@ def _sink(module: HloModule, i: HloInstruction) -> None:
 
 
 def _rearranged(editor: Editor, value: HloInstruction, pattern: HloInstruction) -> HloInstruction:
-    """Return a constant or broadcast scalar as it was before what `pattern` does."""
+    """Return a constant or broadcast as it was before what `pattern` does."""
     dims = pattern.operands[0].shape.dims
-    if value.opcode == "broadcast":
+    if value.opcode == "broadcast" and not value.operands[0].shape.dims:
         return editor.broadcast(value.operands[0], dims)
     if pattern.opcode == "reshape":
         return editor.reshape(value, dims)

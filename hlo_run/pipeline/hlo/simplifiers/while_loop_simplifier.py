@@ -2,8 +2,9 @@
 
     w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if nothing reads element 2 in the end
 
-What the body hands on as it got it is read from before the loop. XLA's `WhileLoopSimplifier`, without its loops over nested
-tuples and with several counters. Wants computations that one loop calls each, and states that are tuples.
+What the body hands on as it got it is read from before the loop, and of counters that count alike one is left. XLA's
+`WhileLoopSimplifier`, without its loops over nested tuples and with counters that begin or step otherwise. Wants computations
+that one loop calls each, and states that are tuples.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.loop_counter import find_counter
-from hlo_run.analysis.loop_state import LoopState, loop_state
+from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
 from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
@@ -36,9 +37,8 @@ class WhileLoopSimplifier:
             if not _runs_once_at_most(module, loop):
                 state = loop_state(loop)
                 if state is not None:
-                    _hand_past(module, state)
-                    # What only reads what never changes has no loop to wait for.
-                    if loop.parent is not None:
+                    _merge_doubled(module, state)
+                    if _hand_past(module, state):
                         _drop_unused(state)
         if module.version != version:
             remove_uncalled(module)
@@ -58,12 +58,25 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     return True
 
 
-def _hand_past(module: HloModule, state: LoopState) -> None:
-    """Let what uses an element that never changes use the initial one."""
+def _merge_doubled(module: HloModule, state: LoopState) -> None:
+    """Let what uses an element that always is what an earlier one is use that one."""
+    doubled = doubled_elements(state)
+    if not doubled or any(user.opcode != "get-tuple-element" for user in state.loop.users):
+        return
+    for whole in (state.loop, state.body.parameters[0], state.condition.parameters[0]):
+        for element in [user for user in whole.users if user.attrs["index"] in doubled]:
+            # The body hands on both; what it hands on for the later one need not be made of the earlier one.
+            module.replace(element, Editor(element).element(whole, doubled[element.attrs["index"]]))
+            remove_unused([element])
+
+
+def _hand_past(module: HloModule, state: LoopState) -> bool:
+    """Let what uses an element that never changes use the initial one; return whether anybody still waits for the loop."""
     for index in state.unchanged:
         for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.attrs["index"] == index]:
             module.replace(element, state.init.operands[index])
             remove_unused([element])
+    return state.loop.parent is not None
 
 
 def _drop_unused(state: LoopState) -> None:

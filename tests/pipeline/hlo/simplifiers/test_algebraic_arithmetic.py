@@ -74,9 +74,10 @@ CASES = (
     ),
     Case(
         "two scaled",
-        PQ,
-        C.format(3) + D.format(0.5) + "s = f32[4] multiply(p, b); t = f32[4] multiply(q, e);" + ROOT + "multiply(s, t)",
-        "multiply(multiply(p, q), broadcast<4>(multiply({3}, {0.5})))",
+        "p=f32[] q=f32[]",
+        "c = f32[] constant(3); d = f32[] constant(0.5); s = f32[] multiply(p, c); t = f32[] multiply(q, d);"
+        "ROOT r = f32[] multiply(s, t)",
+        "multiply(multiply(p, q), multiply({3}, {0.5}))",
     ),
     Case(
         "times a converted pred",
@@ -136,7 +137,8 @@ CASES = (
     Case("integers cut off", IJ, "x = s32[4] divide(i, j); ROOT r = s32[4] divide(x, j)", "divide(divide(i, j), j)"),
     Case("negated twice", P, "x = f32[4] negate(p);" + ROOT + "negate(x)", "p"),
     Case("abs of square", P, "x = f32[4] multiply(p, p);" + ROOT + "abs(x)", "multiply(p, p)"),
-    Case("abs twice", I, "x = s32[4] abs(i); ROOT r = s32[4] abs(x)", "abs(i)"),
+    Case("abs twice", P, "x = f32[4] abs(p);" + ROOT + "abs(x)", "abs(p)"),
+    Case("abs of integers twice", I, "x = s32[4] abs(i); ROOT r = s32[4] abs(x)", "abs(abs(i))"),
     Case("imaginary part", PQ, "x = c64[4] complex(p, q);" + ROOT + "imag(x)", "q"),
     Case("whole of parts", "z=c64[4]", "x = f32[4] real(z); y = f32[4] imag(z); ROOT r = c64[4] complex(x, y)", "z"),
     Case(

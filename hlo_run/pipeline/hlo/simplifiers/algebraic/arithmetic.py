@@ -147,12 +147,29 @@ def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 
 
 def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * C1) * (B * C2) => (A * B) * (C1 * C2)."""
+    """(A * C1) * (B * C2) => (A * B) * (C1 * C2) of constants that are no broadcasts."""
     one, two = i.operands
-    if one.opcode != "multiply" or two.opcode != "multiply" or is_constant(one.operands[0]) or is_constant(two.operands[0]):
+    if one.opcode != "multiply" or two.opcode != "multiply":
         return None
-    joined = _joined(rw, "multiply", one.operands[1], two.operands[1])
-    return rw.mul(rw.mul(one.operands[0], two.operands[0]), joined) if joined else None
+    constants = one.operands[1], two.operands[1]
+    if any(c.opcode != "constant" for c in constants) or is_constant(one.operands[0]) or is_constant(two.operands[0]):
+        return None
+    return rw.mul(rw.mul(one.operands[0], two.operands[0]), rw.mul(*constants))
+
+
+def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A * c) * broadcast(B) => A * broadcast(B * c) of a scalar constant c."""
+    for scaled, wide in (i.operands, i.operands[::-1]):
+        if scaled.opcode != "multiply" or wide.opcode != "broadcast" or wide.operands[0].opcode == "constant":
+            continue
+        value, factor = scaled.operands
+        scalar = constant_of(factor)
+        if scalar is None or is_constant(value):
+            continue
+        narrow = wide.operands[0]
+        product = rw.mul(narrow, rw.spread(scalar, narrow.shape))
+        return rw.mul(value, rw.add("broadcast", wide.shape, [product], dimensions=wide.attrs["dimensions"]))
+    return None
 
 
 def multiply_by_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -250,13 +267,6 @@ def negate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return i.operands[0].operands[0] if i.operands[0].opcode == "negate" else None
 
 
-def abs_of_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """| |A| | => |A|, |A * A| => A * A of floats."""
-    value = i.operands[0]
-    is_square = value.opcode == "multiply" and value.operands[0] is value.operands[1] and is_float(value)
-    return value if is_square or (value.opcode == "abs" and value.shape == i.shape) else None
-
-
 def part_of_complex(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """real(complex(A, B)) => A, imag(complex(A, B)) => B."""
     value = i.operands[0]
@@ -294,7 +304,6 @@ def _is_float_power_of_two(value: HloInstruction) -> bool:
 
 
 RULES: Rules = {
-    "abs": (abs_of_what_is_positive,),
     "add": (
         add_zero,
         constant_to_the_right,
@@ -323,8 +332,9 @@ RULES: Rules = {
         multiply_negated,
         square_of_abs,
         multiply_two_constants,
-        multiply_scaled,
         multiply_by_converted_pred,
+        multiply_scaled,
+        multiply_by_scaled_broadcast,
         multiply_exponentials,
     ),
     "negate": (negate_twice,),

@@ -36,6 +36,21 @@ def convert_at_once(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.like(i, [source]) if len(same_kind) == 1 else None
 
 
+def convert_around_integers(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convert to s8 (convert to s32 (s8 A) * convert to s32 (s8 B)) => A * B; likewise +, -, and of unsigned /, %."""
+    inner, narrow = i.operands[0], i.shape.dtype
+    if inner.opcode not in ("add", "subtract", "multiply", "divide", "remainder") or len(inner.users) > 1:
+        return None
+    wide = inner.shape.dtype
+    if not narrow.is_integer or wide.kind != narrow.kind or wide.bits < narrow.bits or narrow.bits < 8:
+        return None
+    if inner.opcode in ("divide", "remainder") and not narrow.is_unsigned:
+        return None
+    if any(o.opcode != "convert" or len(o.users) > 1 or o.operands[0].shape.dtype != narrow for o in inner.operands):
+        return None
+    return rw.like(inner, [o.operands[0] for o in inner.operands], i.shape)
+
+
 def _holds_all(wide: DType, narrow: DType) -> bool:
     """True if every value of the narrow type is one of the wide type."""
     if narrow.kind == "pred":
@@ -72,6 +87,18 @@ def bitcast_convert_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     return rw.like(i, [inner.operands[0]]) if inner.shape.dims == i.shape.dims else None
 
 
+def bitcast_convert_of_joined(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """bitcast-convert to f32 (concatenate(bitcast-convert to s32 (f32 A), ..)) => concatenate(A, ..)."""
+    joined = i.operands[0]
+    if joined.opcode != "concatenate" or joined.shape.dims != i.shape.dims:
+        return None
+    for part in joined.operands:
+        source = part.operands[0] if part.opcode == "bitcast-convert" else None
+        if source is None or source.shape.element_type != i.shape.element_type or source.shape.dims != part.shape.dims:
+            return None
+    return rw.like(joined, [part.operands[0] for part in joined.operands], i.shape)
+
+
 def bitcast_convert_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """bitcast-convert(A) => bitcast(A): the same bytes, if what is split or joined is innermost."""
     source, target = i.operands[0].shape, i.shape
@@ -89,7 +116,7 @@ def bitcast_convert_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 RULES: Rules = {
-    "bitcast-convert": (bitcast_convert_to_own_type, bitcast_convert_twice),
-    "convert": (convert_to_own_type, convert_back, convert_at_once),
+    "bitcast-convert": (bitcast_convert_to_own_type, bitcast_convert_twice, bitcast_convert_of_joined),
+    "convert": (convert_to_own_type, convert_back, convert_at_once, convert_around_integers),
 }
 LAYOUT_RULES: Rules = {"bitcast-convert": (bitcast_convert_as_bitcast,)}

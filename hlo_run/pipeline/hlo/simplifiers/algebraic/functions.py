@@ -100,16 +100,34 @@ def extremum_of_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction
     return rw.like(i, [inner.operands[0], rw.spread(rw.binary(i.opcode, scalars[0], scalars[1]), i.shape)])
 
 
+def extremum_of_its_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(max(A, B), B) => max(A, B), max(clamp(B, A, C), B) => clamp(B, A, C); min likewise."""
+    for whole, part in (i.operands, i.operands[::-1]):
+        if whole.opcode == i.opcode and part in whole.operands:
+            return whole
+        if whole.opcode == "clamp" and whole.operands[0 if i.opcode == "maximum" else 2] is part and part.shape == i.shape:
+            return whole
+    return None
+
+
+def extremum_of_flat_functions(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(tanh(A), tanh(B)) => tanh(max(A, B)), likewise of what grows with its operand but not beyond it."""
+    one, two = i.operands
+    if i.opcode != "maximum" or one.opcode != two.opcode or one.opcode not in _FLAT or not is_float(i):
+        return None
+    return rw.unary(one.opcode, rw.binary("maximum", one.operands[0], two.operands[0]))
+
+
 def clamp_of_extrema(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """min(max(A, C1), C2) => clamp(C1, A, C2), max(min(A, C2), C1) likewise, if C1 <= C2."""
+    """min(max(A, C1), C2) => clamp(C1, A, C2), max(min(A, C2), C1) likewise, of arrays if C1 < C2."""
     opposite = "minimum" if i.opcode == "maximum" else "maximum"
     for inner, outer_bound in (i.operands, i.operands[::-1]):
-        if inner.opcode != opposite or i.shape.dtype.is_complex:
+        if inner.opcode != opposite or i.shape.dtype.is_complex or not i.shape.dims:
             continue
         for value, inner_bound in (inner.operands, inner.operands[::-1]):
             low, high = (inner_bound, outer_bound) if i.opcode == "minimum" else (outer_bound, inner_bound)
             numbers = splat_value(low), splat_value(high)
-            if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] <= numbers[1]):
+            if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] < numbers[1]):
                 return rw.add("clamp", i.shape, [low, value, high])
     return None
 
@@ -128,9 +146,23 @@ def reduce_to_own_precision(rw: Rewriter, i: HloInstruction) -> HloInstruction |
     return i.operands[0] if own == (i.attrs["exponent_bits"], i.attrs["mantissa_bits"]) else None
 
 
-_EXTREMA = (extremum_of_itself, extremum_of_limit, extremum_of_two_constants, clamp_of_extrema)
+def exponential_of_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """exp(0) => 1."""
+    return rw.splat(1, i.shape) if is_all(i.operands[0], 0) else None
+
+
+_FLAT = frozenset(("cbrt", "erf", "logistic", "tanh"))
+_EXTREMA = (
+    extremum_of_itself,
+    extremum_of_limit,
+    extremum_of_its_part,
+    extremum_of_two_constants,
+    clamp_of_extrema,
+    extremum_of_flat_functions,
+)
 RULES: Rules = {
     "clamp": (clamp_of_clamped,),
+    "exponential": (exponential_of_zero,),
     "log": (log_of_power, log_of_root),
     "maximum": _EXTREMA,
     "minimum": _EXTREMA,

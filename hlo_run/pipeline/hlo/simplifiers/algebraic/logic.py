@@ -131,6 +131,19 @@ def _known_comparison(direction: str, number: int, bounds: tuple[int, int]) -> b
             return direction == "NE" if not low <= number <= high else None
 
 
+def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(A, B) > A => B > A, A > min(A, B) => A > B."""
+    one, two = i.operands
+    if i.attrs["direction"] != "GT":
+        return None
+    if one.opcode == "maximum" and two in one.operands:
+        other = one.operands[1 if one.operands[0] is two else 0]
+        return rw.like(i, [other, two])
+    if two.opcode == "minimum" and one in two.operands:
+        return rw.like(i, [one, two.operands[1 if two.operands[0] is one else 0]])
+    return None
+
+
 def compare_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """p == true => p, p != false => p, p == false => not p, p != true => not p."""
     if i.operands[0].shape.element_type != "pred" or i.attrs["direction"] not in ("EQ", "NE"):
@@ -187,6 +200,39 @@ def select_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return rw.binary("or", test, two) if is_all(one, 1) else None
 
 
+def select_by_comparison_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p >= q, p, q) => p or q, select(p < q, p, q) => p and q, select(p == q, p, q) => q, select(p != q, p, q) => p."""
+    test, one, two = i.operands
+    if i.shape.element_type != "pred" or test.opcode != "compare" or tuple(test.operands) != (one, two):
+        return None
+    match test.attrs["direction"]:
+        case "GT" | "GE":
+            return rw.binary("or", one, two)
+        case "LT" | "LE":
+            return rw.binary("and", one, two)
+        case direction:
+            return two if direction == "EQ" else one
+
+
+def select_of_updated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p, A, dynamic-update-slice(A, B, at)) => dynamic-update-slice(A, select(p[at], dynamic-slice(A, at), B), at)."""
+    test, *arms = i.operands
+    for number, (whole, update) in enumerate((arms, arms[::-1])):
+        if update.opcode != "dynamic-update-slice" or update.operands[0] is not whole or len(update.users) > 1:
+            continue
+        part, at = update.operands[1], update.operands[2:]
+        if any(index.shape.dims for index in at) or part.shape.minor_to_major != whole.shape.minor_to_major:
+            continue
+        sizes = part.shape.dims
+        old = rw.add("dynamic-slice", part.shape, [whole, *at], dynamic_slice_sizes=sizes)
+        chosen = test
+        if test.shape.dims:
+            chosen = rw.add("dynamic-slice", part.shape.with_element_type("pred"), [test, *at], dynamic_slice_sizes=sizes)
+        new = rw.select(chosen, part if number else old, old if number else part)
+        return rw.add("dynamic-update-slice", i.shape, [whole, new, *at])
+    return None
+
+
 def remainder_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """(A % B) % B => A % B."""
     value, divisor = i.operands
@@ -233,11 +279,18 @@ def _is_all_ones(value: HloInstruction) -> bool:
 
 RULES: Rules = {
     "and": (and_with_constant, bits_of_itself, and_of_bounds),
-    "compare": (compare_with_itself, compare_with_limit, compare_pred, compare_converted_pred),
+    "compare": (compare_with_itself, compare_with_limit, compare_pred, compare_converted_pred, compare_with_extremum),
     "not": (not_twice, not_of_comparison),
     "or": (or_with_constant, bits_of_itself),
     "remainder": (remainder_twice, remainder_of_power_of_two, remainder_of_iota),
-    "select": (select_of_one_value, select_by_constant, select_by_negation, select_of_preds),
+    "select": (
+        select_of_one_value,
+        select_by_constant,
+        select_by_negation,
+        select_of_preds,
+        select_by_comparison_of_preds,
+        select_of_updated,
+    ),
     "shift-left": (shift_by_zero,),
     "shift-right-arithmetic": (shift_by_zero,),
     "shift-right-logical": (shift_by_zero,),

@@ -1,30 +1,18 @@
-"""Rules of reductions and windows, of modules whose layouts are not settled yet; and of maps."""
+"""Rules of reductions, of modules whose layouts are not settled yet; and of maps."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
+from hlo_run.analysis.arg_reducer import arg_extremum
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import ELEMENTWISE
-from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
-from hlo_run.hlo.attributes import Window
+from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rules
-
-
-def _opcode(i: HloInstruction) -> str:
-    """Return the operation of a reduction of one array whose initial value changes nothing, else nothing."""
-    if len(i.operands) != 2 or i.shape.is_tuple:
-        return ""
-    opcode = simple_reducer(i.called["to_apply"][0])
-    return (
-        opcode
-        if opcode and is_identity(i.operands[1], opcode) and i.operands[0].shape.element_type == i.shape.element_type
-        else ""
-    )
+from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rules, is_float
+from hlo_run.pipeline.hlo.simplifiers.algebraic.windows import neutral_reduction
 
 
 def reduce_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -36,7 +24,7 @@ def reduce_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def reduce_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reduce(A), over dimensions of size 1 => reshape(A)."""
     value = i.operands[0]
-    if not _opcode(i) or value.shape.element_count != i.shape.element_count:
+    if not neutral_reduction(i) or value.shape.element_count != i.shape.element_count:
         return None
     return rw.reshape(value, i.shape.dims)
 
@@ -53,9 +41,9 @@ def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(reduce(A)) => reduce(A) of one operation, if nothing else uses the inner one."""
-    inner, opcode = i.operands[0], _opcode(i)
-    if inner.opcode != "reduce" or not opcode or len(inner.users) > 1 or _opcode(inner) != opcode:
+    """reduce(reduce(A)) => reduce(A) of one operation."""
+    inner, opcode = i.operands[0], neutral_reduction(i)
+    if inner.opcode != "reduce" or not opcode or neutral_reduction(inner) != opcode:
         return None
     kept = [d for d in range(inner.operands[0].shape.rank) if d not in inner.attrs["dimensions"]]
     first: tuple[int, ...] = inner.attrs["dimensions"]
@@ -67,15 +55,19 @@ def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reduce(reshape(A)) => reshape(reduce(A)) if the reshape mixes no dimension that stays with one that goes."""
     inner = i.operands[0]
-    if inner.opcode != "reshape" or not _opcode(i) or 0 in inner.shape.dims:
+    if inner.opcode != "reshape" or not neutral_reduction(i) or 0 in inner.shape.dims:
         return None
     source, reduced = inner.operands[0], set(i.attrs["dimensions"])
     dims: list[int] = []
+    keeps_all = True
     for before, after in common_groups(source.shape.dims, inner.shape.dims):
         count = len(reduced.intersection(after))
         if count not in (0, len(after)):
             return None
+        keeps_all = keeps_all and (bool(count) or len(before) == len(after) == 1)
         dims += before if count else []
+    if keeps_all:
+        dims += [d for d, size in enumerate(source.shape.dims) if size == 1]
     if not dims:
         return None
     (made,) = rw.reduce_again(i, [source], sorted(dims))
@@ -84,7 +76,7 @@ def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """sum(broadcast(A)) over n that were added => A * n; of max, min, and, or => A; what A has of its own is reduced in it."""
-    inner, opcode = i.operands[0], _opcode(i)
+    inner, opcode = i.operands[0], neutral_reduction(i)
     if inner.opcode != "broadcast" or opcode not in ("add", "maximum", "minimum", "and", "or"):
         return None
     source, mapped = inner.operands[0], inner.attrs["dimensions"]
@@ -102,41 +94,45 @@ def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     return rw.add("broadcast", i.shape, [value], dimensions=dims) if value.shape.dims != i.shape.dims else value
 
 
+def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """sum(-A) => -sum(A) of floats."""
+    inner = i.operands[0]
+    if inner.opcode != "negate" or not is_float(i) or neutral_reduction(i) != "add":
+        return None
+    return rw.negate(rw.reduce_again(i, inner.operands, i.attrs["dimensions"], [i.shape])[0])
+
+
+def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """sum(concatenate(A, B)) => sum(A) + sum(B) along the dimension that they are joined along, if they are equally large."""
+    inner, opcode = i.operands[0], neutral_reduction(i)
+    if inner.opcode != "concatenate" or not opcode or inner.attrs["dimensions"][0] not in i.attrs["dimensions"]:
+        return None
+    if i.shape.dims and len({operand.shape.dims for operand in inner.operands}) > 1:
+        return None
+    parts = [rw.reduce_again(i, [operand], i.attrs["dimensions"], [i.shape])[0] for operand in inner.operands]
+    total = parts[0]
+    for part in parts[1:]:
+        total = rw.binary(opcode, total, part)
+    return total
+
+
+def reduce_beside_arg_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(A) => get-tuple-element(argmax(A)), index=0 if the largest element's place is looked for as well; min likewise."""
+    opcode = neutral_reduction(i)
+    if opcode not in ("maximum", "minimum") or not is_float(i):
+        return None
+    for user in i.operands[0].users:
+        same = user is not i and user.opcode == "reduce" and user.attrs["dimensions"] == i.attrs["dimensions"]
+        if same and user.operands[0] is i.operands[0] and arg_extremum(user) == opcode:
+            return rw.element(user, 0)
+    return None
+
+
 def _fits(count: int, i: HloInstruction) -> bool:
     return (
         bool(int(np.asarray(count).astype(i.shape.dtype.numpy).astype(np.float64).real) == count)
         if not i.shape.dtype.is_complex
         else False
-    )
-
-
-def window_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce-window(A), window={size=1x1} => A."""
-    window: Window = i.attrs.get("window", Window())
-    trivial = all(d.size == 1 and d.stride == 1 and d.base_dilation == 1 and d.pad_low == d.pad_high == 0 for d in window.dims)
-    return i.operands[0] if _opcode(i) and trivial and i.operands[0].shape.dims == i.shape.dims else None
-
-
-def window_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce-window(pad(A, init), init) => reduce-window(A, init) with wider padding."""
-    padded = i.operands[0]
-    if padded.opcode != "pad" or len(i.operands) != 2 or i.shape.is_tuple or padded.operands[1] is not i.operands[1]:
-        return None
-    window, edges = i.attrs["window"], padded.attrs["padding"]
-    if any(interior or low < 0 or high < 0 for low, high, interior in edges) or len(window.dims) != len(edges):
-        return None
-    if any(d.base_dilation != 1 and (low or high) for d, (low, high, _) in zip(window.dims, edges, strict=True)):
-        return None
-    dims = tuple(
-        replace(d, pad_low=d.pad_low + low, pad_high=d.pad_high + high)
-        for d, (low, high, _) in zip(window.dims, edges, strict=True)
-    )
-    return rw.add(
-        "reduce-window",
-        i.shape,
-        [padded.operands[0], i.operands[1]],
-        {"to_apply": i.called["to_apply"]},
-        window=replace(window, dims=dims),
     )
 
 
@@ -166,6 +162,15 @@ def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 # Of modules whose layouts are not settled yet.
 FREE_RULES: Rules = {
     "map": (map_of_one_operation,),
-    "reduce": (reduce_of_nothing, reduce_of_ones, reduce_of_transpose, reduce_twice, reduce_of_reshape, reduce_of_broadcast),
-    "reduce-window": (window_of_one, window_of_pad),
+    "reduce": (
+        reduce_of_nothing,
+        reduce_of_ones,
+        reduce_of_negated,
+        reduce_of_transpose,
+        reduce_twice,
+        reduce_of_reshape,
+        reduce_of_concatenate,
+        reduce_beside_arg_extremum,
+        reduce_of_broadcast,
+    ),
 }

@@ -117,9 +117,9 @@ def broadcast_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def broadcast_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(iota) => iota."""
+    """broadcast(iota) => iota, but what is computed of it is computed before it is broadcast."""
     inner = i.operands[0]
-    if inner.opcode != "iota":
+    if inner.opcode != "iota" or any(_computes_before(user) for user in i.users):
         return None
     return rw.add("iota", i.shape, iota_dimension=i.attrs["dimensions"][inner.attrs["iota_dimension"]])
 
@@ -192,6 +192,14 @@ def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction 
     return rw.add("broadcast", i.shape, [computed], dimensions=dims)
 
 
+def _computes_before(user: HloInstruction) -> bool:
+    """True if the operands are broadcast alike, or broadcast scalars."""
+    if user.opcode not in _SINK or any(operand.opcode != "broadcast" for operand in user.operands):
+        return False
+    full = [o for o in user.operands if o.operands[0].shape.dims]
+    return len({(tuple(o.attrs["dimensions"]), o.operands[0].shape.dims) for o in full}) == 1
+
+
 def reverse_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reverse(A) along dimensions of size 1 => A."""
     real = tuple(d for d in i.attrs["dimensions"] if i.shape.dims[d] != 1)
@@ -240,7 +248,7 @@ RULES: Rules = {
 # Of modules whose layouts are not settled yet.
 FREE_RULES: Rules = {
     **_SINK,
-    "broadcast": (broadcast_to_own_shape, broadcast_twice, broadcast_of_iota, broadcast_of_added_ones),
+    "broadcast": (broadcast_to_own_shape, broadcast_of_added_ones, broadcast_of_iota, broadcast_twice),
     "reshape": (to_own_shape, reshape_twice, move_of_one_value, reshape_of_broadcast, reshape_of_iota),
     "transpose": (transpose_of_broadcast, transpose_of_iota, transpose_of_ones),
 }

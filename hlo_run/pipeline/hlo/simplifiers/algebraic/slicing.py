@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rules, constant_of, is_all, scalar_of, splat_value
+from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rules, is_all, scalar_of, splat_value
 
 
 def slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -40,31 +40,47 @@ def slice_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(concatenate(A, B)) => slice(B) if it takes elements of B alone."""
+    """slice(concatenate(A, B, C)) => slice(concatenate(B, C)) of those that it takes elements of."""
     joined = i.operands[0]
     if joined.opcode != "concatenate":
         return None
     places: tuple[int, ...] = joined.attrs["dimensions"]
-    dim, begin = places[0], 0
+    dim, begin, skipped = places[0], 0, 0
     start, limit, stride = i.attrs["slice"][dim]
+    taken: list[HloInstruction] = []
     for operand in joined.operands:
         end = begin + operand.shape.dims[dim]
-        if begin <= start and limit <= end and start < limit:
-            ranges = list(i.attrs["slice"])
-            ranges[dim] = (start - begin, limit - begin, stride)
-            return rw.add("slice", i.shape, [operand], slice=tuple(ranges))
+        skipped += end - begin if end <= start else 0
+        taken += [operand] if end > start and begin < limit else []
         begin = end
-    return None
+    if not taken or len(taken) == len(joined.operands):
+        return None
+    ranges = list(i.attrs["slice"])
+    ranges[dim] = (start - skipped, limit - skipped, stride)
+    if len(taken) == 1:
+        return rw.add("slice", i.shape, taken, slice=tuple(ranges))
+    dims = joined.shape.dims
+    dims = (*dims[:dim], sum(operand.shape.dims[dim] for operand in taken), *dims[dim + 1 :])
+    narrow = rw.like(joined, taken, replace(joined.shape, dims=dims))
+    return rw.add("slice", i.shape, [narrow], slice=tuple(ranges))
 
 
 def slice_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(pad(A, c)) => slice(A) if it takes elements of A alone."""
+    """slice(pad(A, c)) => slice(A) if it takes elements of A alone, A if it takes them all, broadcast(c) if none."""
     padded = i.operands[0]
     if padded.opcode != "pad":
         return None
     ranges: list[tuple[int, int, int]] = []
+    edges: tuple[tuple[int, int, int], ...] = padded.attrs["padding"]
     sizes = padded.operands[0].shape.dims
-    for (start, limit, stride), (low, _, interior), size in zip(i.attrs["slice"], padded.attrs["padding"], sizes, strict=True):
+    is_undone = padded.operands[0].shape == i.shape
+    for (start, limit, stride), (low, high, interior), whole in zip(i.attrs["slice"], edges, padded.shape.dims, strict=True):
+        if start < limit and (limit <= low or start >= whole - max(high, 0)):
+            return rw.spread(padded.operands[1], i.shape)
+        is_undone = is_undone and start == low and stride == interior + 1
+    if is_undone:
+        return padded.operands[0]
+    for (start, limit, stride), (low, _, interior), size in zip(i.attrs["slice"], edges, sizes, strict=True):
         if interior or start < low or limit > low + size or low < 0:
             return None
         ranges.append((start - low, limit - low, stride))
@@ -125,9 +141,9 @@ def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-update-slice(broadcast(constant), B, 1, 0) => pad(B, constant)."""
+    """dynamic-update-slice(broadcast(scalar), B, 1, 0) => pad(B, scalar)."""
     whole, part = i.operands[:2]
-    fill = constant_of(whole)
+    fill = scalar_of(whole)
     starts = _known_starts(i.operands[2:], whole.shape.dims, part.shape.dims)
     if fill is None or starts is None or whole.opcode != "broadcast" or part.shape.minor_to_major != i.shape.minor_to_major:
         return None
@@ -156,9 +172,7 @@ def concatenate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """concatenate(concatenate(A, B), C) => concatenate(A, B, C)."""
     flat: list[HloInstruction] = []
     for operand in i.operands:
-        is_same = (
-            operand.opcode == "concatenate" and operand.attrs["dimensions"] == i.attrs["dimensions"] and len(operand.users) == 1
-        )
+        is_same = operand.opcode == "concatenate" and operand.attrs["dimensions"] == i.attrs["dimensions"]
         flat += operand.operands if is_same else [operand]
     return rw.like(i, flat) if len(flat) != len(i.operands) else None
 
@@ -207,6 +221,39 @@ def concatenate_with_one_value(rw: Rewriter, i: HloInstruction) -> HloInstructio
     return None
 
 
+def concatenate_of_copies(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """concatenate(A, A, A) along a dimension of size 1 => broadcast(reshape(A))."""
+    places: tuple[int, ...] = i.attrs["dimensions"]
+    value, dim = i.operands[0], places[0]
+    if len(set(i.operands)) > 1 or value.shape.dims[dim] != 1:
+        return None
+    kept = tuple(d for d in range(i.shape.rank) if d != dim)
+    return rw.add("broadcast", i.shape, [rw.reshape(value, [value.shape.dims[d] for d in kept])], dimensions=kept)
+
+
+def pad_between_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(f32[1] A, c), padding=1_2_3 => pad(A, c), padding=1_2: there is nothing between one element."""
+    edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
+    sizes = i.operands[0].shape.dims
+    new = tuple((low, high, 0 if size == 1 else interior) for (low, high, interior), size in zip(edges, sizes, strict=True))
+    return rw.add("pad", i.shape, i.operands, padding=new) if new != edges else None
+
+
+def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(broadcast(A), c) => broadcast(pad(broadcast(A), c)), the inner one with the dimensions that are padded alone."""
+    inner = i.operands[0]
+    if inner.opcode != "broadcast" or len(inner.users) > 1:
+        return None
+    edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
+    padded = [d for d, edge in enumerate(edges) if any(edge)]
+    mapped: tuple[int, ...] = inner.attrs["dimensions"]
+    if len(padded) == i.shape.rank or not padded or any(d not in padded for d in mapped):
+        return None
+    narrow = rw.broadcast(inner.operands[0], [inner.shape.dims[d] for d in padded], [padded.index(d) for d in mapped])
+    made = rw.pad(narrow, i.operands[1], [edges[d] for d in padded])
+    return rw.add("broadcast", i.shape, [made], dimensions=tuple(padded))
+
+
 def pad_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """pad(A, c) => broadcast(c) if A has no elements."""
     return rw.spread(i.operands[1], i.shape) if 0 in i.operands[0].shape.dims else None
@@ -247,7 +294,7 @@ def pad_by_less_than_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction 
 
 
 RULES: Rules = {
-    "concatenate": (concatenate_of_one, concatenate_twice, concatenate_neighbours, concatenate_with_one_value),
+    "concatenate": (concatenate_of_one,),
     "dynamic-slice": (
         dynamic_slice_of_all,
         slice_of_one_value,
@@ -260,8 +307,12 @@ RULES: Rules = {
         update_of_one_value,
         dynamic_index_that_is_clamped,
     ),
-    "pad": (slice_of_all, pad_of_nothing, pad_with_itself, pad_twice, pad_by_less_than_nothing),
+    "pad": (slice_of_all, pad_of_nothing, pad_between_nothing, pad_with_itself, pad_twice, pad_by_less_than_nothing),
     "slice": (slice_of_all, slice_twice, slice_of_one_value, slice_of_concatenate, slice_of_pad),
 }
 # Of modules whose layouts are not settled yet.
-FREE_RULES: Rules = {"dynamic-slice": (dynamic_slice_of_iota,)}
+FREE_RULES: Rules = {
+    "concatenate": (concatenate_twice, concatenate_neighbours, concatenate_with_one_value, concatenate_of_copies),
+    "dynamic-slice": (dynamic_slice_of_iota,),
+    "pad": (pad_of_broadcast,),
+}

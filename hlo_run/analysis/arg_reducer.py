@@ -1,0 +1,60 @@
+"""Is a reduction of two arrays the search for the largest or least element and its place?"""
+
+from __future__ import annotations
+
+from hlo_run.analysis.simple_reducer import is_identity
+from hlo_run.hlo.graph import HloInstruction
+
+_BETTER = {"GT": "maximum", "LT": "minimum"}
+
+
+def arg_extremum(reduce: HloInstruction) -> str:
+    """Return "maximum" or "minimum" for a reduction that finds it and its place, NaN first, the first of equals; else nothing.
+
+    The places are an iota, and the search begins at an infinity and 0. What JAX makes of `argmax` and `argmin`.
+    """
+    if len(reduce.operands) != 4 or reduce.operands[1].opcode != "iota":
+        return ""
+    body = reduce.called["to_apply"][0]
+    values = [parameter for number in (0, 2) for parameter in body.parameters[number : number + 1]]
+    places = [parameter for number in (1, 3) for parameter in body.parameters[number : number + 1]]
+    root = body.root
+    if len(values) + len(places) != 4 or root.opcode != "tuple" or len(root.operands) != 2:
+        return ""
+    value, place = root.operands
+    if value.opcode != "select" or place.opcode != "select" or list(value.operands[1:]) != values:
+        return ""
+    found = _better(value.operands[0], values)
+    if not found or list(place.operands[1:]) != places or not _better_or_first(place.operands[0], found, values, places):
+        return ""
+    return found if is_identity(reduce.operands[2], found) and _is_zero(reduce.operands[3]) else ""
+
+
+def _better(test: HloInstruction, values: list[HloInstruction]) -> str:
+    """Return which extremum a test for `one > other or one is NaN` is about, else nothing."""
+    if test.opcode != "or":
+        return ""
+    for one, two in (test.operands, test.operands[::-1]):
+        is_nan = _compares(two, "NE", [values[0], values[0]])
+        found = next((name for direction, name in _BETTER.items() if _compares(one, direction, values)), "")
+        if is_nan and found:
+            return found
+    return ""
+
+
+def _better_or_first(test: HloInstruction, found: str, values: list[HloInstruction], places: list[HloInstruction]) -> bool:
+    """True for `better or (one == other and its place is lower)`."""
+    if test.opcode != "or":
+        return False
+    for one, two in (test.operands, test.operands[::-1]):
+        if two.opcode == "and" and _better(one, values) == found:
+            return _compares(two.operands[0], "EQ", values) and _compares(two.operands[1], "LT", places)
+    return False
+
+
+def _compares(test: HloInstruction, direction: str, operands: list[HloInstruction]) -> bool:
+    return test.opcode == "compare" and test.attrs["direction"] == direction and list(test.operands) == operands
+
+
+def _is_zero(value: HloInstruction) -> bool:
+    return value.opcode == "constant" and not value.shape.dims and int(value.attrs["literal"]) == 0

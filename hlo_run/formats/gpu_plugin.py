@@ -1,0 +1,114 @@
+"""The program of the child process in which real XLA:GPU compiles: `python gpu_plugin.py PLUGIN TARGET < module.hlo`.
+
+PLUGIN is the shared object of XLA's CUDA plugin, TARGET a file with an XLA `gpu_target_config`: with that the plugin compiles
+for a card that is not there. The module goes in as a proto, so that it arrives as it is written. What XLA makes of it is
+in the dumps that XLA_FLAGS asks for. Like `conversions.py` it imports nothing of ours; refusals go to stderr, with exit
+code `REFUSED`. XLA ends the process where one of its checks fails.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+from pathlib import Path
+from typing import Any, TypeAlias
+
+REFUSED = 3
+
+_WORD = 8
+# The table of the plugin begins with its size, a pointer, and the version (size, pointer, two 32-bit numbers); functions follow.
+_MAJOR_OFFSET = 32
+_FUNCTIONS_OFFSET = 40
+# Places of functions in the table, which only ever grows at its end.
+_ERROR_DESTROY, _ERROR_MESSAGE, _INITIALIZE, _CREATE_TOPOLOGY, _COMPILE = 0, 1, 3, 82, 89
+_LAST = _COMPILE
+_STRING = 0  # the type of a named value
+_NAMED_VALUE_BYTES = 56
+
+_Words: TypeAlias = "ctypes.Array[ctypes.c_uint64]"
+
+
+class _Refused(Exception):
+    """XLA says no, with its message."""
+
+
+class _Plugin:
+    """The plugin's functions. Each takes one record of 8-byte words that begins with its own size and a null pointer."""
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)
+        library.GetPjrtApi.restype = ctypes.c_void_p
+        self._table: int = library.GetPjrtApi()
+        self._kept: list[Any] = []  # what XLA holds pointers to
+        size = ctypes.c_uint64.from_address(self._table).value
+        major = ctypes.c_int32.from_address(self._table + _MAJOR_OFFSET).value
+        if major != 0 or size < _FUNCTIONS_OFFSET + _WORD * (_LAST + 1):
+            raise _Refused(f"{path} has interface {major}, which is unknown here")
+        self._call(_INITIALIZE, self._record())
+
+    def topology(self, target: bytes) -> int:
+        """Return a handle of one card as described."""
+        one = self._text(b"1x1x1")
+        options = ((b"target_config", self._text(target)), (b"topology", one))
+        words: list[int] = []
+        for name, value in options:
+            words += [_NAMED_VALUE_BYTES, 0, *self._text(name), _STRING, *value]
+        record = self._record(*one, self._array(words), len(options), 0)
+        self._call(_CREATE_TOPOLOGY, record)
+        return record[6]
+
+    def compile(self, topology: int, module: bytes, options: bytes) -> None:
+        """Compile a serialized HloModuleProto; raises _Refused."""
+        program = self._record(*self._text(module), *self._text(b"hlo"))
+        self._call(_COMPILE, self._record(topology, ctypes.addressof(program), *self._text(options), 0, 0))
+
+    def _call(self, function: int, record: _Words) -> None:
+        error = self._raw(function, record)
+        if not error:
+            return
+        message = self._record(error, 0, 0)
+        self._raw(_ERROR_MESSAGE, message)
+        text = ctypes.string_at(message[3], message[4]).decode(errors="replace")
+        self._raw(_ERROR_DESTROY, self._record(error))
+        raise _Refused(text)
+
+    def _raw(self, function: int, record: _Words) -> int:
+        address = ctypes.c_uint64.from_address(self._table + _FUNCTIONS_OFFSET + _WORD * function).value
+        return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)(ctypes.addressof(record)) or 0
+
+    def _record(self, *words: int) -> _Words:
+        size = _WORD * (2 + len(words))
+        record = (ctypes.c_uint64 * (2 + len(words)))(size, 0, *words)
+        self._kept.append(record)
+        return record
+
+    def _array(self, words: list[int]) -> int:
+        array = (ctypes.c_uint64 * len(words))(*words)
+        self._kept.append(array)
+        return ctypes.addressof(array)
+
+    def _text(self, data: bytes) -> tuple[int, int]:
+        """Return where the bytes lie, and how many they are."""
+        buffer = ctypes.create_string_buffer(data, len(data))
+        self._kept.append(buffer)
+        return ctypes.addressof(buffer), len(data)
+
+
+def main() -> int:
+    """Compile the module on stdin."""
+    plugin, target = sys.argv[1:]
+    try:
+        text = sys.stdin.buffer.read().decode()
+        module: bytes = importlib.import_module("jaxlib._hlo").hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        options: bytes = importlib.import_module("jaxlib.xla_client").CompileOptions().SerializeAsString()
+        xla = _Plugin(plugin)
+        xla.compile(xla.topology(Path(target).read_bytes()), module, options)
+    except Exception as error:  # jaxlib raises classes of its own; every one is a refusal
+        sys.stderr.write(f"{error}\n")
+        return REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
