@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
-from hlo_run.pipeline.dynamic_sizes import Sizes, fixed_shape, is_dynamic
+from hlo_run.pipeline.dynamic_sizes import Sizes, fixed_shape, is_dynamic, mask
 
 _SIZE = Shape.array("s32", ())
 
@@ -29,6 +29,12 @@ class SizedValues:
 
     def sizes_of(self, value: HloInstruction) -> Sizes:
         return self.sizes.get(value, {}).get((), ())
+
+    def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
+        """Return a value with `fill`, a scalar, for what lies past its sizes in these dimensions."""
+        sizes = self.sizes_of(value)
+        flags = mask(editor, value.shape.dims, {dim: size for dim in dims if sizes and (size := sizes[dim]) is not None})
+        return value if flags is None else editor.select(flags, value, editor.broadcast(fill, value.shape.dims))
 
     def taken_apart(self, editor: Editor, value: HloInstruction) -> HloInstruction:
         """Return a parameter, or a part of it, with its bounds as sizes."""

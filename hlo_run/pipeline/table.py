@@ -36,6 +36,7 @@ from hlo_run.pipeline.hlo.expanders.batchnorm_expander import BatchNormExpander
 from hlo_run.pipeline.hlo.expanders.bitcast_dtypes_expander import BitcastDtypesExpander
 from hlo_run.pipeline.hlo.expanders.cholesky_expander import CholeskyExpander
 from hlo_run.pipeline.hlo.expanders.comparison_expander import ComparisonExpander
+from hlo_run.pipeline.hlo.expanders.convolution_4d_expander import Convolution4dExpander
 from hlo_run.pipeline.hlo.expanders.convolution_pred_expander import ConvolutionPredExpander
 from hlo_run.pipeline.hlo.expanders.dynamic_index_splitter import DynamicIndexSplitter
 from hlo_run.pipeline.hlo.expanders.dynamic_padder import DynamicPadder
@@ -81,6 +82,9 @@ from hlo_run.pipeline.hlo.library.conv_rewriter import ConvRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_broadcast_folding_rewriter import CublasGemmBroadcastFoldingRewriter
 from hlo_run.pipeline.hlo.library.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.pipeline.hlo.library.cublas_pad_for_gemms import CublasPadForGemms
+from hlo_run.pipeline.hlo.library.cudnn_fused_convolution_rewriter import CudnnFusedConvolutionRewriter
+from hlo_run.pipeline.hlo.library.cudnn_pad_for_convolutions import CudnnPadForConvolutions
+from hlo_run.pipeline.hlo.library.cudnn_simplify_padding import CudnnSimplifyPadding
 from hlo_run.pipeline.hlo.library.custom_fusion_inliner import CustomFusionInliner
 from hlo_run.pipeline.hlo.library.dot_algorithm_rewriter import DotAlgorithmRewriter
 from hlo_run.pipeline.hlo.library.dot_normalizer import DotNormalizer
@@ -112,6 +116,7 @@ from hlo_run.pipeline.hlo.simplifiers.dot_dimension_merger import DotDimensionMe
 from hlo_run.pipeline.hlo.simplifiers.dot_dimension_sorter import DotDimensionSorter
 from hlo_run.pipeline.hlo.simplifiers.dot_merger import DotMerger
 from hlo_run.pipeline.hlo.simplifiers.dot_strength_reduction import DotStrengthReduction
+from hlo_run.pipeline.hlo.simplifiers.dynamic_dimension_simplifier import DynamicDimensionSimplifier
 from hlo_run.pipeline.hlo.simplifiers.flatten_call_graph import FlattenCallGraph
 from hlo_run.pipeline.hlo.simplifiers.float_normalization import FloatNormalization
 from hlo_run.pipeline.hlo.simplifiers.gather_simplifier import GatherSimplifier
@@ -244,10 +249,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
+            HloRow("convolution_4d_expander", lambda c: Convolution4dExpander()),
             HloRow("convolution-pred-expander", lambda c: ConvolutionPredExpander()),
             HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
             HloRow("logistic-expander", lambda c: LogisticExpander()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
+            HloRow("dynamic-dimension-simplifier", lambda c: DynamicDimensionSimplifier()),
             HloRow("associative-scan-rewriter", lambda c: AssociativeScanRewriter()),
             HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
             HloRow("reduce-window-resizer", lambda c: ReduceWindowResizer()),
@@ -295,9 +302,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 when=lambda c: c.target.sm < 80,
             ),
             HloRow("conv-rewriter", lambda c: ConvRewriter()),
+            HloRow("cudnn-fused-convolution-rewriter", lambda c: CudnnFusedConvolutionRewriter()),
             HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
+            HloRow("cudnn_pad_for_convolutions", lambda c: CudnnPadForConvolutions()),
             HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
             HloRow("algsimp", lambda c: AlgebraicSimplifier(repeat=True)),
+            HloRow("cudnn_simplify_padding", lambda c: CudnnSimplifyPadding()),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
                 (HloRow("reshape-mover", lambda c: ReshapeMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier())),

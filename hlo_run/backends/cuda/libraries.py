@@ -1,4 +1,4 @@
-"""NVIDIA's libraries through the bindings of nvmath-python, each opened when something is for it; numpy does what they do not.
+"""NVIDIA's libraries through nvmath-python and cuDNN's frontend, each opened when something is for it; numpy does the rest.
 
 A library that is not installed, or an operation that it does not have, is no error: `run` says no, and keeps the reason.
 """
@@ -9,7 +9,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hlo_run.artifact import CholeskyThunk, FftThunk, GemmThunk, Thunk, TriangularSolveThunk
+from hlo_run.artifact import CholeskyThunk, ConvolutionThunk, FftThunk, GemmThunk, Thunk, TriangularSolveThunk
+from hlo_run.backends.cuda.convolution import CuDnn, plan_convolution
 from hlo_run.backends.cuda.fft import CuFft, plan_fft
 from hlo_run.backends.cuda.linalg import Factoriser, Solver, plan_cholesky, plan_solve
 from hlo_run.backends.cuda.matmul import CublasLt, plan_matmul
@@ -23,6 +24,11 @@ _WORKSPACE_BYTES, _HOPPER_WORKSPACE_BYTES = 4 << 20, 32 << 20
 def load_binding(name: str) -> Any:
     """Return a module of `nvmath.bindings`, or `nvmath` itself for the empty name; raises ImportError."""
     return importlib.import_module(f"nvmath.bindings.{name}" if name else "nvmath")
+
+
+def load_cudnn() -> Any:
+    """Return cuDNN's Python frontend; raises ImportError."""
+    return importlib.import_module("cudnn")
 
 
 class Libraries:
@@ -71,6 +77,10 @@ class Libraries:
                 plan = plan_matmul(thunk)
                 if not isinstance(plan, str):
                     return "" if self._matmul().run(plan, address, self._stream) else "cuBLASLt has no algorithm for it"
+            case ConvolutionThunk():
+                plan = plan_convolution(thunk)
+                if not isinstance(plan, str):
+                    return self._convolver().run(plan, address)
             case TriangularSolveThunk():
                 plan = plan_solve(thunk)
                 if not isinstance(plan, str):
@@ -120,6 +130,20 @@ class Libraries:
             return Factoriser(cusolver, cublas.FillMode, handle, self._memory)
 
         return self._once("factoriser", make)
+
+    def _convolver(self) -> CuDnn:
+        def make() -> CuDnn:
+            try:
+                opened = CuDnn(load_cudnn(), self._stream, self._memory.scratch)
+            except ImportError as error:
+                raise _Missing(f"cuDNN's frontend is not installed (pip install 'hlo-run[cudnn]'): {error}") from error
+            except RuntimeError as error:
+                # The frontend is there, the library behind it is not.
+                raise _Missing(str(error)) from error
+            self._closing.append(opened.close)
+            return opened
+
+        return self._once("convolution", make)
 
     def _transformer(self) -> CuFft:
         def make() -> CuFft:

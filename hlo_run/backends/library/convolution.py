@@ -10,6 +10,7 @@ import numpy as np
 
 from hlo_run.artifact import ConvolutionThunk, WindowSpec
 from hlo_run.backends.library.arrays import Array, LibraryCall, run_all, sparing
+from hlo_run.backends.library.col2im import bind_scattered, is_scattered
 from hlo_run.backends.library.im2col import Step, Window, bind_backward_filter, bind_forward
 
 
@@ -65,7 +66,9 @@ def _bind_batch_groups(window: Window, groups: int, source: Array, weights: Arra
 
 
 def _bind_backward_input(window: Window, groups: int, weights: Array, result: Array, out: Array) -> list[Step]:
-    """The gradient of the source: the result, spread out by the stride, under the window turned round."""
+    """The gradient of the source: the result, spread out by the stride, under the window turned round; or sums, if less work."""
+    if is_scattered(window):
+        return bind_scattered(weights, result, window, groups, out)
     turned: list[WindowSpec] = []
     for dim, size, places in zip(window, out.shape[1:-1], result.shape[1:-1], strict=True):
         reach = (dim.size - 1) * dim.window_dilation

@@ -185,6 +185,7 @@ WINDOWS = {
     "dilated": (WindowSpec(2, window_dilation=3, pad_low=2), WindowSpec(3, window_dilation=2, pad_high=3)),
     "holes": (WindowSpec(3, base_dilation=2, pad_low=1), WindowSpec(2, base_dilation=3, stride=2, pad_low=2, pad_high=1)),
     "negative": (WindowSpec(2, pad_low=-2, pad_high=1), WindowSpec(3, pad_low=2, pad_high=-1, is_reversed=True)),
+    "turned": (WindowSpec(3, stride=2, pad_low=1, is_reversed=True), WindowSpec(2, stride=3, window_dilation=2, pad_high=4)),
     "nothing": (WindowSpec(2, base_dilation=3, pad_low=-4), WindowSpec(1, pad_high=-3)),
 }
 
@@ -201,7 +202,7 @@ def test_forward_convolution(name: str, groups: int, batch_groups: int) -> None:
     np.testing.assert_allclose(compute(convolution_call(thunk), source, weights)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "groups"), list(itertools.product(["plain", "strided", "dilated"], [1, 2])))
+@pytest.mark.parametrize(("name", "groups"), list(itertools.product(["plain", "strided", "dilated", "turned"], [1, 2])))
 def test_gradients_are_the_transposes_of_the_forward_convolution(name: str, groups: int) -> None:
     """<conv(x, w), g> = <x, backward-input(g, w)> = <w, backward-filter(x, g)>, the convolution being linear in both."""
     window = WINDOWS[name]

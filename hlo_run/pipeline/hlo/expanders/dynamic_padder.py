@@ -5,10 +5,10 @@
 
 The size of each dimension is followed from instruction to instruction; `get-dimension-size` becomes it. Where elements past the
 size would count (reductions, products, sorts, windows) they are replaced, where they would stand in the way (concatenate,
-reverse) the others move. Loops, branches and calls get the sizes as further elements of what they take and return. A parameter
-of the entry is taken apart by a custom call `PadToStatic`, a result made by `SliceToDynamic`; besides these, executed
-computations are left without dynamic dimensions. Raises Unsupported for ops without a rule. XLA's `dynamic_padder.cc` and
-`dynamic_dimension_inference.cc`.
+reverse, a reshape across dimensions) the others move; `dynamic_ops.py` has convolutions, scatters and reshapes. Loops, branches
+and calls get the sizes as further elements of what they take and return. A parameter of the entry is taken apart by a custom
+call `PadToStatic`, a result made by `SliceToDynamic`; besides these, executed computations are left without dynamic dimensions.
+Raises Unsupported for ops without a rule. XLA's `dynamic_padder.cc` and `dynamic_dimension_inference.cc`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.elementwise import ELEMENTWISE
-from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
+from hlo_run.pipeline import dynamic_ops
+from hlo_run.pipeline.dynamic_ops import refused
 from hlo_run.pipeline.dynamic_sizes import Sizes, fixed_shape, is_dynamic, mask, pad_sizes, reshape_sizes, window_sizes
 from hlo_run.pipeline.dynamic_values import SizedValues
 from hlo_run.pipeline.hlo_comparators import with_flags
@@ -43,11 +44,6 @@ class DynamicPadder:
         parameters = any(not _is_taken_apart(p) for p in module.entry.parameters)
         if parameters or module.instructions_of(*_SOURCES):
             _Padder(module, module.entry).run_entry()
-
-
-def _refused(instruction: HloInstruction, what: str) -> Unsupported:
-    hint = "--platform=Interpreter, the numpy reference, follows dynamic sizes everywhere"
-    return Unsupported(f"{what}: %{instruction.name} of shape {instruction.shape}", instruction.where, hint=hint)
 
 
 def _is_taken_apart(parameter: HloInstruction) -> bool:
@@ -85,7 +81,7 @@ class _Padder(SizedValues):
         if is_dynamic(shape):
             self._computation.root = self.made_dynamic(Editor(root), root, root, shape)
         elif self.sizes.get(root):
-            raise _refused(root, "a result of dynamic size")
+            raise refused(root, "a result of dynamic size")
 
     def take(self, parameter: HloInstruction, shape: Shape, packed: Shape) -> None:
         """Let a parameter of dynamic sizes come packed: a value of `shape` and its sizes."""
@@ -100,7 +96,7 @@ class _Padder(SizedValues):
         if returned is not None and is_dynamic(returned):
             self._computation.root = self.packed_with_sizes(Editor(root), root, returned)
         elif self.sizes.get(root):
-            raise _refused(root, "a result of dynamic size")
+            raise refused(root, "a result of dynamic size")
 
     def _run(self) -> None:
         for instruction in self._computation.post_order():
@@ -127,14 +123,8 @@ class _Padder(SizedValues):
         if opcode in _POINTWISE and instruction.shape.is_array:
             rule = _Padder.pointwise
         if rule is None:
-            raise _refused(instruction, f"'{opcode}' of dynamic sizes")
+            raise refused(instruction, f"'{opcode}' of dynamic sizes")
         rule(self, instruction)
-
-    def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
-        """Return a value with `fill`, a scalar, for what lies past its sizes in these dimensions."""
-        sizes = self.sizes_of(value)
-        flags = mask(editor, value.shape.dims, {dim: size for dim in dims if sizes and (size := sizes[dim]) is not None})
-        return value if flags is None else editor.select(flags, value, editor.broadcast(fill, value.shape.dims))
 
     # ---- where sizes come from and go to --------------------------------------------------------------------------
 
@@ -240,14 +230,18 @@ class _Padder(SizedValues):
         (value,) = instruction.operands
         sizes = reshape_sizes(Editor(instruction), value.shape.dims, self.sizes_of(value), instruction.shape.dims)
         if sizes is None:
-            raise _refused(instruction, "a reshape that moves elements of dynamic sizes")
-        self.keep(instruction, sizes)
+            self._replace(instruction, dynamic_ops.static_reshape(self, instruction))
+        else:
+            self.keep(instruction, sizes)
+
+    def dynamic_reshape(self, instruction: HloInstruction) -> None:
+        self._replace(instruction, dynamic_ops.dynamic_reshape(self, instruction))
 
     def slice(self, instruction: HloInstruction) -> None:
         """A dimension that is kept whole keeps its size."""
         value = instruction.operands[0]
         if any(self.sizes_of(other) for other in instruction.operands[1:]):
-            raise _refused(instruction, f"'{instruction.opcode}' of dynamic sizes")
+            raise refused(instruction, f"'{instruction.opcode}' of dynamic sizes")
         dims = zip(self.sizes_of(value), value.shape.dims, instruction.shape.dims, strict=True)
         self.keep(instruction, tuple(size if before == after else None for size, before, after in dims))
 
@@ -316,7 +310,7 @@ class _Padder(SizedValues):
 
     def reduce_window(self, instruction: HloInstruction) -> None:
         if len(instruction.operands) != 2:
-            raise _refused(instruction, "windows of several arrays of dynamic sizes")
+            raise refused(instruction, "windows of several arrays of dynamic sizes")
         editor, (array, init) = Editor(instruction), instruction.operands
         sizes = self.sizes_of(array)
         instruction.operands = (self.masked(editor, array, init, tuple(range(array.shape.rank))), init)
@@ -388,6 +382,9 @@ _RULES: dict[str, Callable[[_Padder, HloInstruction], None]] = {
     "concatenate": _Padder.concatenate,
     "reduce": _Padder.reduce,
     "reduce-window": _Padder.reduce_window,
+    "convolution": dynamic_ops.convolution,
+    "scatter": dynamic_ops.scatter,
+    "dynamic-reshape": _Padder.dynamic_reshape,
     "dot": _Padder.dot,
     "sort": _Padder.sort,
 }

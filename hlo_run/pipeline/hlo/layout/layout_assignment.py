@@ -4,8 +4,8 @@
         =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
 
 The entry keeps the layouts that it was given. Library calls, loops, branches and other devices get the default layout, and
-so do products in batches; fusions and bitcasts keep theirs. XLA's `GpuLayoutAssignment`, in which loops may have other
-layouts, and convolutions those that cuDNN likes.
+so do products in batches; fusions and bitcasts keep theirs, and convolutions by cuDNN get those that it likes
+(`convolution_layouts.py`). XLA's `GpuLayoutAssignment`, in which loops may have other layouts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hlo_run.analysis.convolution_layouts import is_convolution_call, liked_orders
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout_propagation import LayoutPropagation, Order, leaf_at
@@ -22,6 +23,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Layout, Shape
 from hlo_run.ops.layouts import KEEPS_LAYOUT
 from hlo_run.pipeline.passes import PassContext
+from hlo_run.target import TargetSpec
 
 # What is no kernel of ours, or talks to others, takes and gives default layouts.
 _DEFAULT = frozenset(
@@ -42,15 +44,17 @@ class LayoutAssignment:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
-        del ctx
         for computation in executed_computations(module):
-            _assign(module, computation)
+            _assign(module, computation, ctx.target)
 
 
-def _assign(module: HloModule, computation: HloComputation) -> None:
+def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
     layouts = LayoutPropagation(computation)
     for instruction in computation.post_order():
-        _pin(layouts, instruction)
+        if is_convolution_call(instruction):
+            _pin_convolution(layouts, instruction, target)
+        else:
+            _pin(layouts, instruction)
     _pin_ends(layouts, module)
     layouts.run()
     instructions = computation.post_order()
@@ -76,6 +80,16 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif opcode == "dot":
         _pin_dot(layouts, instruction)
+
+
+def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
+    operands, result = liked_orders(call, target)
+    for number, order in enumerate(operands):
+        layouts.pin_use((call, number, ()), order)
+    layouts.pin_value((call, (0,)), result)
+    for index, leaf in call.shape.leaves():
+        if index != (0,):
+            layouts.pin_value((call, index), _default(leaf))
 
 
 def _changes_rank(instruction: HloInstruction) -> bool:

@@ -3,8 +3,8 @@
     n = f32[4,3]{0,1} negate(f32[4,3]{0,1} p)   =>   bitcast(f32[3,4]{1,0} negate(f32[3,4]{1,0} bitcast(p)))
     c = f32[4,3]{1,0} copy(f32[4,3]{0,1} p)     =>   f32[4,3]{1,0} transpose(f32[3,4]{1,0} bitcast(p)), dimensions={1,0}
 
-Products, library calls, reductions (they have a pass of their own), gathers, scatters and fusions stay as they are. XLA's
-`LayoutNormalization`. Needs layouts that are settled, and no reshapes.
+Convolutions by cuDNN number their dimensions anew. Products, other library calls, reductions (they have a pass of their own),
+gathers, scatters and fusions stay as they are. XLA's `LayoutNormalization`. Needs layouts that are settled, and no reshapes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from hlo_run.analysis.convolution_layouts import is_convolution_call, renumbered
 from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.attributes import Window
-from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.passes import PassContext
@@ -64,6 +65,9 @@ class _Normalizer:
             if instruction.opcode == "bitcast" and instruction.operands[0].opcode == "bitcast":
                 replaced.append(instruction.operands[0])
                 instruction.operands = instruction.operands[0].operands
+            if is_convolution_call(instruction):
+                replaced += self._convolution(instruction)
+                continue
             new = self._new(instruction) if _is_to_do(instruction) else None
             if new is not None:
                 back = Editor(instruction).bitcast(new, instruction.shape)
@@ -72,6 +76,28 @@ class _Normalizer:
                 replaced.append(instruction)
         replaced += self._normal_of
         remove_unused(replaced)
+
+    def _convolution(self, call: HloInstruction) -> list[HloInstruction]:
+        """Replace a call whose arrays are not all in the default layout; return what nobody uses any more."""
+        result, workspace = call.shape.tuple_shapes
+        shapes = [*(operand.shape for operand in call.operands[:2]), result]
+        if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
+            return []
+        editor = Editor(call)
+        labels = renumbered(call, [_order(shape) for shape in shapes])
+        inputs = [self._input(editor, operand) for operand in call.operands]
+        made = copy_instruction(call, inputs, Shape.make_tuple((_normal(result), workspace)))
+        made.attrs["dim_labels"] = labels
+        editor.computation.add(made)
+        parts = [editor.element(made, 0), editor.element(made, 1)]
+        back = editor.bitcast(parts[0], result)
+        self._normal_of[back] = parts[0]
+        taken = [user for user in call.users if user.opcode == "get-tuple-element"]
+        for user in taken:
+            self.module.replace(user, back if user.attrs["index"] == 0 else parts[1])
+        if call.users or call.is_root:
+            self.module.replace(call, editor.tuple([back, parts[1]]))
+        return [*taken, call]
 
     def _input(self, editor: Editor, value: HloInstruction) -> HloInstruction:
         """Return `value` in the default layout."""

@@ -19,6 +19,7 @@ from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.simplifiers.algebraic import (
     arithmetic,
     conversions,
+    convolutions,
     functions,
     logic,
     products,
@@ -57,7 +58,7 @@ _ALWAYS = (
     scatters.RULES,
     signs.RULES,
 )
-_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters)
+_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters, convolutions)
 FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
 LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, shaping.LAYOUT_RULES)
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)

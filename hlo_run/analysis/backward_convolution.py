@@ -1,0 +1,120 @@
+"""Is a convolution the gradient of another one by its input or by its filter, and does a library have its form?
+
+Gradients are convolutions too: of the result's gradient with holes and the filter turned round, or of the input and the
+result's gradient with batch and features exchanged. Libraries have kernels of their own for them, which take the window and
+the dimension numbers of the forward convolution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.hlo.attribute_values import OperandLabels
+from hlo_run.hlo.attributes import DimLabels, Window, WindowDim
+from hlo_run.hlo.graph import HloInstruction
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The forward convolution of which another one is a gradient: its window and its dimension numbers."""
+
+    window: Window
+    labels: DimLabels
+
+
+def has_form_of_library(convolution: HloInstruction) -> bool:
+    """True for what cuDNN computes in one of its directions, whatever the types. XLA's `ConvIsLowerable`."""
+    window: Window = convolution.attrs.get("window") or Window()
+    if as_backward_filter(convolution) or as_backward_input(convolution):
+        return True
+    return is_forward_of_library(window) and all(operand.shape.element_count for operand in convolution.operands)
+
+
+def is_forward_of_library(window: Window) -> bool:
+    """True if cuDNN knows such a window: of at most three dimensions, turned round altogether in two dimensions or not at all."""
+    turned = {dim.reversal for dim in window.dims}
+    return len(window.dims) <= 3 and (turned <= {False} or (turned == {True} and len(window.dims) == 2))
+
+
+def as_backward_filter(convolution: HloInstruction) -> Forward | None:
+    """Return the forward convolution if this one looks like its gradient by the filter, else None.
+
+    Whether an operand is a filter or the gradient of a result is a guess: a gradient is larger than what comes out, along
+    all dimensions or, where it has holes, since the forward convolution had a stride, along one. XLA's `MatchBackwardFilter`.
+    """
+    labels: DimLabels = convolution.attrs["dim_labels"]
+    window: Window = convolution.attrs.get("window") or Window()
+    if convolution.attrs.get("feature_group_count", 1) > 1:
+        return None
+    if any(dim.stride != 1 or dim.base_dilation != 1 or dim.pad_low < 0 or dim.reversal for dim in window.dims):
+        return None
+    sizes = [convolution.shape.dims[dim] for dim in labels.output.spatial_dims]
+    is_larger = [dim.size > size for dim, size in zip(window.dims, sizes, strict=True)]
+    is_dilated = any(dim.window_dilation != 1 for dim in window.dims)
+    if not any(is_larger) or not (is_dilated or all(is_larger)):
+        return None
+    source = convolution.operands[0].shape.dims
+    inputs = [source[dim] for dim in labels.input.spatial_dims]
+    dims: list[WindowDim] = []
+    for dim, size, extent in zip(window.dims, sizes, inputs, strict=True):
+        needed = size + (dim.size - 1) * dim.window_dilation - extent - dim.pad_low
+        dims.append(WindowDim(size, dim.window_dilation, dim.pad_low, _high(dim.pad_low, needed, dim.window_dilation)))
+    if any(dim.pad_high < 0 for dim in dims):
+        return None
+    return Forward(Window(tuple(dims)), _filter_labels(labels))
+
+
+def _filter_labels(labels: DimLabels) -> DimLabels:
+    """Batch and features of the input change places; the operand is the forward result, the result the forward filter."""
+    given, kernel, result = labels.input, labels.kernel, labels.output
+    return DimLabels(
+        OperandLabels("bf", given.second_dim, given.first_dim, given.spatial_dims),
+        OperandLabels("io", result.first_dim, result.second_dim, result.spatial_dims),
+        OperandLabels("bf", kernel.first_dim, kernel.second_dim, kernel.spatial_dims),
+    )
+
+
+def as_backward_input(convolution: HloInstruction) -> Forward | None:
+    """Return the forward convolution if this one looks like its gradient by the input, else None.
+
+    It does if the filter is reversed, or, where there are holes in the input, if it has one element or is a constant.
+    XLA's `MatchBackwardInput`.
+    """
+    labels: DimLabels = convolution.attrs["dim_labels"]
+    window: Window = convolution.attrs.get("window") or Window()
+    if convolution.attrs.get("feature_group_count", 1) > 1 or convolution.attrs.get("batch_group_count", 1) > 1:
+        return None
+    if any(dim.stride != 1 or dim.window_dilation != 1 or dim.reversal for dim in window.dims):
+        return None
+    if not is_reversed(convolution) and not _is_its_own_reverse(convolution, window):
+        return None
+    source, result = convolution.operands[0].shape.dims, convolution.shape.dims
+    dims: list[WindowDim] = []
+    for dim, given, made in zip(window.dims, labels.input.spatial_dims, labels.output.spatial_dims, strict=True):
+        low, stride = dim.size - 1 - dim.pad_low, dim.base_dilation
+        needed = dim.size + stride * (source[given] - 1) - result[made] - low
+        dims.append(WindowDim(dim.size, stride, low, _high(low, needed, stride)))
+    if any(dim.pad_low < 0 or dim.pad_high < 0 for dim in dims):
+        return None
+    kernel = labels.kernel
+    turned = OperandLabels("io", kernel.second_dim, kernel.first_dim, kernel.spatial_dims)
+    return Forward(Window(tuple(dims)), DimLabels(labels.output, turned, labels.input))
+
+
+def is_reversed(convolution: HloInstruction) -> bool:
+    """True if the filter is reversed along all of the window's dimensions and along no others."""
+    weights, labels = convolution.operands[1], convolution.attrs["dim_labels"]
+    if weights.opcode != "reverse" or not labels.kernel.spatial_dims:
+        return False
+    return sorted(weights.attrs["dimensions"]) == sorted(labels.kernel.spatial_dims)
+
+
+def _is_its_own_reverse(convolution: HloInstruction, window: Window) -> bool:
+    """True if the reverse of the filter costs nothing; without holes it is a forward convolution nevertheless."""
+    has_holes = any(dim.base_dilation != 1 for dim in window.dims)
+    return has_holes and (convolution.operands[1].opcode == "constant" or all(dim.size == 1 for dim in window.dims))
+
+
+def _high(low: int, needed: int, stride: int) -> int:
+    """Return the padding at the end that is nearest to that at the start: windows that do not fit any more do not count."""
+    return max(needed, min(low, needed + stride - 1))
