@@ -93,9 +93,9 @@ class Planter:
         self._edits = edits
 
     def __call__(
-        self, fusion: HloInstruction, name: str, target: TargetSpec, arguments: Sequence[EntryArgument]
+        self, fusion: HloInstruction, name: str, target: TargetSpec, arguments: Sequence[EntryArgument], part: int = 0
     ) -> EmittedKernel:
-        emitted = emit_kernel(fusion, name, target, arguments)
+        emitted = emit_kernel(fusion, name, target, arguments, part)
         text = print_module(emitted.module, print_locations=True)
         for old, new in self._edits:
             text, count = re.subn(old, new, text)

@@ -119,13 +119,12 @@ def test_layouts_of_parameters_and_results_count() -> None:
 
 
 def test_opcode_without_emission_names_instruction_and_place() -> None:
-    with pytest.raises(Unsupported, match="'sort' inside a fusion") as caught:
+    with pytest.raises(Unsupported, match="'cholesky' inside a fusion") as caught:
         emit(
             """HloModule m
-            less { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = pred[] compare(a, b), direction=LT }
-            f { p = f32[8] parameter(0) ROOT sorted = f32[8] sort(p), dimensions={0}, to_apply=less }
-            ENTRY main { p = f32[8] parameter(0) ROOT r = f32[8] fusion(p), kind=kLoop, calls=f }"""
+            f { p = f32[8,8] parameter(0) ROOT factor = f32[8,8] cholesky(p), lower=true }
+            ENTRY main { p = f32[8,8] parameter(0) ROOT r = f32[8,8] fusion(p), kind=kLoop, calls=f }"""
         )
     assert caught.value.where is not None
-    assert caught.value.where.line == 3
-    assert "sorted" in caught.value.notes[0]
+    assert caught.value.where.line == 2
+    assert "factor" in caught.value.notes[0]
