@@ -104,7 +104,7 @@ def main() -> int:
         options: bytes = importlib.import_module("jaxlib.xla_client").CompileOptions().SerializeAsString()
         xla = _Plugin(plugin)
         xla.compile(xla.topology(Path(target).read_bytes()), module, options)
-    except Exception as error:  # jaxlib raises classes of its own; every one is a refusal
+    except (_Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors
         sys.stderr.write(f"{error}\n")
         return REFUSED
     return 0
