@@ -26,16 +26,30 @@ EMITTERS_ONLY = (
 _PLUGINS = ("xla_cuda13", "xla_cuda12")
 _TOTAL = re.compile(r"^Total bytes: (\d+)", re.MULTILINE)
 _THUNK = re.compile(r"^\s*\d+: (k\w+)\s+\[", re.MULTILINE)
+_SIZES = r"\[(\d+), (\d+), (\d+)\]"
+_LAUNCH = re.compile(rf"\] (\S+) grid: {_SIZES} threads: {_SIZES}\s+shared_memory: (\d+) bytes", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class XlaKernel:
+    """One kernel of XLA's: its name, how its thunk launches it, and its dynamic shared memory in bytes."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class XlaCompilation:
     """What XLA:GPU made of a module: the optimised module as HLO text, the kinds of its thunks (bodies of loops once) in
-    order, and the bytes of all its allocations."""
+    order, the bytes of all its allocations, and its kernels with the PTX that holds them all."""
 
     text: str
     thunk_kinds: tuple[str, ...]
     memory_bytes: int
+    kernels: tuple[XlaKernel, ...] = ()
+    ptx: str = ""
 
 
 def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None) -> XlaCompilation:
@@ -51,11 +65,25 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
         dumps = Path(folder, "dumps")
         where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
         _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
+        thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
-            thunk_kinds=tuple(_THUNK.findall(_dump(dumps, "*.thunk_sequence.txt", file))),
+            thunk_kinds=tuple(_THUNK.findall(thunks)),
             memory_bytes=sum(map(int, _TOTAL.findall(_dump(dumps, "*-memory-usage-report.txt", file)))),
+            kernels=tuple(dict.fromkeys(_kernel(*found.groups()) for found in _LAUNCH.finditer(thunks))),
+            ptx=_kernels_ptx(dumps),
         )
+
+
+def _kernel(name: str, *numbers: str) -> XlaKernel:
+    gx, gy, gz, bx, by, bz, shared = map(int, numbers)
+    return XlaKernel(name, (gx, gy, gz), (bx, by, bz), shared)
+
+
+def _kernels_ptx(folder: Path) -> str:
+    """Return the PTX with the module's kernels; empty where it has none. Constants are in a file of their own."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ptx"))]
+    return next((text for text in texts if ".entry " in text), "")
 
 
 def find_plugin() -> Path:
