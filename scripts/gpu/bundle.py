@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -75,7 +76,8 @@ def make_bundle(path: Path, files: Sequence[tuple[Path, str]], target: str, jobs
 
 
 def _compile_all(files: Sequence[tuple[Path, str]], target: str, jobs: int) -> Iterator[Entry]:
-    with ProcessPoolExecutor(jobs) as pool:
+    # Never fork: the caller may have threads.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(compile_entry, file, kind, target) for file, kind in files]
         for (file, kind), future in zip(files, futures, strict=True):
             try:

@@ -33,9 +33,11 @@ def bundle(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [(ROOT / "tests/data/emitters/gpu__transpose__side_outputs.hlo", made.FUSION)]
     files += [(ROOT / f"tests/data/cuda/{name}.hlo", made.LIBRARY) for name in ("product_chain", "transform")]
     files += [(ROOT / "tests/data/cuda/solve.hlo", made.MODEL)]
-    counts = made.make_bundle(path, files, "h200", 1)
-    assert counts["entries"] == 4
-    assert counts["not compiled"] == 0
+    assert made.make_bundle(path, files, "h200", 1)["entries"] == 4
+    bundle = made.Bundle(path)
+    for file, kind in files:
+        assert file.stem in bundle.names(kind)
+        assert not (entry := bundle.entry(file.stem)).refused, entry.refused
     return path
 
 
