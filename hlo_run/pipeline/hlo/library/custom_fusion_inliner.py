@@ -93,7 +93,7 @@ class _Inliner:
     def _copy(self, old: HloInstruction, operands: tuple[HloInstruction, ...]) -> HloInstruction:
         copy = copy_instruction(old, operands)
         # Triton's kernels have no workspace, and the module is not to take more memory than with them.
-        call = gemm_call(copy, self._target, has_workspace=False) if old.opcode == "dot" else None
+        call = gemm_call(copy) if old.opcode == "dot" else None
         if call is None:
             return self._computation.add(copy, before=self._fusion)
         copy.operands = ()
