@@ -178,7 +178,9 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
     if product.slice is not None and any(start or stride != 1 for start, _, stride in product.slice.attrs["slice"]):
         return False
     editor = Editor(add)
-    may_overwrite = _may_overwrite(edits, addend)
+    # XLA asks this of the bitcast that it makes, though of a parameter that costs a copy.
+    is_recast = product.bitcast is not None and product.slice is None
+    may_overwrite = is_recast or _may_overwrite(edits, addend)
     matrix = _written_out(editor, addend)
     if product.bitcast is not None:
         matrix = editor.bitcast(matrix, product.sliced.shape)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from hlo_run.hlo.attributes import OperandAliasing
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -83,7 +82,8 @@ def round_result(edits: Edits, convert: HloInstruction) -> bool:
     if scale is not None and divides:
         factor = reciprocal(editor, scale)
     call.operands = [*call.operands, factor]
-    call.attrs["output_to_operand_aliasing"] = OperandAliasing()
+    # The addend has another type than what is returned.
+    call.attrs.pop("output_to_operand_aliasing", None)
     if maximum is None:
         call.shape = convert.shape
         edits.replace(convert, call)
