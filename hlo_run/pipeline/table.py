@@ -352,7 +352,6 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("bf16", 8), when=lambda c: c.target.sm >= 80),
             HloRow("constant_folding", lambda c: ConstantFolding()),
             HloRow("dot-algorithm-rewriter", lambda c: DotAlgorithmRewriter()),
-            HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter(narrow=True)),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
             HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),

@@ -3,9 +3,9 @@
     d = f32[64,32] dot(a, b)   =>   c = (f32[64,32], s8[33554432]) custom-call(a, b), custom_call_target="__cublas$lt$matmul"
                                     d = get-tuple-element(c), index=0
 
-There are two rows: the first one takes products of 8-bit floats with their scales (`gemm/f8_call.py`), the second one all
-others. What follows a product goes into its call: factors and scales, what is added, relu and gelu, rounding to 8 bits
-(`gemm/`). Wants dots as `dot_decomposer` leaves them. XLA's `GemmRewriter`. Where there is no cuBLAS, numpy's BLAS does the same.
+Products of 8-bit floats with their scales go first (`gemm/f8_call.py`), then all others. What follows a product goes into
+its call: factors and scales, what is added, relu and gelu, rounding to 8 bits (`gemm/`). Wants dots as `dot_decomposer` leaves
+them. XLA's `GemmRewriter`, which is two rows there. Where there is no cuBLAS, numpy's BLAS does the same.
 """
 
 from __future__ import annotations
@@ -33,40 +33,43 @@ _VISITED = frozenset("dot multiply divide add maximum convert".split())
 
 @dataclass(frozen=True)
 class CublasGemmRewriter:
-    """The pass; see the module's docstring. With `narrow` it takes products of 8-bit floats, else all others."""
+    """The pass; see the module's docstring."""
 
     name: ClassVar[str] = "cublas-gemm-rewriter"
-
-    narrow: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         for computation in executed_computations(module):
-            if not any(i.opcode == "dot" or is_call(i, MATMUL, F8_MATMUL, LEGACY) for i in computation.instructions):
-                continue
-            edits = Edits(module, computation)
-            for instruction in computation.post_order():
-                if instruction.opcode in _VISITED and not edits.is_gone(instruction):
-                    self._rewrite(edits, instruction, ctx.target)
-            edits.finish()
-            _add_workspaces(module, computation, ctx.target)
+            if any(i.opcode == "dot" or is_call(i, MATMUL, F8_MATMUL, LEGACY) for i in computation.instructions):
+                for is_narrow in (True, False):
+                    _rewrite_all(module, computation, ctx.target, is_narrow)
 
-    def _rewrite(self, edits: Edits, instruction: HloInstruction, target: TargetSpec) -> None:
-        match instruction.opcode:
-            case "dot" if self.narrow:
-                rewrite_f8_dot(edits, instruction, target)
-            case "dot":
-                _rewrite_dot(edits, instruction)
-            case "multiply":
-                scale_by_constant(edits, instruction) or scale_result(edits, instruction) or apply_gelu(edits, instruction)
-            case "divide":
-                scale_result(edits, instruction)
-            case "add":
-                add_bias(edits, instruction)
-            case "maximum":
-                clip_at_zero(edits, instruction)
-            case _:
-                round_result(edits, instruction)
+
+def _rewrite_all(module: HloModule, computation: HloComputation, target: TargetSpec, is_narrow: bool) -> None:
+    edits = Edits(module, computation)
+    for instruction in computation.post_order():
+        if instruction.opcode in _VISITED and not edits.is_gone(instruction):
+            _rewrite(edits, instruction, target, is_narrow)
+    edits.finish()
+    _add_workspaces(module, computation, target)
+
+
+def _rewrite(edits: Edits, instruction: HloInstruction, target: TargetSpec, is_narrow: bool) -> None:
+    match instruction.opcode:
+        case "dot" if is_narrow:
+            rewrite_f8_dot(edits, instruction, target)
+        case "dot":
+            _rewrite_dot(edits, instruction)
+        case "multiply":
+            scale_by_constant(edits, instruction) or scale_result(edits, instruction) or apply_gelu(edits, instruction)
+        case "divide":
+            scale_result(edits, instruction)
+        case "add":
+            add_bias(edits, instruction)
+        case "maximum":
+            clip_at_zero(edits, instruction)
+        case _:
+            round_result(edits, instruction)
 
 
 def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
