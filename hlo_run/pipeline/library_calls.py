@@ -148,6 +148,9 @@ def product_record(dot: HloInstruction) -> dict[str, Any]:
     default: tuple[str, ...] = ("default", "default")
     precisions: tuple[str, ...] = dot.attrs.get("operand_precision", default)
     algorithm = str(dot.attrs.get("algorithm", "unset"))
+    if algorithm == "dot_bf16_bf16_f32" and left.element_type == right.element_type == "bf16":
+        # What it asks for is what a product of these types is.
+        algorithm = "unset"
     return {
         "alpha_real": 1,
         "beta": 0,
@@ -177,5 +180,5 @@ def _dims(dot: HloInstruction, name: str) -> tuple[int, ...]:
 
 
 def _matrix_size(dot: HloInstruction, side: str, shape: Shape) -> int:
-    """Return the elements of one matrix of a batch."""
-    return math.prod(size for dim, size in enumerate(shape.dims) if dim not in dot.attrs.get(f"{side}_batch_dims", ()))
+    """Return what XLA gives as the elements of one matrix of a batch; it takes the batch to come first."""
+    return math.prod(shape.dims[len(dot.attrs.get(f"{side}_batch_dims", ())) :])
