@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 
 from hlo_run.hlo.attributes import DimLabels, Window, WindowDim
@@ -45,9 +44,9 @@ def _part(instruction: HloInstruction, index: int) -> Shape:
     return instruction.shape.tuple_shapes[index] if instruction.shape.is_tuple else instruction.shape
 
 
-# How many scales the operands of a product have, and the width of results that have one.
+# How many scales the operands of a product have, and the range of the types of results that have one.
 _OPERAND_SCALES = 2
-_BITS_OF_SCALED_RESULT = 8
+_LARGEST_RESULT = {"f8e4m3fn": (2 - 2.0**-2) * 2.0**8, "f8e5m2": (2 - 2.0**-2) * 2.0**15}
 
 
 # ---- products -------------------------------------------------------------------------------------------------------
@@ -95,9 +94,9 @@ def _along_columns(bias: Array, value: Array) -> Array:
 
 def _scaled_result(value: Array, scales: Sequence[Array], result: DType) -> Array:
     """Only results of 8 bits have a scale; the last one is it, older modules have that of the addend before it."""
-    if not scales or not result.is_float or result.bits != _BITS_OF_SCALED_RESULT:
+    if not scales or result.name not in _LARGEST_RESULT:
         return value
-    largest = value.dtype.type(ml_dtypes.finfo(result.numpy).max)
+    largest = value.dtype.type(_LARGEST_RESULT[result.name])
     return np.clip(value * scales[-1].reshape(()), -largest, largest)
 
 

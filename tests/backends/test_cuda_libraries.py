@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 import pytest
 from cuda_bench import Bench, agree, array, by_numpy, values
@@ -131,7 +130,7 @@ def test_f8_results(bench: Bench, out: str, epilogue: str, has_largest: bool) ->
     inputs |= {spec: np.array(value, np.float32) for spec, value in factors.items()}
     found = bench.run(thunk, inputs, [result, *([thunk.largest] if thunk.largest is not None else [])])
     agree(found, by_numpy(thunk, inputs), 0.15)
-    edge = float(ml_dtypes.finfo(DTYPES[out].numpy).max)
+    edge = 448 if out == "f8e4m3fn" else 57344
     assert np.abs(found[0].astype(np.float32)).max() == edge
     assert bench.log.count("cublasLt.matmul") == 1
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 
 from hlo_run.artifact import ArraySpec, GemmThunk
@@ -18,6 +17,8 @@ from hlo_run.hlo.dtype import DTYPES, DType
 _BindProduct: TypeAlias = "Callable[[Array, Array, Array], Callable[[], object]]"
 
 _EXACT_IN_F32 = 24
+# The largest finite values of 8-bit results that are scaled.
+_LARGEST = {"f8e4m3fn": 448.0, "f8e5m2": 57344.0}
 _EXACT_IN_F64 = 53
 
 
@@ -157,7 +158,7 @@ def _plus_bias(value: Array, bias: Array) -> Array:
 
 def _in_range(value: Array, dtype: DType) -> Array:
     """Clamp to the finite values of a type of 8 bits; what is not a number stays."""
-    largest = value.dtype.type(ml_dtypes.finfo(dtype.numpy).max)
+    largest = value.dtype.type(_LARGEST[dtype.name])
     return np.clip(value, -largest, largest)
 
 

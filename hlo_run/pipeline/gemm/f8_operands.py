@@ -71,7 +71,7 @@ def _path_from_f8(operand: HloInstruction) -> list[Step]:
 
     The search goes through instructions of one operand and those of `_OPERANDS`, the first operand first.
     """
-    waiting: list[tuple[HloInstruction, tuple[Step, object] | None]] = [(operand, None)]
+    waiting: list[tuple[HloInstruction, _Link | None]] = [(operand, None)]
     seen: set[HloInstruction] = set()
     while waiting:
         instruction, after = waiting.pop()
@@ -79,9 +79,9 @@ def _path_from_f8(operand: HloInstruction) -> list[Step]:
             continue
         seen.add(instruction)
         if instruction.shape.element_type in F8_TYPES:
-            return [(instruction, -1), *_unlinked(after)]
+            return [(instruction, -1), *_steps(after)]
         numbers = _searched_operands(instruction)
-        waiting += [(instruction.operands[n], ((instruction, n), after)) for n in reversed(numbers)]
+        waiting += [(instruction.operands[n], _Link((instruction, n), after)) for n in reversed(numbers)]
     return []
 
 
@@ -91,11 +91,19 @@ def _searched_operands(instruction: HloInstruction) -> Sequence[int]:
     return _OPERANDS.get(instruction.opcode, ())
 
 
-def _unlinked(link: object) -> list[Step]:
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A step and those after it."""
+
+    step: Step
+    after: _Link | None
+
+
+def _steps(link: _Link | None) -> list[Step]:
     found: list[Step] = []
-    while isinstance(link, tuple):
-        step, link = link
-        found.append(step)
+    while link is not None:
+        found.append(link.step)
+        link = link.after
     return found
 
 

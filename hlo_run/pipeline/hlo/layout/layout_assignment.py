@@ -114,9 +114,7 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec
         rank = dot.operands[number].shape.rank
         if _is_read_along_depth(dot, target) and side.contracting[-1] != rank - 1:
             layouts.pin_use((dot, number, ()), tuple(reversed((*side.batch, *side.free, *side.contracting))))
-        elif _is_read_along_depth(dot, target):
-            layouts.pin_use((dot, number, ()), _default(dot.operands[number].shape))
-        elif side.batch or len(side.free) > 1 or len(side.contracting) > 1:
+        elif _is_read_along_depth(dot, target) or side.batch or len(side.free) > 1 or len(side.contracting) > 1:
             layouts.pin_use((dot, number, ()), _default(dot.operands[number].shape))
     if sides[0].batch or max(len(side.free) for side in sides) > 1:
         layouts.pin_value((dot, ()), _default(dot.shape))

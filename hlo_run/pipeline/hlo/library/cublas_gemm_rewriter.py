@@ -61,7 +61,8 @@ def _rewrite(edits: Edits, instruction: HloInstruction, target: TargetSpec, is_n
         case "dot":
             _rewrite_dot(edits, instruction)
         case "multiply":
-            scale_by_constant(edits, instruction) or scale_result(edits, instruction) or apply_gelu(edits, instruction)
+            if not scale_by_constant(edits, instruction) and not scale_result(edits, instruction):
+                apply_gelu(edits, instruction)
         case "divide":
             scale_result(edits, instruction)
         case "add":

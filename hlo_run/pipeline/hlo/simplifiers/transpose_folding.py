@@ -36,7 +36,8 @@ class TransposeFolding:
                     permutation: tuple[int, ...] = transpose.attrs["dimensions"]
                     for name in (f"{side}_batch_dims", f"{side}_contracting_dims"):
                         if name in dot.attrs:
-                            dot.attrs[name] = tuple(permutation[d] for d in dot.attrs[name])
+                            dims: tuple[int, ...] = dot.attrs[name]
+                            dot.attrs[name] = tuple(permutation[d] for d in dims)
                     dot.operands = operands
                     folded.append(transpose)
         remove_unused(folded)
