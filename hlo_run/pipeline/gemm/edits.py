@@ -31,7 +31,6 @@ class Edits:
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
         """Let the users of `old` use `new`, and drop `old`."""
         self.module.replace(old, new)
-        # An instruction that reads itself: `old` is an operand of `new`'s own replacement chain.
         self.drop(old)
 
     def drop(self, instruction: HloInstruction) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any, cast
 
 from hlo_run.hlo.graph import HloInstruction
@@ -57,11 +56,6 @@ def takes_epilogues(call: HloInstruction) -> bool:
     return call.shape.element_type in _WITH_EPILOGUES
 
 
-def result_shape(call: HloInstruction) -> Any:
-    """Return the shape of the product that the call returns."""
-    return call.shape.tuple_shapes[0] if call.shape.is_tuple else call.shape
-
-
 def _config(call: HloInstruction) -> dict[str, Any]:
     try:
         config: Any = json.loads(str(call.attrs.get("backend_config", "")) or "{}")
@@ -73,6 +67,3 @@ def _config(call: HloInstruction) -> dict[str, Any]:
 def _number(value: Any) -> Any:
     """Whole numbers print without a point."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Rule = Callable[[HloInstruction], bool]
