@@ -155,8 +155,17 @@ class FakeLt(Binding):
     def do_matmul_algo_get_heuristic(self, *arguments: int) -> None:
         *handles, _, results, count = arguments
         assert set(handles) <= self.live
-        host_memory(count, np.int32)[0] = int(self.has_algorithm)
+        host_memory(count, np.int32)[0] = int(self.has_algorithm and self._has_product(*handles[1:6]))
         host_memory(results, self.matmul_heuristic_result_dtype)["workspace_size"][0] = self.workspace_bytes
+
+    def _has_product(self, descriptor: int, *layouts: int) -> bool:
+        """What Hopper has of f8: op(a) transposed and op(b) not, all sizes multiples of 16, and c in 16 bits if d has 8."""
+        how, (a, b, c, d) = self._made[descriptor], (self._made[layout] for layout in layouts)
+        if number_kind(a["type"]).itemsize > 1 or number_kind(a["type"]) == np.int8:
+            return True
+        sizes = [layout[name] for layout in (a, b, c, d) for name in ("rows", "columns")]
+        is_wide_c = number_kind(c["type"]).itemsize == 2 if number_kind(d["type"]).itemsize == 1 else True
+        return bool(how.get("TRANSA")) and not how.get("TRANSB") and is_wide_c and all(size % 16 == 0 for size in sizes)
 
     def do_matmul(self, handle: int, descriptor: int, *rest: int) -> None:
         alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace, size, stream = rest
@@ -178,12 +187,24 @@ class FakeLt(Binding):
         factor = host_memory(beta, kind)[0]
         if factor:
             value = value + factor * self._read(c, c_layout).astype(wide)
-        self._write(d, d_layout, self._epilogue(how, value, d_layout))
+        value = self._epilogue(how, value, d_layout)
+        if "AMAX_D_POINTER" in how:
+            self.array(how["AMAX_D_POINTER"], np.float32, 1)[0] = np.abs(value).max()
+        d_kind = number_kind(self._made[d_layout]["type"])
+        if d_kind.itemsize == 1 and d_kind != np.int8:
+            scale = float(self.array(how["D_SCALE_POINTER"], np.float32, 1)[0]) if "D_SCALE_POINTER" in how else 1.0
+            largest = 448.0 if d_kind == DTYPES["f8e4m3fn"].numpy else 57344.0
+            value = np.clip(value * scale, -largest, largest)
+        else:
+            assert "D_SCALE_POINTER" not in how
+            assert "AMAX_D_POINTER" not in how
+        self._write(d, d_layout, value)
 
     def _epilogue(self, how: dict[str, int], value: np.ndarray[Any, Any], d_layout: int) -> np.ndarray[Any, Any]:
         name = _names(self.Epilogue)[how["EPILOGUE"]]
         if "BIAS" in name:
-            bias = self.array(how["BIAS_POINTER"], number_kind(self._made[d_layout]["type"]), value.shape[1])
+            bias_kind = number_kind(how.get("BIAS_DATA_TYPE", self._made[d_layout]["type"]))
+            bias = self.array(how["BIAS_POINTER"], bias_kind, value.shape[1])
             value = value + bias.astype(np.float64)[None, :, None]
         if "AUX" in name:
             layout = {**self._made[d_layout], "leading": how["EPILOGUE_AUX_LD"]}

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from hlo_run.analysis.convolution_layouts import is_convolution_call, liked_orders
 from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout_propagation import LayoutPropagation, Order, leaf_at
 from hlo_run.hlo.attributes import EntryLayout
@@ -34,6 +35,7 @@ _DEFAULT = frozenset(
     rng-get-and-update-state scan send send-done set-dimension-size sort topk triangular-solve while""".split()
 )
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
+_NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) 
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, target)
         else:
-            _pin(layouts, instruction)
+            _pin(layouts, instruction, target)
     _pin_ends(layouts, module)
     layouts.run()
     instructions = computation.post_order()
@@ -66,7 +68,7 @@ def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) 
     _insert_copies(layouts, instructions)
 
 
-def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
+def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: TargetSpec) -> None:
     """Ask for what an instruction must have, whatever is around it; arrays of dynamic sizes are taken in any order."""
     opcode = instruction.opcode
     if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
@@ -79,7 +81,7 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
             if leaf.is_array and not any(leaf.dynamic_dims):
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif opcode == "dot":
-        _pin_dot(layouts, instruction)
+        _pin_dot(layouts, instruction, target)
 
 
 def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
@@ -102,15 +104,26 @@ def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIn
     return leaf_at(instruction.operands[number].shape, index).minor_to_major
 
 
-def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction) -> None:
-    """Let batch, row and column dimensions each be neighbours, the batch not innermost: so they are in default layouts."""
-    batch = dot.attrs.get("lhs_batch_dims", ())
-    free = [operand.shape.rank - len(batch) - 1 for operand in dot.operands]
-    for number, side in enumerate(("lhs", "rhs")):
-        if batch or free[number] > 1 or len(dot.attrs[f"{side}_contracting_dims"]) > 1:
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec) -> None:
+    """Let batch, row and column dimensions each be neighbours, the batch not innermost: so they are in default layouts.
+
+    Where the library reads along what is summed only, that is innermost.
+    """
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    for number, side in enumerate(sides):
+        rank = dot.operands[number].shape.rank
+        if _is_read_along_depth(dot, target) and side.contracting[-1] != rank - 1:
+            layouts.pin_use((dot, number, ()), tuple(reversed((*side.batch, *side.free, *side.contracting))))
+        elif _is_read_along_depth(dot, target) or side.batch or len(side.free) > 1 or len(side.contracting) > 1:
             layouts.pin_use((dot, number, ()), _default(dot.operands[number].shape))
-    if batch or max(free) > 1:
+    if sides[0].batch or max(len(side.free) for side in sides) > 1:
         layouts.pin_value((dot, ()), _default(dot.shape))
+
+
+def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
+    """True for a product of cuBLASLt for which both operands lie along what is summed; of e5m2 XLA decides that later."""
+    types = {operand.shape.element_type for operand in dot.operands}
+    return (types == {"s8"} and dot.shape.element_type == "s32") or (types <= _NARROW_TYPES and not target.is_blackwell)
 
 
 def _pin_ends(layouts: LayoutPropagation, module: HloModule) -> None:

@@ -2,8 +2,8 @@
 
     d = f32[128,32] dot(transpose f32[128,64] (a), b), lhs_contracting_dims={1}   =>   dot(a, b), lhs_contracting_dims={0}
 
-Where each side has at most one contracted and one free dimension, and those of the batch keep their places. XLA's
-`TransposeFolding`.
+Where each side has at most one contracted and one free dimension, and those of the batch, which stay neighbours, are not
+innermost. XLA's `TransposeFolding`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class TransposeFolding:
                     operands = list(dot.operands)
                     operands[number] = transpose.operands[0]
                     permutation: tuple[int, ...] = transpose.attrs["dimensions"]
-                    name = f"{side}_contracting_dims"
-                    contracted: tuple[int, ...] = dot.attrs[name]
-                    dot.attrs[name] = tuple(permutation[d] for d in contracted)
+                    for name in (f"{side}_batch_dims", f"{side}_contracting_dims"):
+                        if name in dot.attrs:
+                            dims: tuple[int, ...] = dot.attrs[name]
+                            dot.attrs[name] = tuple(permutation[d] for d in dims)
                     dot.operands = operands
                     folded.append(transpose)
         remove_unused(folded)
@@ -46,4 +47,6 @@ def _may_fold(dot: HloInstruction, number: int) -> bool:
     side, transpose = dot_side(dot, number), dot.operands[number]
     if len(side.contracting) > 1 or len(side.free) > 1 or not transpose.operands[0].shape.has_default_layout:
         return False
-    return all(transpose.attrs["dimensions"][d] == d for d in side.batch)
+    batch = [transpose.attrs["dimensions"][d] for d in side.batch]
+    are_neighbours = batch == list(range(batch[0], batch[0] + len(batch))) if batch else True
+    return are_neighbours and transpose.shape.rank - 1 not in batch
