@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import (
+    Callable,
+    Container,
+    Hashable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -323,7 +335,8 @@ class HloModule:
     `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` the caller passes and gets descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`. `settled` is what `hlo/settled.py` knows.
+    the header has an `entry_computation_layout`. `call` turns the arguments of the function that the module was made from into
+    values of its parameters. `settled` is what `hlo/settled.py` knows.
     """
 
     name: str
@@ -335,6 +348,9 @@ class HloModule:
     has_header: bool = True
     has_entry: bool = True
     has_default_entry_layout: bool = False
+    call: Callable[[HloModule, Sequence[Any], Mapping[str, Any]], list[Any]] | None = field(
+        default=None, repr=False, compare=False
+    )
     settled: dict[tuple[Hashable, HloComputation], int] = field(
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
@@ -410,6 +426,7 @@ class HloModule:
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
         copy = HloModule(self.name, attrs=dict(self.attrs), has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
+        copy.call = self.call
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:
