@@ -128,7 +128,11 @@ def unmark(tree: Any) -> Any:
             object.__setattr__(made, name, unmark(value))
         return made
 
-    return _trees().tree_map(original, tree, is_leaf=lambda node: isinstance(node, _Constant | _Record))
+    return _trees().tree_map(original, tree, is_leaf=_is_ours)
+
+
+def _is_ours(node: Any) -> bool:
+    return isinstance(node, _Constant | _Record)
 
 
 def leaves(tree: Any) -> list[Any]:
@@ -137,9 +141,8 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def settings(tree: Any) -> tuple[Any, ...]:
-    """Return the numbers and strings among the constants of a marked tree."""
-    nodes: list[Any] = _trees().tree_leaves(tree, is_leaf=lambda node: isinstance(node, _Constant))
-    values = (node.value for node in nodes if isinstance(node, _Constant))
+    """Return the numbers and strings among the constants of a marked tree, those of dataclasses that JAX does not know aside."""
+    values = (node.value for node in _trees().tree_leaves(tree, is_leaf=_is_ours) if isinstance(node, _Constant))
     return tuple(value for value in values if isinstance(value, int | float | complex | str))
 
 
@@ -179,10 +182,11 @@ class JaxCall:
 
 def _narrowed(value: Any, shape: Shape) -> Any:
     """Return an array of 64-bit elements in 32 bits where the function was lowered so, as JAX does unless told otherwise."""
-    if not shape.is_array or not isinstance(value, np.ndarray | np.generic):
+    dtype: Any = getattr(value, "dtype", None)
+    if not shape.is_array or not isinstance(dtype, np.dtype):
         return value
     wanted = shape.dtype.numpy
-    return value.astype(wanted) if value.dtype.kind == wanted.kind and value.dtype.itemsize == 2 * wanted.itemsize >= 8 else value
+    return value.astype(wanted) if dtype.kind == wanted.kind and dtype.itemsize == 2 * wanted.itemsize >= 8 else value
 
 
 def plain_values(module: HloModule, arguments: Sequence[Any]) -> list[Any]:
@@ -215,7 +219,8 @@ def _is_tree(value: Any) -> bool:
 def plain(value: Any) -> Any:
     """Return a value as numpy has it: keys of JAX's random numbers as their words; tuples of such."""
     if isinstance(value, tuple):
-        return tuple(map(plain, value))
+        parts: tuple[Any, ...] = value
+        return tuple(map(plain, parts))
     if not hasattr(value, "dtype") or isinstance(value.dtype, np.dtype) or "jax" not in sys.modules:
         return value
     jax: Any = sys.modules["jax"]
