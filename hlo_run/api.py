@@ -13,6 +13,7 @@ from hlo_run.errors import UsageError
 from hlo_run.executable_cache import compile_or_load
 from hlo_run.execution import MODULE_SEED
 from hlo_run.formats.jax_arguments import plain, plain_values
+from hlo_run.formats.jax_callbacks import adopt_callbacks
 from hlo_run.formats.jax_functions import lower_to_text
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
@@ -45,7 +46,9 @@ def evaluate(
     in order, tuples as their leaves. Raises UsageError where they do not fit, Unsupported for an instruction beyond the
     reference.
     """
-    return evaluate_reference(module, _values(module, arguments, keywords), feeds=given_feeds(map(plain, infeed)))
+    return _result(
+        module, evaluate_reference(module, _values(module, arguments, keywords), feeds=given_feeds(map(plain, infeed)))
+    )
 
 
 def run(
@@ -66,22 +69,26 @@ def run(
     feeds = given_feeds(map(plain, infeed))
     values = _values(module, arguments, keywords)
     if name == INTERPRETER:
-        return evaluate_reference(module, values, feeds=feeds)
+        return _result(module, evaluate_reference(module, values, feeds=feeds))
     options = Options(platform=name, target=target)
     backend = open_backend(name, options)
     spec = backend.target if backend.target is not None and not target else targets.preset(target or targets.DEFAULT_TARGET)
     executable = compile_or_load(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
     check_memory(executable)
-    return backend.run(executable, values, feeds=feeds)
+    return _result(module, backend.run(executable, values, feeds=feeds))
 
 
 def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapping[str, ArgumentLike]) -> list[Literal]:
     """Return one literal per parameter; raises UsageError."""
-    if module.call is not None:
-        return fit_arguments(module, module.call(module, arguments, keywords))
+    if module.convention is not None:
+        return fit_arguments(module, module.convention.values(module, arguments, keywords))
     if keywords:
         raise UsageError(f"'{module.name}' has no argument called '{next(iter(keywords))}'", hint="modules of from_jax have")
     return fit_arguments(module, plain_values(module, arguments))
+
+
+def _result(module: HloModule, literal: Literal) -> Literal:
+    return literal if module.convention is None else module.convention.result(module, literal)
 
 
 def isolate(module: HloModule, name: str, target: str = "") -> HloModule:
@@ -119,5 +126,6 @@ def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywor
     """
     lowered = lower_to_text(function, arguments, keywords, jax_platform)
     module = hlo_run.parse(lowered.text, lowered.name)
-    module.call = lowered.call
+    module.convention = lowered.call
+    adopt_callbacks(module, lowered.call.callbacks)
     return module

@@ -13,12 +13,13 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.shape import Shape
 
 
@@ -151,14 +152,15 @@ class JaxCall:
     """How arguments of a JAX function become those of its module.
 
     `kept` are the leaves that became parameters, of so many: JAX leaves out what a jitted function does not use; None: all.
-    `settings` are the numbers and strings that the module has as constants.
+    `settings` are the numbers and strings that the module has as constants, `callbacks` the Python functions that it calls.
     """
 
     parameters: Parameters
     kept: tuple[int, tuple[int, ...]] | None = None
     settings: tuple[Any, ...] = ()
+    callbacks: tuple[Any, ...] = ()
 
-    def __call__(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         """Return a value for each parameter of the module, or the leaves that there are; raises UsageError."""
         tree = mark((tuple(arguments), dict(keywords)), self.parameters)
         given = settings(tree)
@@ -169,7 +171,8 @@ class JaxCall:
             raise UsageError(
                 f"'{module.name}' was lowered for {known!r}, which is a constant in it, not for {other!r}", hint=hint
             )
-        shapes = [parameter.shape for parameter in module.entry.parameters]
+        # Tokens, which order effects, are JAX's own business.
+        shapes = [parameter.shape for parameter in module.entry.parameters if parameter.shape.element_type != "token"]
         values = leaves(tree)
         if self.kept is not None and len(values) == self.kept[0]:
             values = [values[number] for number in self.kept[1]]
@@ -177,7 +180,17 @@ class JaxCall:
             values = leaves(mark(tree, Parameters.ARRAYS))
         if len(values) != len(shapes):
             return values
-        return [_narrowed(plain(value), shape) for value, shape in zip(values, shapes, strict=True)]
+        fitted = iter(_narrowed(plain(value), shape) for value, shape in zip(values, shapes, strict=True))
+        return [() if parameter.shape.element_type == "token" else next(fitted) for parameter in module.entry.parameters]
+
+    def result(self, module: HloModule, literal: Literal) -> Literal:
+        """Return what the function returns of what the module does: all but tokens."""
+        shape = module.entry.root.shape
+        if not shape.is_tuple or all(part.element_type != "token" for part in shape.tuple_shapes):
+            return literal
+        assert isinstance(literal, tuple)
+        parts = [value for value, part in zip(literal, shape.tuple_shapes, strict=True) if part.element_type != "token"]
+        return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def _narrowed(value: Any, shape: Shape) -> Any:
@@ -219,8 +232,7 @@ def _is_tree(value: Any) -> bool:
 def plain(value: Any) -> Any:
     """Return a value as numpy has it: keys of JAX's random numbers as their words; tuples of such."""
     if isinstance(value, tuple):
-        parts: tuple[Any, ...] = value
-        return tuple(map(plain, parts))
+        return tuple(plain(part) for part in cast("tuple[Any, ...]", value))
     if not hasattr(value, "dtype") or isinstance(value.dtype, np.dtype) or "jax" not in sys.modules:
         return value
     jax: Any = sys.modules["jax"]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from hlo_run.errors import UsageError
 from hlo_run.formats.jax_arguments import JaxCall, Parameters, leaves, mark, settings, unmark
+from hlo_run.formats.jax_callbacks import callbacks_of
 from hlo_run.formats.xla import full_text, mlir_to_text, require
 
 
@@ -61,7 +62,7 @@ def _taken(lowered: Any, name: str) -> LoweredFunction:
         lowered = lowered.lowered
     if not hasattr(lowered, "compiler_ir"):
         raise UsageError(f"from_jax takes functions and what JAX makes of them, not {type(lowered).__name__}")
-    return LoweredFunction(_text(lowered), name, JaxCall(Parameters.NUMBERS, _kept(lowered)))
+    return LoweredFunction(_text(lowered), name, JaxCall(Parameters.NUMBERS, _kept(lowered), callbacks=callbacks_of(lowered)))
 
 
 def _text(lowered: Any) -> str:
@@ -97,7 +98,9 @@ def _traced(
         except (TypeError, IndexError) as error:  # among others what JAX raises where it needs a value
             failure = failure or error
             continue
-        return LoweredFunction(_text(lowered), name, JaxCall(parameters, settings=settings(tree)))
+        return LoweredFunction(
+            _text(lowered), name, JaxCall(parameters, settings=settings(tree), callbacks=callbacks_of(lowered))
+        )
     assert failure is not None, "the first way was tried"
     raise failure
 
