@@ -116,6 +116,25 @@ def mark(tree: Any, parameters: Parameters) -> Any:
     return _trees().tree_map(marked, tree)
 
 
+def mark_call(
+    arguments: Sequence[Any], keywords: Mapping[str, Any], parameters: Parameters
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, marked; of those that JAX itself refuses, such as models with functions, arrays alone."""
+    return tuple(_marked_by_kind(value, parameters) for value in arguments), {
+        name: _marked_by_kind(value, parameters) for name, value in keywords.items()
+    }
+
+
+def mark_result(tree: Any) -> Any:
+    """Return the result of a function, marked: arrays and numbers, or arrays alone where there is something else."""
+    return _marked_by_kind(tree, Parameters.NUMBERS)
+
+
+def _marked_by_kind(tree: Any, parameters: Parameters) -> Any:
+    is_jaxs_own = all(_is_parameter(leaf, Parameters.NUMBERS) for leaf in leaves(tree))
+    return mark(tree, parameters if is_jaxs_own else Parameters.ARRAYS)
+
+
 def unmark(tree: Any) -> Any:
     """Return the tree that `mark` was given, with the parameters that it has now."""
 
@@ -137,7 +156,7 @@ def _is_ours(node: Any) -> bool:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return JAX's leaves of a marked tree: the parameters."""
+    """Return JAX's leaves of a tree: if it is marked, the parameters."""
     return _trees().tree_leaves(tree)
 
 
@@ -162,7 +181,7 @@ class JaxCall:
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         """Return a value for each parameter of the module, or the leaves that there are; raises UsageError."""
-        tree = mark((tuple(arguments), dict(keywords)), self.parameters)
+        tree = mark_call(arguments, keywords, self.parameters)
         given = settings(tree)
         if len(given) == len(self.settings) and given != self.settings:
             pairs = zip(self.settings, given, strict=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hlo_run.errors import UsageError
-from hlo_run.formats.jax_arguments import JaxCall, Parameters, leaves, mark, settings, unmark
+from hlo_run.formats.jax_arguments import JaxCall, Parameters, leaves, mark_call, mark_result, settings, unmark
 from hlo_run.formats.jax_callbacks import callbacks_of
 from hlo_run.formats.xla import full_text, mlir_to_text, require
 
@@ -89,7 +89,7 @@ def _traced(
     failure: Exception | None = None
     counts: set[int] = set()
     for parameters in ways:
-        tree = mark((tuple(arguments), dict(keywords)), parameters)
+        tree = mark_call(arguments, keywords, parameters)
         if len(leaves(tree)) in counts:
             continue
         counts.add(len(leaves(tree)))
@@ -111,6 +111,6 @@ def _jitted(function: Callable[..., Any]) -> Any:
     # JAX takes the names of the module and its parameters from the function inside.
     @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__"), updated=())
     def call(*arguments: Any, **keywords: Any) -> Any:
-        return leaves(mark(function(*unmark(arguments), **unmark(keywords)), Parameters.NUMBERS))
+        return leaves(mark_result(function(*unmark(arguments), **unmark(keywords))))
 
     return importlib.import_module("jax").jit(call, keep_unused=True)

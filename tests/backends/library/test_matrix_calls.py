@@ -345,7 +345,10 @@ def test_a_sparse_matrix_by_rows_times_a_dense_one(kind: str, columns: tuple[int
     expected = (sparse.csr_array((values[:5], places[:5], starts), shape=(3, 4)) @ dense).astype(kind)
     text = module_of("cpu_csr_sparse_dense_ffi", "", [values, starts, places, dense], [expected])
     module = hlo_run.parse(text.replace(f"({shape_of(expected)})", shape_of(expected)))
-    for run in (lambda *arrays: hlo_run.run(module, *arrays, platform="Host"), lambda *arrays: hlo_run.evaluate(module, *arrays)):
-        found: Any = run(values, starts, places, dense)
+    results: list[Any] = [
+        hlo_run.run(module, values, starts, places, dense, platform="Host"),
+        hlo_run.evaluate(module, values, starts, places, dense),
+    ]
+    for found in results:
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
