@@ -120,9 +120,10 @@ def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywor
     `function` ignores stay, unless it is jitted already. All else in the arguments (functions, strings) is constant, and so are
     numbers beside such things in one argument (a model), those that `function` has to know while it is traced, and all for
     a `function` with a `lower` of its own, such as Equinox's `filter_jit`. `function` may also be traced, lowered, compiled or
-    exported already. The result is the arrays in what `function` returns. `jax_platform` says for which platform JAX lowers (`cpu`,
-    `cuda`, ..), which decides between plain HLO and a library's custom calls; the default makes the same module on every
-    machine. Raises UsageError where jax is missing or `function` is nothing to lower; what `function` or JAX raises passes through.
+    exported already. The result is the arrays in what `function` returns. `jax_platform` says for which platform JAX lowers
+    (`cpu`, `cuda`, ..), which decides between plain HLO and a library's custom calls; the default makes the same module on
+    every machine. Raises UsageError where jax is missing or `function` is nothing to lower; what `function` or JAX raises
+    passes through.
     """
     lowered = lower_to_text(function, arguments, keywords, jax_platform)
     module = hlo_run.parse(lowered.text, lowered.name)
