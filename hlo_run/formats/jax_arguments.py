@@ -103,7 +103,9 @@ def mark(tree: Any, parameters: Parameters) -> Any:
 
     def marked(leaf: Any) -> Any:
         if _is_parameter(leaf, parameters):
-            return leaf
+            # An object that can become an array does so; JAX does not do it any more.
+            convert = getattr(leaf, "__jax_array__", None)
+            return convert() if callable(convert) else leaf
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             values = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf) if hasattr(leaf, field.name)}
             # Numbers in it are settings more often than values.

@@ -80,6 +80,11 @@ class Settings:
     mode: str = "sum"
 
 
+class Wrapped:
+    def __jax_array__(self) -> Any:
+        return jnp.asarray(X)
+
+
 class Pair(NamedTuple):
     first: Any
     second: Any
@@ -139,6 +144,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
     "arguments that are dropped": (jax.jit(lambda x, unused, y: x * y), (X, X + 1, X + 2), 2),
     "an object with a lower": (jax.pmap(lambda x: x * 2), (X[None],), 1),
     "64 bits": (lambda x, i: (x * 2, i + 1), (X.astype(np.float64), np.arange(3)), 2),
+    "what can become an array": (lambda wrapped: jnp.asarray(wrapped) * 2, (Wrapped(),), 1),
     "lists": (lambda xs: sum(xs), ([X, X, 1.5],), 3),
     "numpy's numbers": (lambda a, b: a * b, (np.float16(2), np.int8(3)), 2),
 }
