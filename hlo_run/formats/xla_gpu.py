@@ -14,8 +14,11 @@ from pathlib import Path
 
 from hlo_run.errors import InternalError, Unsupported, UsageError
 from hlo_run.formats import gpu_plugin
-from hlo_run.formats.xla import INSTALL_HINT, child_environment, last_words, refusal_text, require
+from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
+INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way that JAX does not notice"
+# Where the plugin can lie unseen by JAX, which tries every plugin that Python finds.
+PLUGIN_FOLDER = Path(sys.prefix, "share", "hlo-run")
 # No card, no measuring of which kernel is fastest.
 _BASE_FLAGS = ("--xla_gpu_autotune_level=0", "--xla_dump_hlo_as_text")
 # XLA's own emitters and libraries alone: nothing of Triton.
@@ -88,9 +91,9 @@ def _kernels_ptx(folder: Path) -> str:
 
 def find_plugin() -> Path:
     """Return the shared object of XLA's CUDA plugin; raises UsageError."""
-    require("jaxlib", "--xla_diff")
+    require("jaxlib", "--xla_diff", INSTALL_HINT)
     spec = importlib.util.find_spec("jax_plugins")
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    folders = [str(PLUGIN_FOLDER / "jax_plugins"), *((spec.submodule_search_locations or ()) if spec is not None else ())]
     candidates = (Path(folder, name, "xla_cuda_plugin.so") for name in _PLUGINS for folder in folders)
     found = next((path for path in candidates if path.exists()), None)
     if found is None:

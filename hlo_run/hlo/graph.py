@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import (
+    Container,
+    Hashable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from hlo_run.errors import Where
 from hlo_run.hlo.fingerprint import module_fingerprint
+from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import module_to_string
@@ -315,6 +327,18 @@ class HloComputation:
         return f"HloComputation({self.name})"
 
 
+class CallingConvention(Protocol):
+    """How a function's arguments become those of the module made from it, and the module's result the function's."""
+
+    def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """Return a value for each entry parameter; of another number, if the arguments do not fit. Raises UsageError."""
+        ...
+
+    def result(self, module: HloModule, literal: Literal) -> Literal:
+        """Return the function's result."""
+        ...
+
+
 @dataclass
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
@@ -323,7 +347,8 @@ class HloModule:
     `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` the caller passes and gets descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`. `settled` is what `hlo/settled.py` knows.
+    the header has an `entry_computation_layout`. `convention` knows the function that the module was made from, if any.
+    `settled` is what `hlo/settled.py` knows.
     """
 
     name: str
@@ -335,6 +360,7 @@ class HloModule:
     has_header: bool = True
     has_entry: bool = True
     has_default_entry_layout: bool = False
+    convention: CallingConvention | None = field(default=None, repr=False, compare=False)
     settled: dict[tuple[Hashable, HloComputation], int] = field(
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
@@ -410,6 +436,7 @@ class HloModule:
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
         copy = HloModule(self.name, attrs=dict(self.attrs), has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
+        copy.convention = self.convention
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:

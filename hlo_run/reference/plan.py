@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hlo_run.custom_calls import is_registered
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -143,6 +144,11 @@ def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool])
 
 def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, bool]) -> bool:
     """True if evaluating the instruction does more than make its value."""
+    # Where nothing is registered there is nothing to run, and no reason to refuse what the root does not need.
+    if instruction.attrs.get("custom_call_has_side_effect") and is_registered(
+        str(instruction.attrs.get("custom_call_target", "")), "Interpreter"
+    ):
+        return True
     return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)
 
 

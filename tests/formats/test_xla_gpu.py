@@ -53,7 +53,17 @@ def test_without_the_extra_the_hint_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.util.find_spec", find_nothing)
     with pytest.raises(UsageError, match="jaxlib") as caught:
         _compile()
-    assert caught.value.hint == "pip install 'hlo-run[xla]'"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("pip install 'hlo-run[xla-gpu]'")
+
+
+def test_the_compiler_is_found_where_jax_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jaxlib")
+    monkeypatch.setattr(xla_gpu, "PLUGIN_FOLDER", tmp_path)
+    plugin = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    assert find_plugin() == plugin
 
 
 def test_a_failed_check_of_xla_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
