@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
@@ -12,10 +11,6 @@ _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 _MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
-
-# An instruction, and the fusions that it is inside of, the innermost first: (fusion, those around it).
-_Around: TypeAlias = "tuple[HloInstruction, _Around] | None"
-_Place: TypeAlias = tuple[HloInstruction, _Around]
 
 
 @dataclass(frozen=True)
@@ -49,6 +44,14 @@ class LoopCounter:
 
 
 @dataclass(frozen=True)
+class _Place:
+    """A value, and the place of the fusion that it is inside of."""
+
+    value: HloInstruction
+    fusion: _Place | None = None
+
+
+@dataclass(frozen=True)
 class _Linear:
     """A scalar integer: element `index` of the state plus `offset`, or `offset` alone if `index` is None."""
 
@@ -66,17 +69,18 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
     if body.root.opcode != "tuple" or state.opcode != "tuple" or any(map(has_side_effect, condition.instructions)):
         return None
     search = _Search()
-    test, around = search.source((condition.root, None))
+    place = search.source(_Place(condition.root))
+    test = place.value
     if test.opcode != "compare" or test.operands[0].shape.dims or test.operands[0].shape.dtype.kind not in _INTEGERS:
         return None
-    value, limit = (search.linear((operand, around)) for operand in test.operands)
+    value, limit = (search.linear(_Place(operand, place.fusion)) for operand in test.operands)
     direction = test.attrs["direction"]
     if value is not None and value.index is None:
         value, limit, direction = limit, value, _MIRRORED.get(direction, "")
     # What is compared is the element itself: an offset could wrap around.
     if value is None or value.index is None or value.offset or limit is None or limit.index is not None:
         return None
-    init, step = search.linear((state.operands[value.index], None)), search.linear((body.root.operands[value.index], None))
+    init, step = (search.linear(_Place(whole.operands[value.index])) for whole in (state, body.root))
     if init is None or init.index is not None or step is None or step.index != value.index:
         return None
     dtype = test.operands[0].shape.dtype
@@ -110,17 +114,18 @@ class _Search:
 
     def linear(self, place: _Place) -> _Linear | None:
         """Return a scalar integer as element of the state and offset; the offset is right modulo the range of its type."""
-        value, around = self.source(place)
+        place = self.source(place)
+        value = place.value
         self._steps += 1
         if self._steps > _MAX_STEPS or not value.shape.is_array or value.shape.dtype.kind not in _INTEGERS:
             return None
         if value.opcode == "constant":
             return None if value.shape.dims else _Linear(None, int(value.attrs["literal"]))
-        if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and around is None:
+        if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and place.fusion is None:
             return _Linear(int(value.attrs["index"]), 0)
         if value.opcode not in ("add", "subtract"):
             return None
-        one, other = (self.linear((operand, around)) for operand in value.operands)
+        one, other = (self.linear(_Place(operand, place.fusion)) for operand in value.operands)
         if one is None or other is None or (other.index is not None and (one.index is not None or value.opcode == "subtract")):
             return None
         sign = -1 if value.opcode == "subtract" else 1
@@ -128,20 +133,21 @@ class _Search:
 
     def _before(self, place: _Place) -> _Place | None:
         """Return where a value was one step earlier; None if it is made here."""
-        value, around = place
+        value, fusion = place.value, place.fusion
         if value.opcode == "parameter":
             # The parameter of a loop's computation, outside of fusions, is the state.
-            return (around[0].operands[value.attrs["parameter_number"]], around[1]) if around else None
+            return _Place(fusion.value.operands[value.attrs["parameter_number"]], fusion.fusion) if fusion else None
         if value.opcode == "fusion":
-            return value.called["calls"][0].root, (value, around)
+            return _Place(value.fused_computation.root, place)
         if value.opcode == "get-tuple-element":
-            whole, outside = value.operands[0], around
-            if whole.opcode == "fusion":
-                whole, outside = whole.called["calls"][0].root, (whole, around)
-            return (whole.operands[value.attrs["index"]], outside) if whole.opcode == "tuple" else None
+            whole = _Place(value.operands[0], fusion)
+            if whole.value.opcode == "fusion":
+                whole = _Place(whole.value.fused_computation.root, whole)
+            is_tuple = whole.value.opcode == "tuple"
+            return _Place(whole.value.operands[value.attrs["index"]], whole.fusion) if is_tuple else None
         if value.opcode in _MOVES and _is_one_element(value) and _is_one_element(value.operands[0]):
             same_type = value.shape.element_type == value.operands[0].shape.element_type
-            return (value.operands[0], around) if same_type else None
+            return _Place(value.operands[0], fusion) if same_type else None
         return None
 
 
