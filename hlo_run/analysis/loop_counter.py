@@ -136,7 +136,7 @@ class _Search:
         value, fusion = place.value, place.fusion
         if value.opcode == "parameter":
             # The parameter of a loop's computation, outside of fusions, is the state.
-            return _Place(fusion.value.operands[value.attrs["parameter_number"]], fusion.fusion) if fusion else None
+            return _Place(fusion.value.operands[int(value.attrs["parameter_number"])], fusion.fusion) if fusion else None
         if value.opcode == "fusion":
             return _Place(value.fused_computation.root, place)
         if value.opcode == "get-tuple-element":
@@ -144,7 +144,7 @@ class _Search:
             if whole.value.opcode == "fusion":
                 whole = _Place(whole.value.fused_computation.root, whole)
             is_tuple = whole.value.opcode == "tuple"
-            return _Place(whole.value.operands[value.attrs["index"]], whole.fusion) if is_tuple else None
+            return _Place(whole.value.operands[int(value.attrs["index"])], whole.fusion) if is_tuple else None
         if value.opcode in _MOVES and _is_one_element(value) and _is_one_element(value.operands[0]):
             same_type = value.shape.element_type == value.operands[0].shape.element_type
             return _Place(value.operands[0], fusion) if same_type else None
