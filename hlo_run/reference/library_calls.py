@@ -61,7 +61,8 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
     beta, epilogue = float(config.get("beta", 0)), str(config.get("epilogue", "DEFAULT"))
     addend = rest.pop(0) if beta else None
     bias = rest.pop() if "BIAS" in epilogue else None
-    for scale in rest:
+    # Without a beta of its own a matrix to add stays unread; scales are those of products of 8-bit floats.
+    for scale in rest if str(instruction.attrs["custom_call_target"]).endswith("$f8") else ():
         value = value * scale.reshape(())
     if addend is not None:
         value = value + value.dtype.type(beta) * addend
