@@ -3,7 +3,8 @@
     scan(x, carry), dimensions={0}, num_carries=1, to_apply=f
         =>   while (i < n): element = x[i];  (out, carry) = f(element, carry);  outs[i] = out
 
-A scan over no element is its initial carries. XLA's `scan_expander.cc`; the body of the scan stands in the loop's body, not in a call.
+A scan over no element is its initial carries. XLA's `scan_expander.cc`; the body of the scan stands in the loop's body, not in
+a call.
 """
 
 from __future__ import annotations
