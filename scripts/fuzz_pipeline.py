@@ -2,6 +2,7 @@
 
     python3 scripts/venv.py python scripts/fuzz_pipeline.py [--seconds N] [--seed N] [--steps N] [--keep FOLDER] [--target NAME]
                                                             [--engine jit|emulator|auto] [--disable ROWS]
+                                                            [--verify ends|every]
 
 Programs are those of tests/random_programs.py; every seed is one. A program fails if compiling or running raises anything, or if
 a result is out of the bounds of `hlo_run.reference.agreement`. Exit code 1 if any failed.
@@ -56,6 +57,7 @@ def main() -> int:
     parser.add_argument("--target", default="h100")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--disable", default="")
+    parser.add_argument("--verify", default="ends")
     arguments = parser.parse_args()
     choose_cache("off")
     # Every rounding is kept: programs round to narrow floats on their way.
@@ -63,6 +65,7 @@ def main() -> int:
         target=arguments.target,
         host_engine=arguments.engine,
         xla_disable_hlo_passes=arguments.disable,
+        verify=arguments.verify,
         xla_allow_excess_precision=False,
     )
     end = time.monotonic() + arguments.seconds
