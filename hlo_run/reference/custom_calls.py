@@ -108,7 +108,8 @@ def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
 
 
 def _unknown(instruction: HloInstruction) -> Unsupported:
-    return unsupported(instruction, f"the custom call '{target_of(instruction)}'")
+    target = target_of(instruction)
+    return unsupported(instruction, f"the custom call '{target}'", custom_calls.how_to_register(target))
 
 
 PROGRAM: dict[str, ProgramEvaluator] = {"custom-call": _custom_call}
