@@ -220,7 +220,8 @@ BAD = {
     "deep": ("HloModule t\nENTRY e {\n  ROOT r = " + "(" * 100000 + "f32[]" + ")" * 100000 + " parameter(0)\n}", 3),
     "no text": ("", 3),
     "not supported": (
-        "HloModule t\nENTRY e {\n  t = token[] after-all()\n  s = (f32[3], u32[], token[]) recv(t), channel_id=1, is_host_transfer=true\n"
+        "HloModule t\nENTRY e {\n  t = token[] after-all()\n"
+        "  s = (f32[3], u32[], token[]) recv(t), channel_id=1, is_host_transfer=true\n"
         "  ROOT r = (f32[3], token[]) recv-done(s), channel_id=1, is_host_transfer=true\n}",
         4,
     ),

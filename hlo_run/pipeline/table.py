@@ -71,6 +71,7 @@ from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
 from hlo_run.pipeline.hlo.fusion.sort_iota_fusion import SortIotaFusion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
+from hlo_run.pipeline.hlo.layout.buffer_remover import BufferRemover
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
 from hlo_run.pipeline.hlo.layout.layout_normalization import LayoutNormalization
 from hlo_run.pipeline.hlo.layout.move_copy_to_users import MoveCopyToUsers
@@ -210,6 +211,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-spmd-partitioner",
         (
+            # Ours: XLA:GPU's passes know buffers.
+            HloRow("buffer-remover", lambda c: BufferRemover(), required=True),
             HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
@@ -434,6 +437,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "autotuner",
         (
+            # Ours, for a module that comes with a schedule.
+            HloRow("buffer-remover", lambda c: BufferRemover(), required=True),
             HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
             HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
             # Ours: what is left of sorts that no kernel can do in place, in a module that comes with a schedule, too.

@@ -10,6 +10,7 @@ import numpy as np
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
+from hlo_run.ops.buffer_calls import array_of
 from hlo_run.reference.bits import from_packed_bytes, to_packed_bytes
 from hlo_run.reference.values import Array, Calls, Kernel, Value, arrays_row, as_array, narrow, prepared_row, table
 
@@ -159,7 +160,7 @@ def _dynamic_slice(instruction: HloInstruction) -> Kernel:
 
 
 def _dynamic_update_slice(instruction: HloInstruction) -> Kernel:
-    window = _window(instruction.shape.dims, instruction.operands[1].shape.dims)
+    window = _window(array_of(instruction.shape).dims, instruction.operands[1].shape.dims)
 
     def kernel(operand: Array, update: Array, *starts: Array) -> Array:
         out = operand.copy()

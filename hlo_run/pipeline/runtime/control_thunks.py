@@ -107,10 +107,21 @@ def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
 
 def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
     """The message is taken here: what was sent meanwhile counts."""
-    recv = done.operands[0]
+    recv = _started(done)
     if recv.attrs.get("is_host_transfer") is True:
         raise Unsupported(f"'recv' from the host: nobody answers (%{recv.name})", recv.where)
     return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
+
+
+def _started(done: HloInstruction) -> HloInstruction:
+    """Return the recv that a recv-done ends: its operand, or the module's one on that channel if a tuple is between the two."""
+    operand, module = done.operands[0], done.parent.module if done.parent else None
+    if operand.opcode == "recv" or module is None:
+        return operand
+    found = [recv for recv in module.instructions_of("recv") if recv.attrs.get("channel_id") == done.attrs.get("channel_id")]
+    if len({_pairs(recv) for recv in found}) != 1:
+        raise Unsupported(f"%{done.name} may end several recv, which name different devices", done.where)
+    return found[0]
 
 
 def _rng_state(emission: Emission, state: HloInstruction) -> list[Thunk]:
