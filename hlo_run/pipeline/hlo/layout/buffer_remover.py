@@ -35,7 +35,12 @@ class BufferRemover:
                     instruction.shape = plain
         calls = module.instructions_of("custom-call")
         crossings = [call for call in calls if call.attrs["custom_call_target"] in CROSSINGS]
+        for instruction in module.instructions:
+            # What waited for a crossing waits for nothing: it reads a value, which nothing changes.
+            if any(predecessor in crossings for predecessor in instruction.control_predecessors):
+                instruction.control_predecessors = [p for p in instruction.control_predecessors if p not in crossings]
         for call in crossings:
+            call.control_predecessors = []
             module.replace(call, call.operands[0])
         remove_unused(crossings)
         for call in calls:
