@@ -97,8 +97,8 @@ ENTRY e {
 
 
 def test_passes_take_floats_of_several_widths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "HloModule m\nENTRY e { x = f16[] parameter(0)\n y = f32[] parameter(1)\n ROOT m = f32[] maximum(x, y) }"
-    assert "maximum(" in _result_of(capsys, tmp_path, text, "--passes=dce")
+    text = "HloModule m\nENTRY e { x = f16[] parameter(0)\n y = f32[] constant(-inf)\n ROOT m = f32[] maximum(x, y) }"
+    assert "maximum(" in _result_of(capsys, tmp_path, text, "--passes=algsimp", "--verify=every"), "x is no f32"
 
 
 def test_a_pass_is_all_rows_that_share_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,6 +81,10 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
         return evaluate(instruction, operands, device)
     except MemoryError:
         raise out_of_memory(instruction) from None
+    except (ValueError, IndexError) as error:
+        # Unlike HLO's own ops, a library's call has no verifier.
+        what = f"the custom call '{target}': its operands do not fit together"
+        raise Unsupported(what, instruction.where, notes=(f"instruction %{instruction.name}", str(error))) from error
 
 
 def _registered(instruction: HloInstruction, target: str, operands: list[Value]) -> Value:

@@ -7,6 +7,7 @@ from operator import itemgetter, methodcaller
 
 import numpy as np
 
+from hlo_run.errors import ParseError
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -58,7 +59,11 @@ def _reshape(instruction: HloInstruction) -> Kernel:
 
 
 def _bitcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return bitcast(operands[0], instruction.operands[0].shape, instruction.shape)
+    source, target = instruction.operands[0].shape, instruction.shape
+    if source.dtype.bits * source.element_count < target.dtype.bits * target.element_count:
+        what = f"'{instruction.name}' (bitcast): expected at most the bytes of {source}, found {target}"
+        raise ParseError(what, instruction.where)
+    return bitcast(operands[0], source, target)
 
 
 def bitcast(array: Array, source: Shape, target: Shape) -> Array:
