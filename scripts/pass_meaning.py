@@ -6,7 +6,7 @@ CASES is a folder with `index.tsv` (columns `pass`, `case`, `passes`, `ours`, ..
 The modules are the inputs of the C++ tests in XLA's source tree (`xla/hlo/transforms`, `xla/service`, `xla/backends/gpu`,
 `*_test.cc`): a tool outside of this repository reads them out of the tests, with the passes that each test runs.
 
-Runs `hlo-opt --passes=` with the passes of a case that exist here (`ours` is `yes`), with `--verify=every`, reads the output back,
+Runs `hlo-opt --passes=` with the passes of a case that exist here (`ours` is `yes`), with `--verify=every`, reads what comes out,
 evaluates both modules with the reference on the same random arguments, and compares. With `--pipeline` every module goes through
 the whole pipeline and runs on Host instead. Says for each case what became of it: same; changed (another result); crash; invalid
 (not to be read back); refused; skipped (large, of several devices, or beyond the reference); timeout. Exit code 1 if any case
@@ -30,17 +30,22 @@ from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
+
 import hlo_run
 from hlo_run.backends.platforms import open_backend
 from hlo_run.cli import run_opt
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
+from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.shape import Shape
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
+from hlo_run.reference.agreement import BOUNDS, NARROW_FLOAT_BOUND, disagreements
 from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.compare import ErrorSpec, compare
 from hlo_run.reference.evaluate import evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 
@@ -124,10 +129,30 @@ def _compare(expected: list[Literal], found: list[Literal], before: HloModule, a
     shape = before.entry.root.shape
     if not shape.compatible(after.entry.root.shape):
         return "skipped", f"the result is {after.entry.root.shape}, was {shape}"
+    bound = max(_narrowest_bound(before), _narrowest_bound(after))
     for seed, one, other in zip(SEEDS, expected, found, strict=True):
         for index, comparison in disagreements(one, other, shape):
-            return "changed", f"seed {seed}, result {list(index)}: {comparison.summary()}"
+            if not _agree_as_narrow(one, other, shape, index, bound):
+                return "changed", f"seed {seed}, result {list(index)}: {comparison.summary()}"
     return "same", ""
+
+
+def _narrowest_bound(module: HloModule) -> float:
+    """Return the bound of the narrowest floats in the module: a wide result may have been narrow on its way."""
+    types = {leaf.element_type for i in module.instructions for _, leaf in i.shape.leaves() if leaf.is_array}
+    return max((BOUNDS.get(name, NARROW_FLOAT_BOUND) for name in types if DTYPES[name].is_float), default=0.0)
+
+
+def _agree_as_narrow(one: Literal, other: Literal, shape: Shape, index: tuple[int, ...], bound: float) -> bool:
+    for number in index:
+        assert isinstance(one, tuple), "the index is one of the shape's"
+        assert isinstance(other, tuple), "both have one shape"
+        one, other, shape = one[number], other[number], shape.tuple_shapes[number]
+    if not shape.dtype.is_float:
+        return False
+    magnitudes = np.abs(np.asarray(one).astype(np.float64))
+    largest = float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
+    return compare(one, other, shape, ErrorSpec(abs=bound * largest, rel=bound)).ok
 
 
 def _first_line(text: str) -> str:
