@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.emitter_kind import EmitterKind, choose_emitter_kind
@@ -18,6 +20,7 @@ from hlo_run.analysis.transpose_description import TransposeDescription, describ
 from hlo_run.analysis.transpose_tiling import tile_transpose
 from hlo_run.analysis.unroll_factor import unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.target import TargetSpec
 
@@ -32,6 +35,28 @@ class PlannedKernel:
 
     kind: str
     launch: LaunchDimensions
+
+
+class _InstructionsOf(Sequence[HloInstruction]):
+    """The instructions of nodes, looked at when somebody does: most questions about a pair do not."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+
+    def __iter__(self) -> Iterator[HloInstruction]:
+        return (op.instruction for node in self._nodes for op in node.ops)
+
+    def __len__(self) -> int:
+        return sum(len(node.ops) for node in self._nodes)
+
+    @overload
+    def __getitem__(self, index: int) -> HloInstruction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[HloInstruction]: ...
+
+    def __getitem__(self, index: int | slice) -> HloInstruction | Sequence[HloInstruction]:
+        return list(self)[index]
 
 
 class KernelPlanner:
@@ -84,7 +109,7 @@ class KernelPlanner:
             tuple(root.instruction for root in roots),
             tuple(hero.instruction for hero in heroes),
             kind,
-            [op.instruction for node in nodes for op in node.ops],
+            _InstructionsOf(nodes),
             [operand.instruction.shape for operand in operands],
         )
 

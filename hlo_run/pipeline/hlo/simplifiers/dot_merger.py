@@ -54,14 +54,40 @@ def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruct
         if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
             groups.setdefault(_key(dot, shared), []).append(dot)
     candidates = [group for group in groups.values() if len(group) > 1]
-    places = {instruction: place for place, instruction in enumerate(computation.post_order())} if candidates else {}
+    needs = _needs(computation, {dot: place for place, dot in enumerate(dot for group in candidates for dot in group)})
     clusters: list[list[HloInstruction]] = []
     for group in candidates:
         while len(group) > 1:
-            cluster = _independent(group, places)
-            group = [dot for dot in group if dot not in cluster]
+            cluster = _independent(group, needs)
+            chosen = set(cluster)
+            group = [dot for dot in group if dot not in chosen]
             clusters += [cluster] if len(cluster) > 1 else []
     return clusters
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Bits of dots: `bit` is a dot's own, `needed` has those of the dots that it needs."""
+
+    bit: dict[HloInstruction, int]
+    needed: dict[HloInstruction, int]
+
+
+def _needs(computation: HloComputation, numbers: dict[HloInstruction, int]) -> _Needs:
+    """Find out which of the numbered dots need which others, directly or not, by one walk over the computation."""
+    found = _Needs({dot: 1 << number for dot, number in numbers.items()}, {})
+    if not numbers:
+        return found
+    needed: dict[HloInstruction, int] = {}
+    for instruction in computation.post_order():
+        bits = 0
+        for operand in (*instruction.operands, *instruction.control_predecessors):
+            bits |= needed[operand]
+        if instruction in numbers:
+            found.needed[instruction] = bits
+            bits |= found.bit[instruction]
+        needed[instruction] = bits
+    return found
 
 
 def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]) -> bool:
@@ -94,28 +120,17 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
     return dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
 
 
-def _independent(group: list[HloInstruction], places: dict[HloInstruction, int]) -> list[HloInstruction]:
+def _independent(group: list[HloInstruction], needs: _Needs) -> list[HloInstruction]:
     """Return the first dot and those that neither depend on another one of the result nor make it too large."""
     cluster = [group[0]]
+    chosen, needed = needs.bit[group[0]], needs.needed[group[0]]
     for dot in group[1:]:
         small = min(cluster[0].shape.size_bytes, dot.shape.size_bytes) <= _MOST_BYTES
-        if small and not any(_depends(one, other, places) for chosen in cluster for one, other in ((dot, chosen), (chosen, dot))):
+        if small and not needs.needed[dot] & chosen and not needs.bit[dot] & needed:
             cluster.append(dot)
+            chosen |= needs.bit[dot]
+            needed |= needs.needed[dot]
     return cluster
-
-
-def _depends(user: HloInstruction, source: HloInstruction, places: dict[HloInstruction, int]) -> bool:
-    seen: set[HloInstruction] = set()
-    waiting = [user]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction is source:
-            return True
-        for operand in (*instruction.operands, *instruction.control_predecessors):
-            if operand not in seen and places[operand] >= places[source]:
-                seen.add(operand)
-                waiting.append(operand)
-    return False
 
 
 def _merge(module: HloModule, dots: list[HloInstruction], shared: int) -> None:
