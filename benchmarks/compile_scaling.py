@@ -38,6 +38,8 @@ _SHOWN_ROWS = 14
 class _Cpu(Observer):
     """Adds up the CPU time between the ends of steps, by the step that ended, and counts the ops of the last."""
 
+    only_times: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._last = time.process_time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.analysis.fusion_roots_and_heroes import find_hero
+from hlo_run.analysis.node_heroes import NodeHeroes
 from hlo_run.analysis.reduction_description import ReductionDescription, describe_reduction, judge_reduction
 from hlo_run.analysis.transpose_description import describe_transpose
 from hlo_run.analysis.unroll_factor import makes_unrolling_bad
@@ -134,6 +134,7 @@ class Facts:
         self._ops: dict[HloInstruction, OpFacts] = {}
         self._nodes: dict[Node, NodeFacts] = {}
         self._tallies: dict[Node, _Tally] = {}
+        self.heroes = NodeHeroes(lambda op: self.op(op.instruction).is_tiled_transpose)
 
     def op(self, instruction: HloInstruction) -> OpFacts:
         found = self._ops.get(instruction)
@@ -151,6 +152,7 @@ class Facts:
         """Find out anew when a node is next asked about."""
         self._nodes.pop(node, None)
         self._tallies.pop(node, None)
+        self.heroes.forget(node)
 
     def absorb(self, producer: Node, consumer: Node, kind: str) -> None:
         """Note that `consumer` computes `producer` itself from now on, in a fusion of `kind`; asked before it does."""
@@ -194,39 +196,9 @@ class Facts:
     def _is_input_reduction(self, node: Node, has_tiled: bool, has_concatenate: bool) -> bool:
         if not node.is_fusion:
             return True
-        ops = PairOps(self, None, node)
-        heroes = [find_hero(ops, root, has_tiled, has_concatenate).instruction for root in node.result_ops]
+        found = [self.heroes.find(None, node, root, has_tiled, has_concatenate) for root in node.result_ops]
+        heroes = [hero.instruction for hero in found]
         return any(hero.opcode == "reduce" and isinstance(judge_reduction(hero), ReductionDescription) for hero in heroes)
-
-
-class PairOps:
-    """The ops of a consumer together with those of a producer that it would compute itself."""
-
-    __slots__ = ("_consumer", "_facts", "_producer")
-
-    def __init__(self, facts: Facts, producer: Node | None, consumer: Node) -> None:
-        self._facts = facts
-        self._producer = producer
-        self._consumer = consumer
-
-    def instruction(self, op: Op) -> HloInstruction:
-        return op.instruction
-
-    def operands(self, op: Op) -> list[Op | None]:
-        return [self._inside(operand) for operand in op.operands]
-
-    def users(self, op: Op) -> list[Op]:
-        if self._producer is not None and op is self._producer.root:
-            return [*op.users, *self._consumer.reads[self._producer]]
-        return op.users
-
-    def is_tiled_transpose(self, op: Op) -> bool:
-        return self._facts.op(op.instruction).is_tiled_transpose
-
-    def _inside(self, operand: Op | Node) -> Op | None:
-        if isinstance(operand, Op):
-            return operand
-        return operand.root if operand is self._producer else None
 
 
 def _op_facts(instruction: HloInstruction) -> OpFacts:

@@ -67,10 +67,11 @@ class RunTimeModel:
         kernel = self._planner.plan(None, node)
         flops = int(cost.flops)
         is_coalesced = kernel.kind == "transpose" or not self._facts.node(node).reads_badly
-        read = 0
-        for operand in node.operands:
-            total = cost.bytes_read[operand]
-            read += self._read(kernel.launch, operand.instruction.shape, total, is_coalesced)
+        read = self._read_alone(node, kernel.launch, is_coalesced, 1.0)
+        if len(node.operands) > len(cost.bytes_read):  # an instruction reads what it names twice as often
+            for operand in cost.bytes_read:
+                more = node.operands.count(operand) - 1
+                read += more * self._read(kernel.launch, operand.instruction.shape, cost.bytes_read[operand], is_coalesced)
         write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
         return RunTime(flops, write, _combine(self._compute(flops, kernel.launch), read + write))
 
