@@ -61,6 +61,8 @@ class LayoutPropagation:
     _waiting: deque[Value | Use] = field(default_factory=deque["Value | Use"])
     _later: deque[Use] = field(default_factory=deque["Use"])
     _users: dict[Value, list[Use]] = field(default_factory=dict["Value", "list[Use]"])
+    # Instructions and ranks whose operands of that rank have all been asked for.
+    _asked: set[tuple[HloInstruction, int]] = field(default_factory=set[tuple[HloInstruction, int]])
 
     def pin_value(self, value: Value, order: Order) -> None:
         """Let a value have a layout for good."""
@@ -150,7 +152,8 @@ class LayoutPropagation:
         self._set_value(value_behind(operand, index), order, first=True)
         if user is None or index or user.opcode in _FIXED:
             return
-        if user.opcode in KEEPS_LAYOUT or user.opcode == "reduce":
+        if (user.opcode in KEEPS_LAYOUT or user.opcode == "reduce") and (user, operand.shape.rank) not in self._asked:
+            self._asked.add((user, operand.shape.rank))
             # A reduction of several arrays goes through all of them in one order.
             for other, sibling in enumerate(user.operands):
                 if sibling.shape.is_array and sibling.shape.rank == operand.shape.rank:

@@ -74,6 +74,31 @@ class Attributes(MutableMapping[str, AttributeValue]):
         return self._values.items()
 
 
+# A tuple may have thousands of operands, which are replaced one by one.
+_MANY_OPERANDS = 100
+
+
+class _WideOperands:
+    """The operands of an instruction that has many, and the places of each."""
+
+    __slots__ = ("_places", "operands")
+
+    def __init__(self, operands: Iterable[HloInstruction]) -> None:
+        self.operands = list(operands)
+        self._places: dict[HloInstruction, list[int]] = {}
+        for place, operand in enumerate(self.operands):
+            self._places.setdefault(operand, []).append(place)
+
+    def replace(self, old: HloInstruction, new: HloInstruction) -> bool:
+        """Let `new` stand wherever `old` does; return whether it was an operand before."""
+        places = self._places.pop(old)
+        is_known = new in self._places
+        for place in places:
+            self.operands[place] = new
+        self._places.setdefault(new, []).extend(places)
+        return is_known
+
+
 class HloInstruction:
     """One instruction. Create it with `HloComputation.add`, which puts it into a computation.
 
@@ -83,7 +108,19 @@ class HloInstruction:
     distinct user in the order in which it began to use this instruction.
     """
 
-    __slots__ = ("_called", "_operands", "_shape", "attrs", "control_predecessors", "name", "opcode", "parent", "users", "where")
+    __slots__ = (
+        "_called",
+        "_operands",
+        "_shape",
+        "_wide",
+        "attrs",
+        "control_predecessors",
+        "name",
+        "opcode",
+        "parent",
+        "users",
+        "where",
+    )
 
     def __init__(
         self,
@@ -103,7 +140,9 @@ class HloInstruction:
         self.parent: HloComputation | None = None
         self.users: list[HloInstruction] = []
         self.control_predecessors: list[HloInstruction] = []
-        self._operands: tuple[HloInstruction, ...] = ()
+        # None while those of `_wide` are newer.
+        self._operands: tuple[HloInstruction, ...] | None = ()
+        self._wide: _WideOperands | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
         self.operands = operands
         self.called = called or {}
@@ -120,28 +159,39 @@ class HloInstruction:
     @property
     def operands(self) -> tuple[HloInstruction, ...]:
         """The operands in order; assign a new sequence to change them, use lists follow."""
-        return self._operands
+        operands = self._operands
+        if operands is None:
+            assert self._wide is not None, "what is newer is there"
+            operands = self._operands = tuple(self._wide.operands)
+        return operands
 
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
         new = tuple(operands)
         # Tables, since a root tuple may have thousands of operands.
-        before, after = dict.fromkeys(self._operands), dict.fromkeys(new)
+        before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
         for old in before:
             if old not in after:
                 old.users.remove(self)
         for operand in after:
             if operand not in before:
                 operand.users.append(self)
-        self._operands = new
+        self._operands, self._wide = new, None
         self.touch()
 
     def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
         """Use `new` wherever this uses `old`, another instruction; the operands that stay need not be looked at again."""
-        if not any(operand is new for operand in self._operands):
+        if self._wide is None and len(self.operands) > _MANY_OPERANDS:
+            self._wide = _WideOperands(self.operands)
+        if self._wide is not None:
+            is_user = self._wide.replace(old, new)
+            self._operands = None
+        else:
+            is_user = any(operand is new for operand in self.operands)
+            self._operands = tuple([new if operand is old else operand for operand in self.operands])
+        if not is_user:
             new.users.append(self)
         old.users.remove(self)
-        self._operands = tuple([new if operand is old else operand for operand in self._operands])
         self.touch()
 
     @property
@@ -181,7 +231,7 @@ class HloInstruction:
             self.parent.edited_at = self.parent.module.version
 
     def __repr__(self) -> str:
-        return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self._operands)})"
+        return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self.operands)})"
 
 
 class HloComputation:
