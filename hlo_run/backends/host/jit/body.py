@@ -31,6 +31,10 @@ class Body(Registers):
         """No thread of the phase touches what another one writes, as far as the order of this phase's code tells."""
         self.normal: set[str] = set()
         """Names of f32 values that are never subnormal: nothing is there to flush."""
+        self.unit: set[str] = set()
+        """Names of values in [0, 1]."""
+        self.numbers: set[str] = set()
+        """Names of values that are never NaN."""
         self._written: set[str] = set()
         self._detours: list[tuple[str, int]] = []
         self._stored = self._registers_between_blocks()
@@ -49,11 +53,11 @@ class Body(Registers):
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def fault(self, line: int, condition: str = "") -> None:
-        """Note a fault at a PTX line, unless `condition` holds; the thread goes on."""
+        """Note a fault at a PTX line, unless `condition` holds; the thread goes on. Several lines are ored: a number that is not 0."""
         old = self.b.op("load i32, ptr %fault")
         code = self.b.select(condition, "i32", "0", str(line)) if condition else str(line)
-        # A maximum, not a jump: LLVM knows how to vectorise that.
-        self.b.do(f"store i32 {self.b.math('umax', 'i32', old, code)}, ptr %fault")
+        # No jump and no maximum: LLVM knows how to vectorise this, even where the access itself is in a branch.
+        self.b.do(f"store i32 {self.b.binary('or', 'i32', old, code)}, ptr %fault")
 
     # ---- order of accesses --------------------------------------------------------------------------------------
 
@@ -147,6 +151,9 @@ class Body(Registers):
 
     def _terminate(self, index: int) -> None:
         block = self.plan.graph.blocks[index]
+        if index == 0 and self.plan.guard is not None and self.plan.is_one_loop:
+            self.b.jump(self._way(index, self.plan.guard.goes_on))  # the loop leaves the others out
+            return
         match block.terminator:
             case Jump(target):
                 self.b.jump(self._way(index, target))

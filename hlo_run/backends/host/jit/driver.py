@@ -89,7 +89,9 @@ class _Driver:
         b.label("done")
         b.do("ret void")
         self._fault_exit()
-        head = "define void @run(i64 %first, i64 %last, ptr %st) #0 {"
+        # What is known to be there may be read early: else LLVM leaves the loads of pointers in branches, inside of loops.
+        state = f"ptr noalias dereferenceable({8 * self._plan.state_words}) align 8 %st"
+        head = f"define void @run(i64 %first, i64 %last, {state}) #0 {{"
         self._module.functions.append("\n".join([head, *b.lines, "}"]))
         if self._may_part:
             self._helpers()
@@ -153,15 +155,34 @@ class _Driver:
         if threads == 1:
             self._call(phase, "0", "0", "alwaysinline")
             return
+        if self._plan.is_one_loop:
+            self._one_loop(phase, is_parallel)
+            return
         warps, rest = divmod(threads, WARP_THREADS)
         if warps:
             with self.b.loop(str(warps), "w") as warp:
-                self._lanes(phase, warp.index, WARP_THREADS, is_parallel)
+                self._lanes(phase, warp.index, str(WARP_THREADS), is_parallel)
         if rest:
-            self._lanes(phase, str(warps), rest, is_parallel)
+            self._lanes(phase, str(warps), str(rest), is_parallel)
 
-    def _lanes(self, phase: Phase, warp: str, count: int, is_parallel: bool) -> None:
-        with self.b.loop(str(count), "lane") as lane:
+    def _one_loop(self, phase: Phase, is_parallel: bool) -> None:
+        """Go over the threads of the block that do anything."""
+        b, plan = self.b, self._plan
+        if plan.guard is None:
+            self._lanes(phase, "0", str(plan.threads), is_parallel)
+            return
+        before = b.binary("mul", "i32", "%ctax", str(plan.threads))
+        left = b.binary("sub", "i32", str(plan.guard.threads), before)
+        count = b.math("smin", "i32", left, str(plan.threads))
+        some, none = b.fresh("some"), b.fresh("none")
+        b.branch(b.compare("sgt", "i32", count, "0"), some, none)
+        b.label(some)
+        self._lanes(phase, "0", count, is_parallel)
+        b.jump(none)
+        b.label(none)
+
+    def _lanes(self, phase: Phase, warp: str, count: str, is_parallel: bool) -> None:
+        with self.b.loop(count, "lane") as lane:
             self._call(phase, warp, lane.index, "alwaysinline")
             lane.metadata = self._module.parallel_loop() if is_parallel else ""
 
