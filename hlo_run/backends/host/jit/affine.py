@@ -220,6 +220,12 @@ class PureValues:
         ends = (0, times * (self.active - 1))
         return max(low, least + min(ends)), min(high, most + max(ends))
 
+    def depends_on_lane(self, symbol: str) -> bool:
+        """True if a symbol may differ between threads side by side."""
+        if symbol in self.quotients:
+            return any(self.depends_on_lane(name) for name, _ in self.quotients[symbol][0].terms)
+        return not symbol.startswith((".cta", ".warp"))
+
     def _remainders(self, terms: Mapping[str, int], symbol: str) -> set[int]:
         """Return how often the remainder that belongs to a quotient may be in a sum."""
         dividend, divisor = self.quotients[symbol]

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from hlo_run.backends.host.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
 from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.builder import ModuleText
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
@@ -20,11 +21,19 @@ PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
 """What every function about one thread takes after the state."""
 
 
+# Lines of LLVM IR that make up for a load which vectors do as a gather: that takes some 2 cycles an item, a load 0.5.
+_LINES_PER_GATHER = 18
+# Vectors go through all blocks, a thread by itself only through some.
+_MOST_BLOCKS = 16
+
+
 class Body(Registers):
     """The function of one phase."""
 
-    def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters) -> None:
+    def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters, *, jumps: bool = False) -> None:
         super().__init__(plan, module, phase)
+        self.jumps = jumps
+        """Code that is no vectors in any case jumps over loads that must not be made."""
         self._emitters = emitters
         self.result_is_used = True
         self.is_parallel = True
@@ -35,6 +44,9 @@ class Body(Registers):
         """Names of values in [0, 1]."""
         self.numbers: set[str] = set()
         """Names of values that are never NaN."""
+        self.gathers = 0
+        """Loads whose places do not lie side by side for threads side by side, as far as one can tell."""
+        self._straight = True
         self._written: set[str] = set()
         self._detours: list[tuple[str, int]] = []
         self._stored = self._registers_between_blocks()
@@ -58,6 +70,23 @@ class Body(Registers):
         code = self.b.select(condition, "i32", "0", str(line)) if condition else str(line)
         # No jump and no maximum: LLVM knows how to vectorise this, even where the access itself is in a branch.
         self.b.do(f"store i32 {self.b.binary('or', 'i32', old, code)}, ptr %fault")
+
+    # ---- whether vectors pay ------------------------------------------------------------------------------------
+
+    def note_places(self, offset: Affine | None, size: int, count: int) -> None:
+        """Note a load of `count` items of `size` bytes at an offset from a base."""
+        by_lane = dict(offset.terms) if offset is not None else {}
+        step = by_lane.pop(".lane", 0)
+        depends = offset is None or any(self.plan.pure.depends_on_lane(name) for name in by_lane)
+        if depends or step not in ((0, size, size * count) if self._straight else (0, size)):
+            self.gathers += count
+
+    @property
+    def pays_as_vectors(self) -> bool:
+        """False if the phase does little besides loads from all over the place, which are slower in vectors, or parts often."""
+        if self.gathers and len(self.phase.blocks) > _MOST_BLOCKS:
+            return False
+        return len(self.b.lines) + len(self._prologue) >= _LINES_PER_GATHER * self.gathers
 
     # ---- order of accesses --------------------------------------------------------------------------------------
 
@@ -118,6 +147,7 @@ class Body(Registers):
 
     def _block(self, index: int) -> None:
         plan, block = self.plan, self.plan.graph.blocks[index]
+        self._straight = index == self.phase.entry or (plan.guard is not None and index == plan.guard.goes_on)
         self.b.label(f"block{index}")
         self._values.clear()
         self._defined.clear()

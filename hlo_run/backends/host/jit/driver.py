@@ -29,14 +29,19 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
     plan = Plan(graph, shape)
     module = ModuleText()
     parallel: dict[int, bool] = {}
+    pays: dict[int, bool] = {}
     exchanges: set[int] = set()
     for phase in plan.phases:
         body = Body(plan, module, phase, EMITTERS)
-        module.functions.append(body.write())
+        text = body.write()
+        if not (body.pays_as_vectors and body.is_parallel):
+            text = Body(plan, module, phase, EMITTERS, jumps=True).write()
+        module.functions.append(text)
         parallel[phase.number] = body.is_parallel
+        pays[phase.number] = body.pays_as_vectors
         if write_exchange(plan, module, phase):
             exchanges.add(phase.number)
-    _Driver(plan, module, parallel, exchanges).write()
+    _Driver(plan, module, parallel, pays, exchanges).write()
     name, features = host_processor()
     width = vector_bits()
     attributes = f'nounwind "target-cpu"="{name}" "target-features"="{features}" "prefer-vector-width"="{width}"'
@@ -50,10 +55,13 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
 
 
 class _Driver:
-    def __init__(self, plan: Plan, module: ModuleText, parallel: dict[int, bool], exchanges: set[int]) -> None:
+    def __init__(
+        self, plan: Plan, module: ModuleText, parallel: dict[int, bool], pays: dict[int, bool], exchanges: set[int]
+    ) -> None:
         self._plan = plan
         self._module = module
         self._parallel = parallel
+        self._pays = pays
         self._exchanges = exchanges
         self._may_part = any(not phase.is_uniform for phase in plan.phases)
         self.b = Builder(module)
@@ -184,7 +192,8 @@ class _Driver:
     def _lanes(self, phase: Phase, warp: str, count: str, is_parallel: bool) -> None:
         with self.b.loop(count, "lane") as lane:
             self._call(phase, warp, lane.index, "alwaysinline")
-            lane.metadata = self._module.parallel_loop() if is_parallel else ""
+            pays = self._pays[phase.number]
+            lane.metadata = self._module.parallel_loop(vectors=pays) if is_parallel else ""
 
     def _call(self, phase: Phase, warp: str, lane: str, how: str, fault: str = "%fault") -> None:
         self.b.do(f"call void @phase{phase.number}(ptr %st, ptr {fault}, i32 {warp}, i32 {lane}, {_CTA}) {how}")

@@ -14,7 +14,7 @@ from hlo_run.backends.host.jit.approx import approximate
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
 from hlo_run.backends.host.jit.integer import INTEGER_PART, Emit, is_integer_type
-from hlo_run.backends.host.ptx import Float, Operand
+from hlo_run.backends.host.ptx import Float, Operand, Register
 
 REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
 """LLVM's type in which a format's values are computed with."""
@@ -192,6 +192,8 @@ def _emit(e: Body, op: Operation) -> None:
 
 def _constant(e: Body, operand: Operand, kind: str) -> int | None:
     """Return the bits of an operand that are the same in all threads and launches."""
+    if isinstance(operand, Register) and (moved := e.plan.pure.definitions.get(operand.name)) and moved.opcode == "mov":
+        operand = moved.operands[1] if isinstance(moved.operands[1], Float) else operand
     if isinstance(operand, Float):
         return operand.bits if f"f{operand.width}" == kind else None
     return e.constant(operand)

@@ -25,7 +25,7 @@ class Place:
     """Where an access goes: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": it always does).
 
     `space` tells what may be the same memory: "" says nothing about it. `safe` is an offset at which an access of that size
-    reads memory that is there, if one is known.
+    reads memory that is there, if one is known; `affine` is the offset as a sum, if it is one.
     """
 
     base: str
@@ -33,6 +33,7 @@ class Place:
     condition: str
     space: str
     safe: int | None = None
+    affine: Affine | None = None
 
 
 def space_of(op: Operation) -> str:
@@ -65,7 +66,7 @@ def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place
     if affine is not None:
         offset = e.plan.pure.make(dict(affine.terms), affine.constant + displacement - start)
         condition = _affine_condition(e, region, offset, size, kind)
-        return Place(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size))
+        return Place(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size), offset)
     value = _address(e, base)
     offset_name = e.b.binary("add", "i64", value, str(displacement - start))
     condition = _condition(e, region, offset_name, size, kind, aligned=False)
@@ -170,7 +171,7 @@ def guarded(
     if not place.condition:
         return [name for _, name in access(b.pointer(place.base, place.offset))]
     e.fault(line, place.condition)
-    if is_load and place.safe is not None:
+    if is_load and place.safe is not None and not e.jumps:
         # No way around the load: LLVM's vectoriser takes a choice of addresses, and is slow to take a jump.
         offset = b.select(place.condition, "i64", place.offset, str(place.safe))
         found = access(b.pointer(place.base, offset))
@@ -208,6 +209,7 @@ def _load(e: Body, op: Operation) -> None:
     if all(used):
         place = locate(e, address, space, size * len(elements), "load")
         e.note_load("constant" if is_constant else place.space)
+        e.note_places(place.affine, size, len(elements))
         names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements)), is_load=True)
     else:
         names = _load_used(e, op, address, space, size, used)
@@ -239,6 +241,7 @@ def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, 
             continue
         place = locate(e, Address(address.base, address.offset + number * size), space, size, "load")
         e.note_load(place.space)
+        e.note_places(place.affine, size, 1)
         names += guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, 1), is_load=True)
     return names
 
