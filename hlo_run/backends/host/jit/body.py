@@ -22,7 +22,7 @@ PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
 
 
 # Lines of LLVM IR that make up for a load which vectors do as a gather: that takes some 2 cycles an item, a load 0.5.
-_LINES_PER_GATHER = 18
+_LINES_PER_GATHER = 30
 # Vectors go through all blocks, a thread by itself only through some.
 _MOST_BLOCKS = 16
 
@@ -65,7 +65,10 @@ class Body(Registers):
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def fault(self, line: int, condition: str = "") -> None:
-        """Note a fault at a PTX line, unless `condition` holds; the thread goes on. Several lines are ored: a number that is not 0."""
+        """Note a fault at a PTX line, unless `condition` holds; the thread goes on.
+
+        The lines of several faults are ored: a number that is not 0, and no line of the text. The emulator names the right one.
+        """
         old = self.b.op("load i32, ptr %fault")
         code = self.b.select(condition, "i32", "0", str(line)) if condition else str(line)
         # No jump and no maximum: LLVM knows how to vectorise this, even where the access itself is in a branch.

@@ -142,7 +142,7 @@ def _lands_among_integers(e: Body, op: Operation) -> bool:
     if factor is None or addend is None:
         return False
     y, z = (struct.unpack("<f", (bits & 0xFFFFFFFF).to_bytes(4, "little"))[0] for bits in (factor, addend))
-    return 0 <= y <= 2.0**22 and 2.0**23 <= z and z + y < 2.0**24
+    return 0 <= y <= 2.0**22 and z >= 2.0**23 and z + y < 2.0**24
 
 
 def _divide_approx(e: Body, x: str, y: str) -> str:

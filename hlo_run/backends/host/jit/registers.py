@@ -42,7 +42,9 @@ class Registers(Forms):
         if known is None:
             with self.prologue():
                 place = self.b.pointer("%st", str(8 * index))
-                known = self._pointers[index] = self.b.op(f"load ptr, ptr {place}, align 8, !invariant.load !2, !llvm.access.group !1")
+                known = self._pointers[index] = self.b.op(
+                    f"load ptr, ptr {place}, align 8, !invariant.load !2, !llvm.access.group !1"
+                )
         return known
 
     def symbol(self, name: str, bits: int) -> str:
