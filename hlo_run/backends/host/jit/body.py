@@ -22,7 +22,7 @@ PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
 
 
 # Lines of LLVM IR that make up for a load which vectors do as a gather: that takes some 2 cycles an item, a load 0.5.
-_LINES_PER_GATHER = 30
+_LINES_PER_GATHER = 18
 # Vectors go through all blocks, a thread by itself only through some.
 _MOST_BLOCKS = 16
 
@@ -45,7 +45,7 @@ class Body(Registers):
         self.numbers: set[str] = set()
         """Names of values that are never NaN."""
         self.gathers = 0
-        """Loads whose places do not lie side by side for threads side by side, as far as one can tell."""
+        """Items that have to be checked, and do not lie side by side for threads side by side as far as one can tell."""
         self._straight = True
         self._written: set[str] = set()
         self._detours: list[tuple[str, int]] = []
@@ -77,7 +77,7 @@ class Body(Registers):
     # ---- whether vectors pay ------------------------------------------------------------------------------------
 
     def note_places(self, offset: Affine | None, size: int, count: int) -> None:
-        """Note a load of `count` items of `size` bytes at an offset from a base."""
+        """Note a load, to be checked, of `count` items of `size` bytes at an offset from a base."""
         by_lane = dict(offset.terms) if offset is not None else {}
         step = by_lane.pop(".lane", 0)
         depends = offset is None or any(self.plan.pure.depends_on_lane(name) for name in by_lane)

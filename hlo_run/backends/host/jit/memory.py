@@ -209,7 +209,8 @@ def _load(e: Body, op: Operation) -> None:
     if all(used):
         place = locate(e, address, space, size * len(elements), "load")
         e.note_load("constant" if is_constant else place.space)
-        e.note_places(place.affine, size, len(elements))
+        if place.condition:
+            e.note_places(place.affine, size, len(elements))
         names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements)), is_load=True)
     else:
         names = _load_used(e, op, address, space, size, used)
@@ -241,7 +242,8 @@ def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, 
             continue
         place = locate(e, Address(address.base, address.offset + number * size), space, size, "load")
         e.note_load(place.space)
-        e.note_places(place.affine, size, 1)
+        if place.condition:
+            e.note_places(place.affine, size, 1)
         names += guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, 1), is_load=True)
     return names
 
