@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hlo_run.custom_calls import is_registered
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.shape import Shape
@@ -143,6 +144,9 @@ def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool])
 
 def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, bool]) -> bool:
     """True if evaluating the instruction does more than make its value."""
+    if instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect"):
+        # A call without a function has no effect here; it is an error only where its value is needed.
+        return is_registered(str(instruction.attrs["custom_call_target"]).strip('"'), "Interpreter")
     return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)
 
 
