@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 
 from hlo_run.cache import choose_cache
@@ -93,7 +94,7 @@ def hunt(plan: Plan, tell: Callable[[Outcome], None]) -> Findings:
 
 
 def _some(pending: Iterator[int]) -> list[int]:
-    return [seed for seed, _ in zip(pending, range(_MODULES_PER_PROCESS))]
+    return list(islice(pending, _MODULES_PER_PROCESS))
 
 
 _SEEDS: dict[int, list[int]] = {}

@@ -52,9 +52,7 @@ class ElementType:
 def _integer(name: str, weight: float) -> ElementType:
     bits = int(name[1:])
     signed = name[0] == "s"
-    return ElementType(
-        name, "signed" if signed else "unsigned", bits, bits, 2.0 ** (bits - signed) - (not signed), 0, weight
-    )
+    return ElementType(name, "signed" if signed else "unsigned", bits, bits, 2.0 ** (bits - signed) - (not signed), 0, weight)
 
 
 def _float(name: str, bits: int, digits: int, highest: float, most_grain: int, weight: float) -> ElementType:

@@ -110,9 +110,11 @@ def _one_step(body: Scope, value: Value) -> Value | None:
     """Add one instruction of the first parameter."""
     if value.element.kind == "pred":
         return body.add("pred", value.dims, f"not({value.name})", Range(1), keep=False)
-    return body.add(value.type, value.dims, f"maximum({value.name}, {value.name})", value.range, keep=False) if (
-        value.element.is_number
-    ) else None
+    return (
+        body.add(value.type, value.dims, f"maximum({value.name}, {value.name})", value.range, keep=False)
+        if (value.element.is_number)
+        else None
+    )
 
 
 # Branches.

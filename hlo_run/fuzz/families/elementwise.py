@@ -186,9 +186,7 @@ def compare(scope: Scope) -> None:
         return
     other = obtain(scope, value.type, value.dims)
     directions = ("EQ", "NE") if value.element.kind == "complex" else ("EQ", "NE", "LT", "LE", "GT", "GE")
-    scope.add(
-        "pred", value.dims, f"compare({value.name}, {other.name}), direction={scope.rng.choice(directions)}", Range(1)
-    )
+    scope.add("pred", value.dims, f"compare({value.name}, {other.name}), direction={scope.rng.choice(directions)}", Range(1))
 
 
 def select(scope: Scope) -> None:

@@ -110,8 +110,7 @@ def convolution(scope: Scope) -> None:
     more = f", feature_group_count={groups}" if groups > 1 else ""
     more += f", batch_group_count={batch_groups}" if batch_groups > 1 else ""
     text = (
-        f"convolution({image.name}, {kernel.name}), window={{{text}}},"
-        f" dim_labels={spelled[0]}_{spelled[1]}->{spelled[2]}{more}"
+        f"convolution({image.name}, {kernel.name}), window={{{text}}}, dim_labels={spelled[0]}_{spelled[1]}->{spelled[2]}{more}"
     )
     count = inputs * math.prod(taps)
     known = product_range(image, kernel, count, t)

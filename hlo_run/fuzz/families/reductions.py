@@ -260,7 +260,7 @@ def select_and_scatter(scope: Scope) -> None:
 
 def norm(scope: Scope) -> None:
     """A softmax or a normalised row, as models have them."""
-    value = scope.pick(lambda v: v.type in ("f32", "f64") and len(v.dims) > 0 and 0 < v.dims[-1] and v.range.bound <= 4)
+    value = scope.pick(lambda v: v.type in ("f32", "f64") and len(v.dims) > 0 and v.dims[-1] > 0 and v.range.bound <= 4)
     if value is None:
         return
     t, kept = value.type, value.dims[:-1]
