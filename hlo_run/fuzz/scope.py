@@ -138,11 +138,23 @@ class Scope:
         self.take_apart(value)
         return value
 
+    def renumber_parameters(self, root: Value) -> list[int]:
+        """Drop what a fusion's root does not need; return which parameters are left, which are numbered anew."""
+        place = next(n for n, line in enumerate(self.lines) if line.startswith(f"{root.name} = "))
+        marked = [*self.lines[:place], f"ROOT {self.lines[place]}", *self.lines[place + 1 :]]
+        kept = [line.removeprefix("ROOT ") for line in _alive(marked)]
+        used: list[int] = []
+        for n, line in enumerate(kept):
+            if found := _PARAMETER.search(line):
+                kept[n] = line.replace(found[0], f" parameter({len(used)})")
+                used.append(int(found[1]))
+        self.lines = kept
+        return used
+
     def close(self, root: Value, word: str) -> str:
         """End the computation with this value, which a line of it made, and return its name."""
         place = next(n for n, line in enumerate(self.lines) if line.startswith(f"{root.name} = "))
         lines = [*self.lines[:place], f"ROOT {self.lines[place]}", *self.lines[place + 1 :]]
-        lines = _alive(lines) if self.inside_fusion else lines
         name = self.program.name(word)
         self.program.computations.append("".join([f"{name} {{\n", *(f"  {line}\n" for line in lines), "}\n"]))
         return name
@@ -254,18 +266,19 @@ class Scope:
 
 
 def _alive(lines: list[str]) -> list[str]:
-    """Return the parameters and what the root needs: a fusion may hold nothing else."""
+    """Return what the root needs: a fusion may hold nothing else."""
     needed: set[str] = set()
     kept: list[str] = []
     for line in reversed(lines):
         name, text = line.removeprefix("ROOT ").split(" = ", 1)
-        if line.startswith("ROOT ") or name in needed or " parameter(" in text:
+        if line.startswith("ROOT ") or name in needed:
             needed.update(_NAME.findall(text))
             kept.append(line)
     return kept[::-1]
 
 
 _NAME = re.compile(r"[a-z]+\d+")
+_PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
 def without_layouts(value: Value) -> Value:

@@ -77,8 +77,9 @@ def fusion(scope: Scope) -> None:
         others = [v for v in body.values if v.dims == root.dims]
         root = body.add_tuple([root, *body.rng.sample(others, min(len(others), body.rng.choice((1, 2))))])
     kind = scope.rng.choice(("kLoop", "kLoop", "kInput", "kOutput"))
+    used = body.renumber_parameters(root)
     name = body.close(root, "fused")
-    _apply(scope, root, f"fusion({_names(operands)}), kind={kind}, calls={name}")
+    _apply(scope, root, f"fusion({_names([operands[n] for n in used])}), kind={kind}, calls={name}")
 
 
 # Async pairs.
