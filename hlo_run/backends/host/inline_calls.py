@@ -243,13 +243,21 @@ class _Inliner:
                 self._widths[bound, offset] = bits
             outer = self._rename(element, frame)
             operands = (outer, register) if is_load else (register, outer)
-            # Bytes live in 16-bit registers, and a load of one clears the upper half.
-            spelling = ("cvt", ("u16", "u8")) if move == "b16" and TYPE_BYTES[operation.type] == 1 else ("mov", (move,))
-            if stored_bits > bits:  # the low part of what was passed
-                spelling = ("cvt", (f"u{bits}", f"u{8 * TYPE_BYTES[operation.type] if bits == 16 else bits}"))
-                operands = (outer, register)
+            spelling = self._copy(*operands, 8 * TYPE_BYTES[operation.type], move)
             guard = self._guard(operation.instruction.guard, frame)
             self._append(Instruction(*spelling, operands, guard, operation.line))
+
+    def _copy(self, target: Operand, source: Operand, bits: int, move: str) -> tuple[str, tuple[str, ...]]:
+        """Return the instruction that copies the low bits: registers may be wider than what they load or store."""
+        target_bits, source_bits = (self._register_bits(operand, int(move[1:])) for operand in (target, source))
+        if not isinstance(source, Register) or (target_bits == source_bits and bits >= source_bits):
+            return "mov", (f"b{target_bits}",)
+        return "cvt", (f"u{target_bits}", f"u{min(bits, source_bits)}")
+
+    def _register_bits(self, operand: Operand, default: int) -> int:
+        if not isinstance(operand, Register):
+            return default
+        return 8 * TYPE_BYTES[self._flat.registers[operand.name]]
 
 
 def _call_parts(operation: Operation) -> tuple[tuple[Operand, ...], str, tuple[Operand, ...]]:
