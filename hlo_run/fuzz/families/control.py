@@ -87,7 +87,8 @@ def fusion(scope: Scope) -> None:
 
 def async_pair(scope: Scope) -> None:
     operands = _some_values(scope, 2)
-    if scope.depth or not operands:
+    # What is asynchronous must stay one instruction: no type that rows would convert.
+    if scope.depth or not operands or any(v.type not in ("f32", "f64", "s32", "s64", "u32", "pred") for v in operands):
         return
     body = scope.inner(may_have_effects=False)
     for number, operand in enumerate(operands):

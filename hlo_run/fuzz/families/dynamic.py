@@ -34,7 +34,7 @@ def dynamic_size(scope: Scope) -> None:
     dims = _reduced(scope, value.dims, dim)
     kept: Dims = tuple(s for d, s in enumerate(value.dims) if d not in dims)
     opcode = scope.rng.choice(("add", "maximum", "minimum"))
-    start = scope.number(value.type, scope.rng.choice((0, 1)))
+    start = scope.number(value.type, 0 if opcode == "add" else scope.rng.choice((0, 1)))
     count = value.count // max(1, Value("", value.type, kept).count)
     known = sum_of(value.range, count + 1, value.type) if opcode == "add" else value.range
     known = Range(value.element.highest) if value.element.is_integer else replace(known, bound=max(known.bound, 1))
