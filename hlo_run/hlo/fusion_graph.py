@@ -123,8 +123,6 @@ class FusionGraph:
                 for operand in dict.fromkeys(op.operands):
                     if isinstance(operand, Node):
                         node.reads.setdefault(operand, []).append(op)
-            if node.is_fusion and node.ops:
-                _drop_unread(node)
         self._alive = dict.fromkeys(self.nodes.values())
         self.root = self.nodes[computation.root]
 
@@ -279,16 +277,6 @@ class FusionGraph:
         self.computation.root = self.root.instruction
         self.computation.substitute(pairs)
         self.computation.remove_all(set(self._gone))
-
-
-def _drop_unread(node: Node) -> None:
-    """Let a fusion of the input take no operand that nothing in it reads."""
-    unread = [operand for operand in dict.fromkeys(node.operands) if operand not in node.reads]
-    if unread:
-        _change(node, node.kind)
-        for operand in unread:
-            node.operands.remove(operand)
-            del operand.users[node]
 
 
 def _change(node: Node, kind: str) -> None:
