@@ -2,7 +2,7 @@
 
     python3 scripts/venv.py python scripts/corpus.py FOLDER... [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
                                                      [--xla "PYTHON RUN_CPU.py"] [--host_engine both] [--host_check all]
-                                                     [--targets v100,h100] [--isolate_fusions]
+                                                     [--targets v100,h100] [--isolate_fusions] [--verify every]
 
 Every module is compiled for each target, every kernel assembled with ptxas (where there is one), run on Host, and
 compared with the numpy reference. With `--isolate_fusions` every kLoop and kInput fusion is a module of its own, equal
@@ -102,6 +102,7 @@ def main() -> int:
         help="auto, emulator, jit, or both: they must leave the same bits, but for the rounding of sums by atomics",
     )
     parser.add_argument("--host_check", default="", help="what the emulator watches for; all")
+    parser.add_argument("--verify", default="ends", help="verify the module at the ends of its pipeline, or after every row")
     parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
     arguments = parser.parse_args()
@@ -256,7 +257,13 @@ def _run_for(
     both = arguments.host_engine == "both"
     engine = "emulator" if both else arguments.host_engine
     # The reference and the command of --xla round after every instruction.
-    options = Options(host_engine=engine, host_check=arguments.host_check, compile_processes=1, xla_allow_excess_precision=False)
+    options = Options(
+        host_engine=engine,
+        host_check=arguments.host_check,
+        compile_processes=1,
+        xla_allow_excess_precision=False,
+        verify=arguments.verify,
+    )
     spills = _Spills()
     executable = compile_module(PassContext(preset(target), options, (spills,)), module.clone())
     key = tuple(_TARGET_LINES.sub("", kernel.ptx) + str((kernel.grid, kernel.block)) for kernel in executable.kernels)

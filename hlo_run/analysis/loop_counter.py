@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+_MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
+_INTEGERS = ("signed", "unsigned")
+_MAX_STEPS = 256
 
 
 @dataclass(frozen=True)
@@ -39,47 +43,113 @@ class LoopCounter:
         return count if lowest <= self.init + count * self.step < lowest + (1 << self.bits) else None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A value, and the place of the fusion that it is inside of."""
+
+    value: HloInstruction
+    fusion: _Place | None = None
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A scalar integer: element `index` of the state plus `offset`, or `offset` alone if `index` is None."""
+
+    index: int | None
+    offset: int
+
+
 def find_counter(loop: HloInstruction) -> LoopCounter | None:
-    """Return the counter of a loop; None if nothing in the state is seen to be one."""
-    body, condition = loop.called["body"][0], loop.called["condition"][0]
-    test, state = condition.root, loop.operands[0]
-    if test.opcode != "compare" or body.root.opcode != "tuple" or state.opcode != "tuple":
+    """Return the counter of a loop; None if nothing in the state is seen to be one.
+
+    Sees through copies and into fusions, so that it finds the counter of a compiled loop too. A loop whose condition has a
+    side effect has none here: its condition must run.
+    """
+    body, condition, state = loop.called["body"][0], loop.called["condition"][0], loop.operands[0]
+    if body.root.opcode != "tuple" or state.opcode != "tuple" or any(map(has_side_effect, condition.instructions)):
         return None
-    for number, direction in ((0, test.attrs["direction"]), (1, _MIRRORED.get(test.attrs["direction"], ""))):
-        index = element_of_state(test.operands[number])
-        limit = _constant(test.operands[1 - number])
-        if index is None or limit is None:
-            continue
-        init, step = _constant(state.operands[index]), _step(body.root.operands[index], index)
-        if init is not None and step is not None:
-            dtype = test.operands[number].shape.dtype
-            return LoopCounter(index, init, step, direction, limit, dtype.bits, dtype.is_signed)
-    return None
-
-
-def element_of_state(value: HloInstruction) -> int | None:
-    """Return which element of its computation's parameter a value is."""
-    if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter":
-        index: int = value.attrs["index"]
-        return index
-    return None
-
-
-def _constant(value: HloInstruction) -> int | None:
-    if value.opcode == "copy":
-        value = value.operands[0]
-    if value.opcode != "constant" or value.shape.rank or value.shape.dtype.kind not in ("signed", "unsigned"):
+    search = _Search()
+    place = search.source(_Place(condition.root))
+    test = place.value
+    if test.opcode != "compare" or test.operands[0].shape.dims or test.operands[0].shape.dtype.kind not in _INTEGERS:
         return None
-    return int(value.attrs["literal"])
+    value, limit = (search.linear(_Place(operand, place.fusion)) for operand in test.operands)
+    direction = test.attrs["direction"]
+    if value is not None and value.index is None:
+        value, limit, direction = limit, value, _MIRRORED.get(direction, "")
+    # What is compared is the element itself: an offset could wrap around.
+    if value is None or value.index is None or value.offset or limit is None or limit.index is not None:
+        return None
+    init, step = (search.linear(_Place(whole.operands[value.index])) for whole in (state, body.root))
+    if init is None or init.index is not None or step is None or step.index != value.index:
+        return None
+    dtype = test.operands[0].shape.dtype
+    return LoopCounter(
+        value.index,
+        _wrapped(init.offset, dtype.bits, dtype.is_signed),
+        step.offset,
+        direction,
+        _wrapped(limit.offset, dtype.bits, dtype.is_signed),
+        dtype.bits,
+        dtype.is_signed,
+    )
 
 
-def _step(value: HloInstruction, index: int) -> int | None:
-    """Return what a step of the loop adds to element `index`."""
-    if value.opcode == "add":
-        for one, other in (value.operands, value.operands[::-1]):
-            if element_of_state(one) == index:
-                return _constant(other)
-    if value.opcode == "subtract" and element_of_state(value.operands[0]) == index:
-        step = _constant(value.operands[1])
-        return None if step is None else -step
-    return None
+def _wrapped(value: int, bits: int, is_signed: bool) -> int:
+    lowest = -(1 << (bits - 1)) if is_signed else 0
+    return (value - lowest) % (1 << bits) + lowest
+
+
+class _Search:
+    """Follows values to where they come from. Gives up after `_MAX_STEPS` steps: shared operands make paths without end."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def source(self, place: _Place) -> _Place:
+        """Return what a scalar is a mere copy of."""
+        while (before := self._before(place)) is not None:
+            place = before
+        return place
+
+    def linear(self, place: _Place) -> _Linear | None:
+        """Return a scalar integer as element of the state and offset; the offset is right modulo the range of its type."""
+        place = self.source(place)
+        value = place.value
+        self._steps += 1
+        if self._steps > _MAX_STEPS or not value.shape.is_array or value.shape.dtype.kind not in _INTEGERS:
+            return None
+        if value.opcode == "constant":
+            return None if value.shape.dims else _Linear(None, int(value.attrs["literal"]))
+        if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and place.fusion is None:
+            return _Linear(int(value.attrs["index"]), 0)
+        if value.opcode not in ("add", "subtract"):
+            return None
+        one, other = (self.linear(_Place(operand, place.fusion)) for operand in value.operands)
+        if one is None or other is None or (other.index is not None and (one.index is not None or value.opcode == "subtract")):
+            return None
+        sign = -1 if value.opcode == "subtract" else 1
+        return _Linear(other.index if one.index is None else one.index, one.offset + sign * other.offset)
+
+    def _before(self, place: _Place) -> _Place | None:
+        """Return where a value was one step earlier; None if it is made here."""
+        value, fusion = place.value, place.fusion
+        if value.opcode == "parameter":
+            # The parameter of a loop's computation, outside of fusions, is the state.
+            return _Place(fusion.value.operands[int(value.attrs["parameter_number"])], fusion.fusion) if fusion else None
+        if value.opcode == "fusion":
+            return _Place(value.fused_computation.root, place)
+        if value.opcode == "get-tuple-element":
+            whole = _Place(value.operands[0], fusion)
+            if whole.value.opcode == "fusion":
+                whole = _Place(whole.value.fused_computation.root, whole)
+            is_tuple = whole.value.opcode == "tuple"
+            return _Place(whole.value.operands[int(value.attrs["index"])], whole.fusion) if is_tuple else None
+        if value.opcode in _MOVES and _is_one_element(value) and _is_one_element(value.operands[0]):
+            same_type = value.shape.element_type == value.operands[0].shape.element_type
+            return _Place(value.operands[0], fusion) if same_type else None
+        return None
+
+
+def _is_one_element(value: HloInstruction) -> bool:
+    return value.shape.is_array and all(size == 1 for size in value.shape.dims)

@@ -182,8 +182,27 @@ def is_removable(instruction: HloInstruction) -> bool:
     return not has_side_effect(instruction)
 
 
+def bypass(module: HloModule, old: HloInstruction) -> None:
+    """Let the operand of `old`, which hands it on, stand for `old`; remove `old`, whatever effect it is marked with.
+
+    What ran after `old` still runs after the operand and after what `old` had to wait for.
+    """
+    (source,) = old.operands
+    assert old.parent is not None, "it stands in a computation"
+    first = old.control_predecessors
+    for other in old.parent.instructions:
+        if old in other.control_predecessors:
+            kept = (q for p in other.control_predecessors for q in ((source, *first) if p is old else (p,)))
+            other.control_predecessors = list(dict.fromkeys(kept))
+        elif first and old in other.operands:
+            other.control_predecessors = list(dict.fromkeys((*other.control_predecessors, *first)))
+    module.replace(old, source)
+    old.control_predecessors = []
+    old.parent.remove(old)
+
+
 def remove_unused(candidates: Iterable[HloInstruction]) -> None:
-    """Remove those of the candidates that nobody uses, and then what only they used."""
+    """Remove those of the candidates that nobody uses, and then what only they used; an instruction with an effect stays."""
     waiting = [candidate for candidate in candidates if candidate.parent is not None]
     ordered = {p for c in {i.parent for i in waiting if i.parent} for i in c.instructions for p in i.control_predecessors}
     left: dict[HloInstruction, int] = {}

@@ -123,6 +123,8 @@ class FusionGraph:
                 for operand in dict.fromkeys(op.operands):
                     if isinstance(operand, Node):
                         node.reads.setdefault(operand, []).append(op)
+            if node.is_fusion and node.kind != "kCustom" and len(node.reads) < len(node.operands):
+                _drop_unread(node)
         self._alive = dict.fromkeys(self.nodes.values())
         self.root = self.nodes[computation.root]
 
@@ -167,18 +169,27 @@ class FusionGraph:
         del producer.users[consumer]
         self._add_operands(consumer, producer.operands)
 
-    def fuse_sibling(self, sibling: Node, node: Node, kind: str) -> None:
-        """Let the fusion `node` return what `sibling` returns, too, which goes; neither needs the other."""
+    def fuse_sibling(self, sibling: Node, node: Node, kind: str) -> list[Node]:
+        """Let the fusion `node` return what `sibling` returns, too, which goes; neither needs the other.
+
+        Returns the nodes that read other operands then.
+        """
         elements = self._elements(sibling)
         offset = self._make_multi_output(node)
         copies = copy_ops(sibling, node)
+        if sibling.is_multi_output:
+            _drop_unused(copies[sibling.root], node)
         self._return_too(node, [copies[op] for op in sibling.result_ops], elements, offset)
         _change(node, kind)
         self._add_operands(node, sibling.operands)
         self.remove(sibling)
+        return _readers(node)
 
-    def fuse_and_return(self, producer: Node, consumer: Node, kind: str) -> None:
-        """Let `consumer` compute `producer`, and return it, too, for the others that use it; `producer` goes."""
+    def fuse_and_return(self, producer: Node, consumer: Node, kind: str) -> list[Node]:
+        """Let `consumer` compute `producer`, and return it, too, for the others that use it; `producer` goes.
+
+        Returns the nodes that read other operands then.
+        """
         self.fuse(producer, consumer, kind)
         root = self._last_root
         assert root is not None, "fusing leaves it"
@@ -186,6 +197,7 @@ class FusionGraph:
         offset = self._make_multi_output(consumer)
         self._return_too(consumer, [root], elements, offset)
         self.remove(producer)
+        return _readers(consumer)
 
     def _elements(self, node: Node) -> list[Node]:
         """Return the nodes that take the results of a node apart; a node with one result gets one that all users use."""
@@ -279,6 +291,29 @@ class FusionGraph:
         self.computation.remove_all(set(self._gone))
 
 
+def _readers(node: Node) -> list[Node]:
+    """Return what takes the results of a node apart, and what uses those."""
+    return list(dict.fromkeys((*node.users, *(user for element in node.users for user in element.users))))
+
+
+def _drop_unread(node: Node) -> None:
+    """Drop the operands of a fusion that none of its ops reads."""
+    unread = [operand for operand in dict.fromkeys(node.operands) if operand not in node.reads]
+    if unread:
+        node.operands = [operand for operand in node.operands if operand in node.reads]
+        for operand in unread:
+            del operand.users[node]
+        _change(node, node.kind)
+
+
+def _drop_unused(op: Op, node: Node) -> None:
+    """Remove an op of a node that nothing uses."""
+    node.ops.remove(op)
+    for operand in dict.fromkeys(op.operands):
+        if isinstance(operand, Op):
+            operand.users.remove(op)
+
+
 def _change(node: Node, kind: str) -> None:
     """Note that a fusion of `kind` is to be made of the node, which has each operand once then."""
     if not node.is_changed:
@@ -320,7 +355,30 @@ def _ops_of(node: Node) -> list[Op]:
                 operand.users.append(op)
         made[instruction] = op
         ops.append(op)
+    _make_results_ops(body.root, made, ops)
     return ops[::-1]
+
+
+def _make_results_ops(root: HloInstruction, made: dict[HloInstruction, Operand], ops: list[Op]) -> None:
+    """Let the results of a fusion be ops of it: an operand that it hands on as it is goes through a bitcast."""
+    if root.opcode == "parameter":
+        ops.append(_handed_on(root, made[root]))
+    elif root.opcode == "tuple":
+        result = ops[-1]
+        for number, (instruction, operand) in enumerate(zip(root.operands, result.operands, strict=True)):
+            if isinstance(operand, Node):
+                op = _handed_on(instruction, operand)
+                op.users = [result]
+                result.operands[number] = op
+                ops.insert(len(ops) - 1, op)
+
+
+def _handed_on(parameter: HloInstruction, operand: Operand) -> Op:
+    """Return an op that is another name for an operand; its instruction is in no computation."""
+    source = HloInstruction(parameter.name, "parameter", parameter.shape, (), {"parameter_number": 0})
+    op = Op(HloInstruction("bitcast", "bitcast", parameter.shape, [source], where=parameter.where))
+    op.operands = [operand]
+    return op
 
 
 def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:

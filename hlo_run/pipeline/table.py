@@ -394,6 +394,8 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "fusion",
         (
+            # Ours: a fusion inside a fusion is fused like the instructions that it stands for.
+            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner()),
             HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
             HloRow("sort-iota-fusion", lambda c: SortIotaFusion()),
             HloRow("priority-fusion", lambda c: PriorityFusion()),

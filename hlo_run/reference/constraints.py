@@ -57,19 +57,38 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
 
 
 def _demands(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Constraints]:
-    """Yield what the uses of a parameter (or of what it was converted to) ask for."""
+    """Yield what the uses of a parameter, or of what it was converted to, ask for: depth first, each value once.
+
+    In a loop a converted value may be what is converted the next time.
+    """
+    seen = {(origin, path)}
+    waiting = [_value_demands(origin, path)]
+    while waiting:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+        elif isinstance(found, Constraints):
+            yield found
+        elif (found, ()) not in seen:
+            seen.add((found, ()))
+            waiting.append(_value_demands(found, ()))
+
+
+def _value_demands(origin: HloInstruction, path: tuple[int, ...]) -> Iterator[Constraints | HloInstruction]:
+    """Yield what the uses of a value itself ask for, and the values that stand for it behind conversions and in fusions."""
     for user, number in uses_of(origin, path):
-        yield from _use_demands(user, number)
+        if user.opcode == "fusion":
+            yield user.fused_computation.parameters[number]
+        elif user.opcode in _VALUE_KEEPERS:
+            yield user
+        else:
+            yield from _use_demands(user, number)
     if not path:
         yield from _moved_index_demands(origin)
 
 
 def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
     match user.opcode:
-        case "fusion":
-            yield from _demands(user.fused_computation.parameters[number])
-        case opcode if opcode in _VALUE_KEEPERS:
-            yield from _demands(user)
         case "dynamic-slice" if number >= 1:
             yield _start_index(user, number - 1, user.shape.dims)
         case "dynamic-update-slice" if number >= 2:

@@ -74,8 +74,8 @@ def _places(
     return _Places(limits, strides, offsets, shape, tuple(dims[first:]))
 
 
-def _vectors(rank: int, vector_dim: int, dtype: DType) -> Kernel:
-    """Return what makes s64 index vectors, [batch.., component], of indices of this rank and type."""
+def _vectors(rank: int, vector_dim: int, dtype: DType, components: Sequence[int]) -> Kernel:
+    """Return what makes s64 index vectors, [batch.., component], of indices of this rank and type; of these components."""
 
     def vectors(indices: Array) -> Array:
         if vector_dim == rank:
@@ -85,6 +85,8 @@ def _vectors(rank: int, vector_dim: int, dtype: DType) -> Kernel:
         if dtype.bits == 64 and not dtype.is_signed:
             # Huge unsigned indices are far out of bounds, not negative.
             indices = np.minimum(indices, np.uint64(2**62))
+        if len(components) < indices.shape[-1]:
+            indices = indices[..., components]
         return indices.astype(np.int64, copy=False)
 
     return vectors
@@ -99,6 +101,11 @@ def _batching(operand_dims: Sequence[int], indices_dims: Sequence[int], vector_d
     return [(dim, other - (other > vector_dim)) for dim, other in zip(operand_dims, indices_dims, strict=True)]
 
 
+def _components(index_map: Sequence[int], batching_dims: Sequence[int]) -> list[int]:
+    """Return the components of an index vector that count: a batching dimension goes by the batch, whatever the vector says."""
+    return [number for number, dim in enumerate(index_map) if dim not in batching_dims]
+
+
 def _gather(instruction: HloInstruction) -> Kernel:
     attrs, (operand, indices) = instruction.attrs, (operand.shape for operand in instruction.operands)
     vector_dim: int = attrs["index_vector_dim"]
@@ -108,8 +115,10 @@ def _gather(instruction: HloInstruction) -> Kernel:
     batching = _batching(batching_dims, attrs.get("start_indices_batching_dims", ()), vector_dim)
     batch = _batch_dims(indices.dims, vector_dim)
     sizes: tuple[int, ...] = attrs["slice_sizes"]
-    places = _places(operand.dims, sizes, attrs["start_index_map"], window_dims, batching, batch)
-    vectors = _vectors(indices.rank, vector_dim, indices.dtype)
+    components = _components(attrs["start_index_map"], batching_dims)
+    index_map = [attrs["start_index_map"][number] for number in components]
+    places = _places(operand.dims, sizes, index_map, window_dims, batching, batch)
+    vectors = _vectors(indices.rank, vector_dim, indices.dtype, components)
     picked = (*batch, *(sizes[d] for d in window_dims))
     order = _result_order(tuple(attrs["offset_dims"]), len(batch), instruction.shape.rank)
     is_empty, dtype = 0 in operand.dims, operand.dtype.numpy
@@ -137,8 +146,10 @@ def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Call
     inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
     if not inputs[0].size:
         return tuple(inputs) if instruction.shape.is_tuple else inputs[0]
-    places = _scatter_places(instruction, inputs[0], indices, updates[0])
-    starts = _vectors(indices.ndim, instruction.attrs["index_vector_dim"], instruction.operands[count].shape.dtype)(indices)
+    attrs, dtype = instruction.attrs, instruction.operands[count].shape.dtype
+    components = _components(attrs["scatter_dims_to_operand_dims"], attrs.get("input_batching_dims", ()))
+    places = _scatter_places(instruction, inputs[0], indices, updates[0], components)
+    starts = _vectors(indices.ndim, attrs["index_vector_dim"], dtype, components)(indices)
     rows = np.broadcast_to(places.rows(starts), places.dims)
     inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1)
     lines = [_scatter_order(instruction, update).reshape(*rows.shape, places.row_size) for update in updates]
@@ -157,7 +168,9 @@ def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
     return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window])
 
 
-def _scatter_places(instruction: HloInstruction, operand: Array, indices: Array, update: Array) -> _Places:
+def _scatter_places(
+    instruction: HloInstruction, operand: Array, indices: Array, update: Array, components: Sequence[int]
+) -> _Places:
     attrs, rank = instruction.attrs, operand.ndim
     vector_dim: int = attrs["index_vector_dim"]
     batching_dims = tuple(attrs.get("input_batching_dims", ()))
@@ -168,7 +181,8 @@ def _scatter_places(instruction: HloInstruction, operand: Array, indices: Array,
         sizes[dim] = update.shape[update_dim]
     batching = _batching(batching_dims, attrs.get("scatter_indices_batching_dims", ()), vector_dim)
     batch = _batch_dims(indices.shape, vector_dim)
-    return _places(operand.shape, sizes, attrs["scatter_dims_to_operand_dims"], window_dims, batching, batch)
+    index_map = [attrs["scatter_dims_to_operand_dims"][number] for number in components]
+    return _places(operand.shape, sizes, index_map, window_dims, batching, batch)
 
 
 def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, updates: list[Array], calls: Calls) -> None:

@@ -105,12 +105,19 @@ def top_k(array: Array, dtype: DType, k: int, largest: bool) -> tuple[Array, Arr
     return np.take_along_axis(array, order, -1), order.astype(np.int32)
 
 
-def _topk_call(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """The older form: as many as the result has, largest first unless the comparator says less-than."""
-    comparators = instruction.called_computations
-    largest = not comparators or comparators[0].root.attrs.get("direction", "GT") in ("GT", "GE")
-    dtype, k = instruction.operands[0].shape.dtype, instruction.shape.tuple_shapes[0].dims[-1]
-    return top_k(as_array(operands[0]), dtype, k, largest)
+def _topk_call(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    """The older form: as many as the result has, the first by its comparator of elements, or of elements and positions."""
+    array, k = as_array(operands[0]), instruction.shape.tuple_shapes[0].dims[-1]
+    if not instruction.called_computations:
+        return top_k(array, instruction.operands[0].shape.dtype, k, True)
+    comparator = instruction.called_computations[0]
+    positions = np.broadcast_to(np.arange(array.shape[-1], dtype=np.int32), array.shape)
+    rows = [array, positions][: len(comparator.parameters) // 2]
+    order = _key_order(comparator, rows)
+    if order is None:
+        order = _merge_sort(array.shape, lambda i, j: _comes_before(comparator, rows, calls, i, j))
+    order = order[..., :k]
+    return np.take_along_axis(array, order, -1), order.astype(np.int32)
 
 
 EVALUATE = table(("sort", _sort), ("topk", _topk))

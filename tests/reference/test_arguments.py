@@ -207,6 +207,21 @@ def test_sort_keys_have_no_duplicates() -> None:
     assert keys.tolist() != sorted(keys.tolist())
 
 
+@pytest.mark.parametrize("root", ["v", "w"])
+def test_a_loop_may_convert_what_it_converted(root: str) -> None:
+    text = f"""HloModule m
+body {{ s = s32[] parameter(0)
+  v = s32[] convert(s)
+  w = s32[] convert(v)
+  ROOT r = s32[] convert({root}) }}
+condition {{ s = s32[] parameter(0)
+  k = s32[] constant(7)
+  ROOT c = pred[] compare(s, k), direction=LT }}
+ENTRY e {{ p = s32[] parameter(0)
+  ROOT w = s32[] while(p), condition=condition, body=body }}"""
+    assert _constraints(text) == Constraints(index_limit=MOST_ROUNDS)
+
+
 def test_conversions_hand_constraints_on() -> None:
     body = """
       x = f32[10] parameter(0)

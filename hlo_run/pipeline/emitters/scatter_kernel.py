@@ -63,7 +63,10 @@ class ScatterKernel:
         starts: list[SSAValue | None] = [None] * len(sizes)
         fits: SSAValue | None = None
         index_map: Sequence[int] = attrs["scatter_dims_to_operand_dims"]
+        batching: Sequence[int] = attrs.get("input_batching_dims", ())
         for component, dim in enumerate(index_map):
+            if dim in batching:
+                continue
             place = list(batch)
             if vector_dim < indices.shape.rank:
                 place.insert(vector_dim, b.index(component))
@@ -74,7 +77,6 @@ class ScatterKernel:
             # An unsigned comparison covers negative starts too.
             fit = b.cmpi("ule", start, b.index(sizes[dim] - windows[dim]))
             fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
-        batching: Sequence[int] = attrs.get("input_batching_dims", ())
         for dim, indices_dim in zip(batching, attrs.get("scatter_indices_batching_dims", ()), strict=True):
             starts[dim] = batch[indices_dim - (indices_dim > vector_dim)]
         return starts, fits

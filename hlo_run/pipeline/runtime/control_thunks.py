@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.artifact import (
     ArrayTree,
     ConditionalThunk,
@@ -38,8 +39,11 @@ def _while(emission: Emission, loop: HloInstruction) -> list[Thunk]:
 
 
 def _trip_count(loop: HloInstruction) -> int | None:
-    count = record(backend_config(loop), "known_trip_count").get("n")
-    return int(count) if count is not None and str(count).isdecimal() else None
+    """Return how often an annotated loop runs. The loop itself must show it: the annotation may be an older one."""
+    if not record(backend_config(loop), "known_trip_count"):
+        return None
+    counter = find_counter(loop)
+    return counter.trip_count if counter is not None else None
 
 
 def _conditional(emission: Emission, conditional: HloInstruction) -> list[Thunk]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from hlo_run.analysis.topk_order import picks_largest
 from hlo_run.artifact import (
     ArraySpec,
     CholeskyThunk,
@@ -227,9 +228,10 @@ def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
 
 
 def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """Largest first, unless the comparator that comes along says less-than."""
-    comparators: Sequence[Any] = call.called_computations
-    largest = not comparators or comparators[0].root.attrs.get("direction", "GT") in ("GT", "GE")
+    """The first by the comparator that comes along. Raises Unsupported for one that is no comparison of the two elements."""
+    largest = picks_largest(call)
+    if largest is None:
+        raise Unsupported(f"TopK by the comparator of %{call.name}", call.where, hint="sort the elements instead")
     source, values, indices = emission.array(call.operands[0]), emission.array(call, (0,)), emission.array(call, (1,))
     return [SelectKThunk(call.name, source, values, indices, largest)]
 

@@ -56,7 +56,7 @@ body { p = (s32[], s32[], f32[6,6]) parameter(0)
   is_first = pred[] compare(i, one), direction=LT
   z = s32[] constant(0)
   s = (s32[], f32[6,6]) tuple(z, x)
-  w = (s32[], f32[6,6]) while(s), condition=inner_condition, body=inner_bodyCONFIG
+  w = (s32[], f32[6,6]) while(s), condition=inner_condition, body=inner_body
   y = f32[6,6] get-tuple-element(w), index=1
   u = f32[6,6] conditional(is_first, y, y), true_computation=negative, false_computation=double
   ROOT t = (s32[], s32[], f32[6,6]) tuple(j, n, u) }
@@ -68,11 +68,11 @@ ENTRY e { n = s32[] parameter(0)
   ROOT y = f32[6,6] get-tuple-element(w), index=2 }
 """
 _NOTHING = ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n"
-KNOWN = ', backend_config={"known_trip_count":{"n":"3"}}'
+UNKNOWN = Options(compile_processes=1, xla_disable_hlo_passes="while-loop-trip-count-annotator")
 
 
-def compiled(text: str) -> Any:
-    return compile_module(PassContext(preset("h100"), Options(compile_processes=1)), hlo_run.parse(text))
+def compiled(text: str, options: Options | None = None) -> Any:
+    return compile_module(PassContext(preset("h100"), options or Options(compile_processes=1)), hlo_run.parse(text))
 
 
 def expected(times: int, x: Any) -> Any:
@@ -83,12 +83,12 @@ def expected(times: int, x: Any) -> Any:
     return x
 
 
-@pytest.mark.parametrize("config", ["", KNOWN])
-def test_loops_and_branches(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("options", [None, UNKNOWN])
+def test_loops_and_branches(options: Options | None, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
     run = recording.Recording.run
     monkeypatch.setattr(recording.Recording, "run", lambda self: (played.append(1), run(self)))  # type: ignore[misc]
-    program = compiled(NESTED.replace("CONFIG", config))
+    program = compiled(NESTED, options)
     backend = HostBackend(engine="jit")
     others = [HostBackend(engine="emulator"), HostBackend(engine="jit", profile=True)]  # step by step
     others.append(HostBackend(engine="jit", timeout_seconds=600))
@@ -156,7 +156,7 @@ def test_a_long_launch_between_short_ones() -> None:
 
 @pytest.mark.parametrize("blocks", [1, 100_000])
 def test_a_fault_of_a_played_launch_says_where(blocks: int) -> None:
-    program = compiled(NESTED.replace("CONFIG", ""))
+    program = compiled(NESTED)
     kernel = next(kernel for kernel in program.kernels if "neg.f32" in kernel.ptx)
     assert kernel.block == (36, 1, 1)
     wide = replace(kernel, block=(64, 1, 1), grid=(blocks, 1, 1), ptx=kernel.ptx.replace("reqntid 36", "reqntid 64"))
@@ -186,7 +186,7 @@ def test_an_endless_loop_can_be_interrupted() -> None:
     def ring(number: int, frame: object) -> None:
         raise Enough
 
-    text = NESTED.replace("CONFIG", "").replace("j = s32[] add(i, one)\n  is_first", "j = s32[] multiply(i, one)\n  is_first")
+    text = NESTED.replace("j = s32[] add(i, one)\n  is_first", "j = s32[] multiply(i, one)\n  is_first")
     program = compiled(text)
     backend = HostBackend(engine="jit")
     arguments = [np.array(0, np.int32), RNG.standard_normal((6, 6)).astype(np.float32)]
@@ -203,7 +203,7 @@ def test_an_endless_loop_can_be_interrupted() -> None:
 
 
 def test_an_endless_loop_runs_out_of_time() -> None:
-    text = NESTED.replace("CONFIG", "").replace("j = s32[] add(i, one)\n  is_first", "j = s32[] multiply(i, one)\n  is_first")
+    text = NESTED.replace("j = s32[] add(i, one)\n  is_first", "j = s32[] multiply(i, one)\n  is_first")
     program = compiled(text)
     backend = HostBackend(engine="jit", timeout_seconds=2)
     x = RNG.standard_normal((6, 6)).astype(np.float32)
@@ -213,7 +213,7 @@ def test_an_endless_loop_runs_out_of_time() -> None:
 
 
 def test_a_deadline_may_come_and_go() -> None:
-    program = compiled(NESTED.replace("CONFIG", ""))
+    program = compiled(NESTED)
     prepared = Prepared(HostBackend(engine="jit"), program, frozenset())
     arguments = [np.array(2, np.int32), RNG.standard_normal((6, 6)).astype(np.float32)]
     deadlines = [None, time.monotonic() + 600, None, time.monotonic() + 600]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hlo_run
-from hlo_run.artifact import nested_sequences
+from hlo_run.artifact import WhileThunk, nested_sequences
 from hlo_run.backends import memory
 from hlo_run.backends.host import machine
 from hlo_run.backends.host.backend import HostBackend
@@ -45,7 +45,7 @@ ENTRY e { n = s32[] parameter(0)
   x = f32[8] parameter(1)
   z = s32[] constant(0)
   s = (s32[], s32[], f32[8]) tuple(z, n, x)
-  w = (s32[], s32[], f32[8]) while(s), condition=condition, body=bodyCONFIG
+  w = (s32[], s32[], f32[8]) while(s), condition=condition, body=body
   ROOT y = f32[8] get-tuple-element(w), index=2 }
 """
 
@@ -60,17 +60,19 @@ def kinds(thunks: Any) -> list[str]:
 
 def test_loops_ask_their_condition_or_know_how_often() -> None:
     x = RNG.standard_normal(8).astype(np.float32)
-    program = compiled(LOOP.replace("STEP", "1").replace("CONFIG", ""))
+    program = compiled(LOOP.replace("STEP", "1"))
     backend = HostBackend()
     for times in (0, 1, 3, 2):
         result = backend.run(program, [np.array(times, np.int32), x])
         np.testing.assert_array_equal(result, x * 2**times)
-    known = compiled(LOOP.replace("STEP", "1").replace("CONFIG", ', backend_config={"known_trip_count":{"n":"4"}}'))
+    text = LOOP.replace("STEP", "2").replace("n = s32[] get-tuple-element(p), index=1\n  ROOT", "n = s32[] constant(7)\n  ROOT")
+    known = compiled(text)
+    assert [thunk.trip_count for thunk in known.thunks if isinstance(thunk, WhileThunk)] == [4]
     np.testing.assert_array_equal(backend.run(known, [np.array(99, np.int32), x]), x * 16)
 
 
 def test_results_of_earlier_runs_stay() -> None:
-    program = compiled(LOOP.replace("STEP", "1").replace("CONFIG", ""))
+    program = compiled(LOOP.replace("STEP", "1"))
     backend = HostBackend()
     inputs = [RNG.standard_normal(8).astype(np.float32) for _ in range(3)]
     results = [backend.run(program, [np.array(1, np.int32), x]) for x in inputs]
@@ -235,14 +237,14 @@ def test_files_of_custom_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_loop_that_never_ends_runs_out_of_time() -> None:
-    program = compiled(LOOP.replace("STEP", "0").replace("CONFIG", ""))
+    program = compiled(LOOP.replace("STEP", "0"))
     arguments = [np.array(1, np.int32), np.ones(8, np.float32)]
     with pytest.raises(DeviceError, match="ran out of time"):
         HostBackend(timeout_seconds=0.2).run(program, arguments)
 
 
 def test_memory_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compiled(LOOP.replace("STEP", "1").replace("CONFIG", ""))
+    program = compiled(LOOP.replace("STEP", "1"))
     arguments = [np.array(1, np.int32), np.ones(8, np.float32)]
     backend = HostBackend()
     with monkeypatch.context() as patch:

@@ -3,7 +3,8 @@
     gather(x, i), operand_batching_dims={0}, start_indices_batching_dims={0}, start_index_map={1}
         =>   gather(x, concatenate(iota, i)), start_index_map={0,1}, collapsed_slice_dims={0,..}
 
-The emitters know index vectors only. XLA's `batched_gather_scatter_normalizer.cc`.
+Needs batching dimensions that no component of an index vector is for; others stay. XLA's
+`batched_gather_scatter_normalizer.cc`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,16 @@ class BatchedGatherScatterNormalizer:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("gather",), _gather, lambda old: bool(old.attrs.get("operand_batching_dims")))
-        expand(module, ("scatter",), _scatter, lambda old: bool(old.attrs.get("input_batching_dims")))
+        expand(module, ("gather",), _gather, lambda old: _is_normalised(old, "operand_batching_dims", "start_index_map"))
+        expand(
+            module, ("scatter",), _scatter, lambda old: _is_normalised(old, "input_batching_dims", "scatter_dims_to_operand_dims")
+        )
+
+
+def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:
+    """False without batching dimensions, and where an index vector has a component for one already, which does not count."""
+    dims = set(old.attrs.get(batching, ()))
+    return bool(dims) and dims.isdisjoint(old.attrs[index_map])
 
 
 def _gather(b: HloBuilder, old: HloInstruction, operand: HloValue, indices: HloValue) -> HloValue:

@@ -3,8 +3,8 @@
     topk(x), k=5, largest=true   =>   sorted = sort(x, iota), is_stable=true, to_apply=(a > b in the total order)
                                       tuple(slice(sorted 0), slice(sorted 1))
 
-A custom call `TopK` names its comparator itself. XLA's `topk_decomposer.cc`, without its packed form for bf16, which
-XLA:GPU does not use either.
+A custom call `TopK` names its comparator itself, of elements alone or of elements and their positions. XLA's
+`topk_decomposer.cc`, without its packed form for bf16, which XLA:GPU does not use either.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.expansion import expand
+from hlo_run.pipeline.hlo_comparators import with_positions
 from hlo_run.pipeline.library_calls import is_topk_call
 from hlo_run.pipeline.passes import PassContext
 
@@ -39,7 +40,8 @@ class TopkDecomposer:
 def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     last = x.shape.rank - 1
     indices = b.iota(Shape.array("s32", x.shape.dims, x.shape.minor_to_major), last)
-    comparator = next(iter(old.called_computations), None) or _comparator(x.shape.element_type, old.attrs.get("largest", True))
+    given = old.called_computations
+    comparator = with_positions(given[0]) if given else _comparator(x.shape.element_type, old.attrs.get("largest", True))
     # Equal keys come lower index first whatever was asked for: `is_stable=false` allows it as well.
     ordered = b.sort([x, indices], last, comparator, is_stable=True)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]

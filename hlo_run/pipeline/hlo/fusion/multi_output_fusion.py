@@ -89,8 +89,8 @@ class _ComputationFusion:
                 kind = "kInput" if "kInput" in (one.kind, two.kind) else one.kind
                 self._order.join(two, one)
                 self._steps.append(Joined(one.name, one.name, two.name, node.name))
-                self._graph.fuse_sibling(two, one, kind)
-                self._changed(one, two)
+                readers = self._graph.fuse_sibling(two, one, kind)
+                self._changed(one, two, *readers)
                 del siblings[later]
                 connected = self._order.connected(one, siblings[later:])
 
@@ -119,9 +119,9 @@ class _ComputationFusion:
         self._order.join(producer, consumer)
         times = self._times(producer, consumer)
         name = consumer.name
-        self._graph.fuse_and_return(producer, consumer, kind)
+        readers = self._graph.fuse_and_return(producer, consumer, kind)
         self._steps.append(Joined(consumer.name, name, producer.name, "", *(time / TICKS_PER_MICROSECOND for time in times)))
-        self._changed(producer, consumer)
+        self._changed(producer, consumer, *readers)
 
     def _kind(self, producer: Node, consumer: Node) -> str:
         reads_all = any(self._facts.node(node).is_input_reduction for node in (producer, consumer))

@@ -4,7 +4,8 @@
         =>   tuple of the first two results of custom-call(x), custom_call_target="__gpu$TopK"
 
 f32 and bf16, rows of at least 1024 elements, k up to 16; for calls that need not keep the order of equal elements up to what
-a library takes, with room for it. XLA's `TopkSpecializer`. Our runtime has one way for both, a library's.
+a library takes, with room for it. Needs a comparator that asks for the largest or the smallest elements. XLA's
+`TopkSpecializer`, which looks at no comparator. Our runtime has one way for both, a library's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hlo_run.analysis.topk_order import picks_largest
 from hlo_run.builder.builder import HloBuilder
 from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -39,7 +41,7 @@ class TopkSpecializer:
 
 
 def _is_few(call: HloInstruction) -> bool:
-    if not is_topk_call(call):
+    if not is_topk_call(call) or picks_largest(call) is None:
         return False
     shape, k = call.operands[0].shape, call.shape.tuple_shapes[0].dims[-1]
     if shape.element_type not in ("f32", "bf16") or not 1 <= shape.rank <= 2 or k >= _LARGEST_SHARE * shape.dims[-1]:

@@ -17,6 +17,7 @@ from hlo_run.builder.core import HloValue
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.expansion import expand
+from hlo_run.pipeline.hlo_comparators import with_positions
 from hlo_run.pipeline.library_calls import is_topk_call
 from hlo_run.pipeline.passes import PassContext
 
@@ -61,6 +62,6 @@ def _in_parts(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     places = found[1] + b.broadcast(begins, (parts, k), (0,))
     # Equal elements come in the order of the parts, and in a part in that of its elements.
     flat = [b.reshape(value, (parts * k,)) for value in (found[0], places)]
-    ordered = b.sort(flat, 0, comparator, is_stable=True)
+    ordered = b.sort(flat, 0, with_positions(comparator), is_stable=True)
     dims = [part.dims for part in old.shape.tuple_shapes]
     return b.tuple([b.reshape(b.slice(ordered[number], [(0, k)]), dims[number]) for number in range(2)])

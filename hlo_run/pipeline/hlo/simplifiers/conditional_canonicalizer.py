@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.shape import Shape
 from hlo_run.pipeline.passes import PassContext
@@ -54,8 +54,8 @@ def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
     for other in editor.computation.instructions:
         if conditional in other.control_predecessors:
             other.control_predecessors = [new if p is conditional else p for p in other.control_predecessors]
-    conditional.control_predecessors = []
-    remove_unused([conditional])
+    # Not by `remove_unused`: an effect in a branch would keep it.
+    editor.computation.remove(conditional)
 
 
 def _take_tuple(branch: HloComputation) -> None:

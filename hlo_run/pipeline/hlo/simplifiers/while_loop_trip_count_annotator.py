@@ -3,8 +3,9 @@
     w = while(init), ..   =>   w = while(init), .., backend_config={"known_trip_count":{"n":"4"},
         "known_init_step":{"init":"3","step":"2"},"known_induction_variable":{"tuple_index":"0"},"dynamic_variables":[]}
 
-The counter is an integer of the state that grows by a constant and is compared with one. XLA's
-`WhileLoopTripCountAnnotator`, which also tries out other loops.
+The counter is an integer of the state that grows by a constant and is compared with one. A configuration that the loop
+comes with may be wrong: it is replaced, or dropped if no counter is found. XLA's `WhileLoopTripCountAnnotator`, which also
+tries out other loops, and keeps the configuration of a loop without a counter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.loop_counter import find_counter
-from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.pipeline.passes import PassContext
 
 
@@ -25,18 +26,24 @@ class WhileLoopTripCountAnnotator:
     name: ClassVar[str] = "while-loop-trip-count-annotator"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; loops that have a configuration keep it."""
+        """Edit in place; what the module said of its loops before is replaced, or dropped where it cannot be proved."""
         del ctx
         for loop in module.instructions_of("while"):
-            if loop.attrs.get("backend_config"):
-                continue
-            counter = find_counter(loop)
-            count = counter.trip_count if counter is not None else None
-            if counter is not None and count is not None:
-                config = {
-                    "known_trip_count": {"n": str(count)},
-                    "known_init_step": {"init": str(counter.init), "step": str(counter.step)},
-                    "known_induction_variable": {"tuple_index": str(counter.index)},
-                    "dynamic_variables": list[str](),
-                }
-                loop.attrs["backend_config"] = json.dumps(config, separators=(",", ":"))
+            config = _config(loop)
+            if config is None:
+                loop.attrs.pop("backend_config", None)
+            elif loop.attrs.get("backend_config") != config:
+                loop.attrs["backend_config"] = config
+
+
+def _config(loop: HloInstruction) -> str | None:
+    counter = find_counter(loop)
+    if counter is None or counter.trip_count is None:
+        return None
+    config = {
+        "known_trip_count": {"n": str(counter.trip_count)},
+        "known_init_step": {"init": str(counter.init), "step": str(counter.step)},
+        "known_induction_variable": {"tuple_index": str(counter.index)},
+        "dynamic_variables": list[str](),
+    }
+    return json.dumps(config, separators=(",", ":"))

@@ -1,0 +1,92 @@
+"""Counters of loops: what shows how often a loop runs, also behind copies and in fusions, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+import hlo_run
+from hlo_run.analysis.loop_counter import find_counter
+
+LOOP = """HloModule loop
+add_two {{ p = {type}[] parameter(0)
+  q = {type}[] parameter(1)
+  r = {type}[] constant(1)
+  a = {type}[] add(p, r)
+  n = {type}[] add(r, a)
+  ROOT t = ({type}[], {type}[]) tuple(q, n) }}
+less {{ p = {type}[] parameter(0)
+  k = {type}[] constant(9)
+  ROOT c = pred[] compare(p, k), direction=LT }}
+body {{ s = ({type}[], {type}[]) parameter(0)
+  i = {type}[] get-tuple-element(s), index=0
+  j = {type}[] get-tuple-element(s), index=1
+  k = {type}[] constant(2)
+  e = {type}[] constant({large})
+  f = ({type}[], {type}[]) fusion(i, j), kind=kLoop, calls=add_two
+  g = {type}[] get-tuple-element(f), index=1
+  {step}
+  ROOT t = ({type}[], {type}[]) tuple(n, j) }}
+condition {{ s = ({type}[], {type}[]) parameter(0)
+  i = {type}[] get-tuple-element(s), index=0
+  k = {type}[] constant(9)
+  {test} }}
+ENTRY e {{ p = {type}[] parameter(0)
+  z = {type}[] constant(1)
+  f = {type}[] copy(z)
+  {init}
+  s = ({type}[], {type}[]) tuple(b, p)
+  ROOT w = ({type}[], {type}[]) while(s), condition=condition, body=body }}
+"""
+STEP, TEST, INIT = "n = s32[] add(i, k)", "ROOT c = pred[] compare(i, k), direction=LT", "b = s32[] copy(f)"
+
+
+def trip_count(step: str = STEP, test: str = TEST, init: str = INIT, type: str = "s32", large: str = "99") -> int | None:
+    parts = {"step": step, "test": test, "init": init}
+    text = LOOP.format(type=type, large=large, **{name: part.replace("s32", type) for name, part in parts.items()})
+    (loop,) = hlo_run.parse(text).instructions_of("while")
+    counter = find_counter(loop)
+    return counter.trip_count if counter is not None else None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"step": "n = s32[] get-tuple-element(f), index=1"},
+        {"step": "m = s32[] add(k, i)\n  o = s32[] subtract(m, k)\n  n = s32[] add(o, k)"},
+        {"test": "ROOT c = pred[] fusion(i), kind=kLoop, calls=less"},
+        {"test": "j = s32[] copy(i)\n  ROOT c = pred[] compare(k, j), direction=GT"},
+        {"init": "b = s32[] bitcast(f)"},
+    ],
+)
+def test_counts_four(changed: dict[str, str]) -> None:
+    assert trip_count(**changed) == 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"step": "n = s32[] add(j, k)"},  # another element
+        {"step": "n = s32[] multiply(i, k)"},
+        {"step": "n = s32[] subtract(k, i)"},
+        {"step": "n = s32[] add(i, i)"},
+        {"step": "n = s32[] get-tuple-element(f), index=0"},  # the other result of the fusion
+        {"test": "j = s32[] get-tuple-element(s), index=1\n  ROOT c = pred[] compare(i, j), direction=LT"},
+        {"test": "j = s32[] add(i, k)\n  ROOT c = pred[] compare(j, k), direction=LT"},  # which may wrap around
+        {"test": "o = token[] after-all()\n  d = token[] outfeed(i, o), outfeed_shape=s32[]\n  " + TEST},  # must run
+        {"init": "b = s32[] add(f, p)"},
+        {"step": "n = s32[] subtract(i, k)"},
+    ],
+)
+def test_counts_nothing(changed: dict[str, str]) -> None:
+    assert trip_count(**changed) is None
+
+
+def test_a_step_that_leaves_the_type_is_not_counted() -> None:
+    assert trip_count(step="n = s32[] add(i, e)", type="u8", large="200") == 1
+    assert trip_count(step="n = s32[] add(i, e)", type="s8", large="127") is None
+
+
+def test_shared_operands_do_not_take_time_without_end() -> None:
+    doubled = [f"d{n} = s32[] add(d{n - 1}, d{n - 1})" for n in range(1, 200)]
+    assert trip_count(init="d0 = s32[] copy(f)\n  " + "\n  ".join(doubled) + "\n  b = s32[] add(d199, d199)") is None
