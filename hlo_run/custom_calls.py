@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hlo_run.errors import DeviceError, HloRunError, UsageError
+from hlo_run.errors import DeviceError, HloRunError, Unsupported, UsageError
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 PLATFORMS = ("Host", "CUDA", "Interpreter")
@@ -74,13 +74,18 @@ def registered_targets() -> list[str]:
     return sorted({target for target, _ in _REGISTRY})
 
 
+def how_to_register(target: str) -> str:
+    """Return the hint for a custom call that has no function."""
+    return f'@hlo_run.custom_call("{target}") registers one; --custom_calls=FILE.py reads a file of them'
+
+
 def call(target: str, platform: str, operands: list[Any], config: str, instruction: str) -> Any:
-    """Call the function of `target`; raises DeviceError if there is none, or if it raises."""
+    """Call the function of `target`; raises Unsupported if there is none, DeviceError if it raises."""
     registered = _REGISTRY.get((target, platform))
     if registered is None:
-        raise DeviceError(
-            f"No registered implementation for custom call to {target} for platform {platform}",
-            hint=f'@hlo_run.custom_call("{target}") registers one; --custom_calls=FILE.py reads a file of them',
+        raise Unsupported(
+            f"No registered implementation for custom call to {target} for platform {platform} (%{instruction})",
+            hint=how_to_register(target),
         )
     try:
         if registered.takes_config:

@@ -51,7 +51,8 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
         return 0
     if not files:
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
-    _check_names(options)
+    for warning in _check_names(options):
+        console.err(f"warning: {warning}")
     _check_output(options, files)
     _check_run_flags(options)
     load_custom_calls(options.custom_calls)
@@ -363,9 +364,10 @@ def list_passes() -> str:
     return describe_rows()
 
 
-def _check_names(options: Options) -> None:
-    """Raise UsageError for a flag that names no row or stage; costs nothing when no flag names one."""
+def _check_names(options: Options) -> tuple[str, ...]:
+    """Return warnings about rows in flags, raise UsageError for a stage that does not exist; costs nothing without such flags."""
     if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names  # imports every pass
 
-        check_row_names(options)
+        return check_row_names(options)
+    return ()

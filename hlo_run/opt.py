@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import hlo_run
 from hlo_run.cache import choose_cache
@@ -17,11 +18,13 @@ from hlo_run.execution import Console
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import OptFlags, Options
 from hlo_run.pipeline.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.print_options import dump_options
+
+if TYPE_CHECKING:
+    from hlo_run.pipeline.table import HloRow
 
 HLO, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "llvm-after-optimizations"
 TRANSFORMS, GPU = "transforms", "gpu"
@@ -44,7 +47,8 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if options.only_rows or options.disabled_rows or options.xla_fuel:
         from hlo_run.pipeline.table import check_row_names  # imports every pass
 
-        check_row_names(replace(options, stage=""))
+        for warning in check_row_names(replace(options, stage="")):
+            console.err(f"warning: {warning}")
     work = _work(flags, platform, options)
     choose_cache(options.cache)
     watch = Watch(0, console)
@@ -77,7 +81,7 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
 
 
 def _chunk(text: str, file: str, work: _Texts, watch: Watch, options: Options) -> str:
-    module = wrap_bare_module(hlo_run.parse(text, file, options.verify != "off"))
+    module = hlo_run.parse(text, file, options.verify != "off")
     with watch.compiling(options, module, choose_target(options)) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 
@@ -88,10 +92,10 @@ def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
         return lambda ctx, module: _text_proto(module)
     if flags.passes:
         names = [name.strip() for name in flags.passes.split(",") if name.strip()]
-        passes = _passes()
+        known = {*_passes(), *_rows()}
         for name in names:
-            if _spelling(name) not in passes:
-                close = difflib.get_close_matches(_spelling(name), passes, n=1)
+            if _spelling(name) not in known:
+                close = difflib.get_close_matches(_spelling(name), sorted(known), n=1)
                 raise UsageError(f"Pass {name} not found.", hint=f"did you mean {close[0]}?" if close else "see --list-passes")
         return lambda ctx, module: _run_passes(names, ctx, module)
     stage = options.stage or HLO
@@ -126,10 +130,14 @@ def _spelling(name: str) -> str:
 
 def _passes() -> dict[str, str]:
     """Return the HLO passes by their names with dashes; XLA writes them with dashes or underscores."""
+    return {_spelling(row.pass_name): row.pass_name for row in _rows().values()}
+
+
+def _rows() -> dict[str, HloRow]:
+    """Return the rows of the HLO table by their names with dashes, in its order."""
     from hlo_run.pipeline.table import PIPELINE  # imports every pass
 
-    names = [row.pass_name for group in PIPELINE for _, row in group.all_rows()]
-    return {_spelling(name): name for name in names}
+    return {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
 
 
 def _module_text(ctx: PassContext, module: HloModule) -> str:
@@ -143,19 +151,34 @@ def _text_proto(module: HloModule) -> str:
 
 
 def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> str:
-    """Run passes in this order, whatever a target would leave out; a pass may stand more than once."""
+    """Run passes in this order, whatever a target would leave out; a pass may stand more than once.
+
+    The modules are those that XLA's tests of passes take: floats of several widths may meet, and layouts need not fit together
+    where a pass stands before layout assignment.
+    """
+    from hlo_run.ops.verify import READING
     from hlo_run.pipeline.rows import Group, numbered
     from hlo_run.pipeline.runner import run_hlo_groups
-    from hlo_run.pipeline.table import PIPELINE, HloRow
 
-    rows: dict[str, HloRow] = {}
-    for group in PIPELINE:
-        for _, row in group.all_rows():
-            first = replace(row, name=row.pass_name, number=1, required=True, when=_always)
-            rows.setdefault(_spelling(row.pass_name), first)
-    chosen = tuple(rows[_spelling(name)] for name in names)
-    run_hlo_groups(numbered([Group("transforms_pipeline", chosen)]), ctx, module)
+    chosen = [row for name in names for row in _rows_of_pass(name, ctx)]
+    order = list(_rows().values())
+    settled = next(number for number, row in enumerate(order) if row.settles_layouts)
+    keeps_layouts = not any(row in order[:settled] for row in chosen)
+    running = [replace(row, name=row.pass_name, number=1, required=True, when=_always) for row in chosen]
+    run_hlo_groups(numbered([Group("transforms_pipeline", tuple(running))]), ctx, module, READING, keeps_layouts)
     return _module_text(ctx, module)
+
+
+def _rows_of_pass(name: str, ctx: PassContext) -> list[HloRow]:
+    """Return the one row that has the name, else the first row of the pass, else all rows that share the pass's work."""
+    rows = _rows()
+    asked = _spelling(name)
+    found = [row for row in rows.values() if _spelling(row.pass_name) == asked]
+    if not found:
+        return [rows[asked]]
+    if not found[0].shares:
+        return found[:1]
+    return list({repr(row.make(ctx)): row for row in reversed(found)}.values())[::-1]
 
 
 def _always(ctx: PassContext) -> bool:

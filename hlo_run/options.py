@@ -181,7 +181,9 @@ class OptFlags:
     """The flags that `hlo-opt` has beside those that steer compilation and its dumps, named as in XLA's tool."""
 
     platform: str = _flag("transforms", "transforms: no GPU's pipeline, the module as read; gpu (or CUDA).", "NAME")
-    passes: str = _flag("", "Run these passes in this order, and nothing else.", "PASSES")
+    passes: str = _flag(
+        "", "Run these passes in this order, and nothing else; cse-4 is the fourth row of cse in the table.", "PASSES"
+    )
     split_input_file: bool = _flag(False, "Read modules separated by lines `// -----`, each on its own.")
     emit_proto: bool = _flag(False, "Print the module as a text proto, without passes.")
     list_passes: bool = _flag(False, "Print the names of the passes.")

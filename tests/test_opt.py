@@ -69,6 +69,58 @@ def test_names_of_passes_take_dashes_and_underscores(file: str, capsys: pytest.C
         assert _output(capsys, "--split-input-file", f"--passes={name}", file)
 
 
+def _result_of(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, *arguments: str) -> str:
+    path = tmp_path / "m.hlo"
+    path.write_text(text)
+    return _output(capsys, *arguments, str(path))
+
+
+def test_a_module_without_a_header_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = _result_of(capsys, tmp_path, "e {\n  p = f32[4] parameter(0)\n  ROOT r = f32[4] exponential(p)\n}\n", "--passes=dce")
+    assert text.startswith("HloModule module_e")
+    assert "fusion" not in text
+    assert "ENTRY %e (" in text
+
+
+def test_passes_from_before_layout_assignment_need_not_keep_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """HloModule m
+ENTRY e {
+  a = f32[8,4]{0,1} parameter(0)
+  b = f32[8,4]{1,0} parameter(1)
+  c = f32[4,8]{1,0} parameter(2)
+  x = f32[8,8]{1,0} dot(a, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  y = f32[8,8]{1,0} dot(b, c), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (f32[8,8]{1,0}, f32[8,8]{1,0}) tuple(x, y)
+}
+"""
+    assert "concatenate(" in _result_of(capsys, tmp_path, text, "--passes=dot-merger", "--verify=every")
+
+
+def test_passes_take_floats_of_several_widths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "HloModule m\nENTRY e { x = f16[] parameter(0)\n y = f32[] constant(-inf)\n ROOT m = f32[] maximum(x, y) }"
+    assert "maximum(" in _result_of(capsys, tmp_path, text, "--passes=algsimp", "--verify=every"), "x is no f32"
+
+
+def test_a_pass_is_all_rows_that_share_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """HloModule m
+ENTRY e {
+  a = bf16[33,65] parameter(0)
+  b = bf16[65,37] parameter(1)
+  ROOT x = bf16[33,37] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    assert "dot(%pad" in _result_of(capsys, tmp_path, text, "--passes=cublas-pad-for-gemms")
+    assert "pad(" not in _result_of(capsys, tmp_path, text, "--passes=cublas-pad-for-gemms-2"), "that row is for f16"
+    assert "dot(%pad" in _result_of(capsys, tmp_path, text, "--passes=cublas_pad_for_gemms-3")
+
+
+def test_rows_that_do_not_exist_are_a_warning(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_opt(["--split-input-file", "--xla_disable_hlo_passes=rematerialization", file]) == 0
+    assert "warning: --xla_disable_hlo_passes: no row is called 'rematerialization'" in capsys.readouterr().err
+    assert run_opt(["--split-input-file", "--xla_enable_hlo_passes_only=cse,tse", file]) == 0
+    assert "no row is called 'tse'; did you mean cse?" in capsys.readouterr().err
+
+
 def test_a_scheduled_module_comes_from_the_backend_stage_only(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     optimized = _output(capsys, "--split-input-file", "--platform=gpu", file)
     assert optimized.count("HloModule") == 2

@@ -182,8 +182,10 @@ class _Analysis:
         """Return the tree of an instruction that defines all, or all but what its first results hand on."""
         if _is_forwarded(instruction.opcode, index, shape):
             return self._forwarded(instruction, index)
+        if not shape.is_tuple:
+            return ValueTree(self._own[instruction, index], ())
         parts = tuple(self._tree(instruction, part, (*index, n)) for n, part in enumerate(shape.tuple_shapes))
-        return ValueTree(self._own[instruction, index], parts if shape.is_tuple else ())
+        return ValueTree(self._own[instruction, index], parts)
 
     def _forwarded(self, instruction: HloInstruction, index: ShapeIndex) -> ValueTree:
         operands = instruction.operands

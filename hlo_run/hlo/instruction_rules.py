@@ -150,7 +150,9 @@ def _starts(draft: Draft, before: int) -> str:
     if not all(_is_known(operand.shape) for operand in operands):
         return ""
     is_list = len(operands) == before + 1 and operands[before].shape.is_array and operands[before].shape.rank == 1
-    return "" if is_list or len(operands) == before + operands[0].shape.rank else "Wrong number of operands."
+    shape = operands[0].shape
+    rank = shape.tuple_shapes[0].rank if shape.element_type == "buffer" else shape.rank
+    return "" if is_list or len(operands) == before + rank else "Wrong number of operands."
 
 
 def _dynamic_slice(draft: Draft) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 _Index = tuple[int, ...]
@@ -23,7 +24,8 @@ def copy_leaves(
 ) -> Rebuilt:
     """Return `value` with copies at the leaves (shape indices) given; what is new stands before an instruction or at the end.
 
-    Tuples on the way are rebuilt of their elements; `value` itself stays as it is, and so do its users.
+    Tuples on the way are rebuilt of their elements; `value` itself stays as it is, and so do its users. Raises Unsupported for
+    what a transfer under way holds: nothing but its end may take it.
     """
     prefixes = {leaf[:length] for leaf in leaves for length in range(len(leaf) + 1)}
     copies: dict[_Index, HloInstruction] = {}
@@ -34,6 +36,8 @@ def copy_leaves(
         if not part.shape.is_tuple:
             copies[index] = HloInstruction("copy", "copy", part.shape, [part], where=part.where)
             return computation.add(copies[index], before=before)
+        if part.opcode in ("send", "recv"):
+            raise Unsupported(f"what %{part.name} transfers needs a copy while it is under way", part.where)
         parts = [rebuild(element, (*index, n)) for n, element in enumerate(elements(computation, part, before))]
         return computation.add(HloInstruction("tuple", "tuple", part.shape, parts, where=part.where), before=before)
 

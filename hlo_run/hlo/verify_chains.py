@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.async_ops import is_one_instruction
+from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.verify import instruction_error
 
@@ -14,8 +14,8 @@ _USERS: dict[str, tuple[str, ...]] = {
     "all-gather-start": ("all-gather-done",),
     "collective-permute-start": ("collective-permute-done",),
     "copy-start": ("copy-done",),
-    "send": ("send-done",),
-    "recv": ("recv-done",),
+    "send": ("send-done", "tuple"),
+    "recv": ("recv-done", "tuple"),
 }
 _STARTS: dict[str, tuple[str, ...]] = {
     "async-update": ("async-start", "async-update"),
@@ -24,8 +24,9 @@ _STARTS: dict[str, tuple[str, ...]] = {
     "all-gather-done": ("all-gather-start",),
     "collective-permute-done": ("collective-permute-start",),
     "copy-done": ("copy-start",),
-    "send-done": ("send",),
-    "recv-done": ("recv",),
+    # A tuple, a loop's mostly, may stand between a transfer and its end.
+    "send-done": ("send", "get-tuple-element"),
+    "recv-done": ("recv", "get-tuple-element"),
 }
 
 
@@ -42,12 +43,19 @@ def verify_chains(module: HloModule) -> None:
 
 
 def _verify_user(start: HloInstruction) -> None:
+    if start.opcode in ("send", "recv") and _is_wrapped_root(start):
+        return
     users, allowed = start.users, _USERS[start.opcode]
     if len(users) != 1:
         raise instruction_error(start, f"requires one consumer, found {len(users)}")
     if users[0].opcode not in allowed:
         names = " or ".join(allowed)
         raise instruction_error(start, f"the consumer '{users[0].name}': expected {names}, found {users[0].opcode}")
+
+
+def _is_wrapped_root(transfer: HloInstruction) -> bool:
+    parent = transfer.parent
+    return parent is not None and parent.root is transfer and is_async_wrapper(parent)
 
 
 def _verify_wrapped(start: HloInstruction) -> None:
@@ -66,7 +74,7 @@ def _verify_operand(done: HloInstruction) -> None:
         if operand.opcode not in allowed:
             names = " or ".join(allowed)
             raise instruction_error(done, f"the operand '{operand.name}': expected {names}, found {operand.opcode}")
-        if done.opcode in ("send-done", "recv-done"):
+        if operand.opcode in ("send", "recv"):
             _verify_transfer(operand, done)
 
 

@@ -16,7 +16,7 @@ def _some_arrays(instruction: HloInstruction) -> list[Shape]:
 
 
 def _all_reduce(instruction: HloInstruction) -> Shape:
-    check_groups(instruction)
+    check_groups(instruction, of_one_size=False)
     return tuple_or_one(_some_arrays(instruction))
 
 
@@ -156,15 +156,27 @@ def _check_pairs(instruction: HloInstruction) -> None:
     mode = group_mode(instruction)
     replicas, partitions = device_counts(instruction)
     limit = partitions if mode == PARTITIONS else replicas
+    allowed = _slice_count(instruction)
     for side, what in ((0, "source"), (1, "target")):
         numbers = [pair[side] for pair in pairs]
         for number in numbers:
             if number < 0 or (limit > 1 and number >= limit):
                 raise refuse(f"{what} {number} is not among the {limit} devices of the module")
-            if numbers.count(number) > 1:
+            if numbers.count(number) > allowed:
+                often = "once" if allowed == 1 else f"{allowed} times"
                 raise refuse(
-                    f"{what} {number} appears more than once in source_target_pairs={braces([braces(pair) for pair in pairs])}"
+                    f"{what} {number} appears more than {often} in source_target_pairs={braces([braces(pair) for pair in pairs])}"
                 )
+
+
+def _slice_count(instruction: HloInstruction) -> int:
+    """Return how many slices one device may send: those that an in-place permute lists in operand 2, else 1."""
+    if "slice_sizes" not in instruction.attrs or len(instruction.operands) < 3:
+        return 1
+    starts = operand(instruction, 2)
+    if operand(instruction, 0).is_tuple:
+        starts = starts.tuple_shapes[0] if starts.tuple_shapes else starts
+    return max(1, len(starts.tuple_shapes))
 
 
 INFER: dict[str, Rule] = {

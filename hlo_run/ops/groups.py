@@ -18,7 +18,7 @@ _GLOBAL = frozenset("all-reduce all-reduce-start reduce-scatter all-gather all-g
 
 def group_mode(instruction: HloInstruction) -> str:
     """Return whose numbers the replica groups (or source-target pairs) hold."""
-    has_channel = instruction.attrs.get("channel_id", 0) > 0
+    has_channel = instruction.attrs.get("channel_id") is not None
     if instruction.opcode not in _GLOBAL:
         return PARTITIONS if has_channel else REPLICAS
     if instruction.attrs.get("use_global_device_ids", False):
@@ -52,8 +52,8 @@ def group_size(instruction: HloInstruction) -> int:
     return size * partitions if mode == REPLICAS_AND_PARTITIONS else size
 
 
-def check_groups(instruction: HloInstruction) -> None:
-    """Refuse groups that do not hold each of the module's devices once, or are of several sizes."""
+def check_groups(instruction: HloInstruction, of_one_size: bool = True) -> None:
+    """Refuse groups that do not hold each of the module's devices once, or, where `of_one_size`, are of several sizes."""
     mode, groups = group_mode(instruction), _lists(instruction)
     if not groups:
         if mode == FLATTENED:
@@ -80,5 +80,5 @@ def check_groups(instruction: HloInstruction) -> None:
     if 1 not in wanted and len(members) not in wanted:
         raise refuse(f"in {mode} mode, replica groups should contain {wanted[0]} devices, but found {len(members)}")
     sizes = {len(group) for group in groups}
-    if len(sizes) > 1:
+    if len(sizes) > 1 and of_one_size:
         raise refuse(f"replica groups must be of one size, but have the sizes {braces(sorted(sizes))}")

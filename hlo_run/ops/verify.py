@@ -9,6 +9,7 @@ from hlo_run.hlo.verify import verify_entry_layout, verify_module
 from hlo_run.hlo.verify_chains import verify_chains
 from hlo_run.hlo.verify_config import verify_buffers, verify_schedule
 from hlo_run.hlo.verify_transfers import verify_transfers
+from hlo_run.ops.buffer_calls import verify_buffer_calls
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.layouts import check_layouts
 from hlo_run.ops.precision import check_precision
@@ -43,6 +44,7 @@ def verify(module: HloModule, strictness: Strictness = READING) -> None:
     verify_chains(module)
     verify_schedule(module)
     verify_buffers(module)
+    verify_buffer_calls(module)
     if not strictness.mixed_precision:
         check_precision(module)
     if strictness.device_pairs:

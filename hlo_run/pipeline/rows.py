@@ -21,7 +21,8 @@ class Row(Generic[ContextT, PassT]):
     """One line of a table: the name people use, how to make the pass, and when it runs.
 
     A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts`
-    the verifier holds layouts too. `number` tells rows of the same pass apart, from 1; `numbered` sets it.
+    the verifier holds layouts too. A row that `shares` does a part of its pass's work; its pass is all such rows of the name.
+    `number` tells rows of the same pass apart, from 1; `numbered` sets it.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Row(Generic[ContextT, PassT]):
     required: bool = False
     when: Callable[[ContextT], bool] = lambda c: True
     settles_layouts: bool = False
+    shares: bool = False
     number: int = 1
 
     @property
@@ -106,8 +108,11 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
     return replace(group, rows=tuple(rows))
 
 
-def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> None:
-    """Raise UsageError for a flag that names no row, or disables a required one; `rows` are (name, groups, required)."""
+def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
+    """Return a warning for each name in a flag that no row has; raises UsageError for a required row that is disabled.
+
+    `rows` are (name, groups, required). XLA takes names that it does not know, so that one list of flags fits several versions.
+    """
     required: dict[str, bool] = {}
     known_names: set[str] = set()
     for name, groups, is_required in rows:
@@ -115,10 +120,14 @@ def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], boo
         for known in spellings(name, groups):
             required[known] = required.get(known, False) or is_required
     known_names |= set(required)
-    for name in (*options.only_rows, *options.disabled_rows):
-        if spelling(name) not in known_names:
-            close = difflib.get_close_matches(spelling(name), sorted(known_names), n=1)
-            raise UsageError(f"no row is called '{name}'", hint=f"did you mean {close[0]}?" if close else "see --list_passes")
     for name in options.disabled_rows:
         if required.get(spelling(name), False):
             raise UsageError(f"row '{name}' is required: without it nothing can run", hint="see --list_passes")
+    flags = {"xla_enable_hlo_passes_only": options.only_rows, "xla_disable_hlo_passes": options.disabled_rows}
+    unknown = [(flag, name) for flag, names in flags.items() for name in names if spelling(name) not in known_names]
+    return tuple(f"--{flag}: no row is called '{name}'; {_advice(name, known_names)}" for flag, name in unknown)
+
+
+def _advice(name: str, known_names: set[str]) -> str:
+    close = difflib.get_close_matches(spelling(name), sorted(known_names), n=1)
+    return f"did you mean {close[0]}?" if close else "--list_passes lists the rows"

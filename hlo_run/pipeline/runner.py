@@ -26,27 +26,36 @@ if TYPE_CHECKING:
 _Item: TypeAlias = "Row[PassContext, HloPass] | Group[PassContext, HloPass]"
 
 
-def run_hlo_groups(groups: tuple[Group[PassContext, HloPass], ...], ctx: PassContext, module: HloModule) -> None:
-    """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still."""
+def run_hlo_groups(
+    groups: tuple[Group[PassContext, HloPass], ...],
+    ctx: PassContext,
+    module: HloModule,
+    taken: Strictness = COMPILING,
+    keeps_layouts: bool = True,
+) -> None:
+    """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still.
+
+    `taken` is what the verifier asks of the module. `keeps_layouts` False: the rows may break layouts that fit together.
+    """
     run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module)
     if ctx.options.verify != "off":
         settles = any(row.settles_layouts and row.runs(ctx, names) for group in groups for names, row in group.all_rows())
-        run.strictness = verify_input(module, settles)
-        run.settled = LAID_OUT if fused_layouts_fit(module) else COMPILING
+        run.strictness = verify_input(module, settles or not keeps_layouts, taken)
+        run.settled = replace(taken, layouts=True) if fused_layouts_fit(module) else taken
     for group in groups:
         run.group(group, ())
     if ctx.options.verify != "off":
         verify(module, run.strictness)
 
 
-def verify_input(module: HloModule, settles_layouts: bool = False) -> Strictness:
-    """Verify what a compiler takes; return how strictly the rows are held to it.
+def verify_input(module: HloModule, settles_layouts: bool = False, taken: Strictness = COMPILING) -> Strictness:
+    """Verify what a compiler takes, or `taken` says; return how strictly the rows are held to it.
 
     A module whose layouts fit together keeps such layouts, whether a compiler or a person settled them, unless a row is
     still to settle them. Raises ParseError.
     """
-    verify(module, COMPILING)
-    return LAID_OUT if not settles_layouts and layouts_fit(module) else COMPILING
+    verify(module, taken)
+    return replace(taken, layouts=True) if not settles_layouts and layouts_fit(module) else taken
 
 
 @dataclass

@@ -71,6 +71,7 @@ from hlo_run.pipeline.hlo.fusion.rename_fusions import RenameFusions
 from hlo_run.pipeline.hlo.fusion.sort_iota_fusion import SortIotaFusion
 from hlo_run.pipeline.hlo.fusion_wrapper import FusionWrapper
 from hlo_run.pipeline.hlo.layout.broadcast_canonicalizer import BroadcastCanonicalizer
+from hlo_run.pipeline.hlo.layout.buffer_remover import BufferRemover
 from hlo_run.pipeline.hlo.layout.layout_assignment import LayoutAssignment
 from hlo_run.pipeline.hlo.layout.layout_normalization import LayoutNormalization
 from hlo_run.pipeline.hlo.layout.move_copy_to_users import MoveCopyToUsers
@@ -190,7 +191,14 @@ def _simplify_with_layouts() -> AlgebraicSimplifier:
 
 
 def _normalize_floats(narrow: str) -> HloRow:
-    return HloRow(f"float-normalization-{narrow}", lambda c: FloatNormalization(narrow))
+    return HloRow(f"float-normalization-{narrow}", lambda c: FloatNormalization(narrow), shares=True)
+
+
+def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRow:
+    def runs(c: PassContext) -> bool:
+        return c.target.sm >= since_sm
+
+    return HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms(element_type, multiple), when=runs, shares=True)
 
 
 _FLOAT_NORMALIZATION = (
@@ -203,11 +211,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-spmd-partitioner",
         (
+            # Ours: XLA:GPU's passes know buffers.
+            HloRow("buffer-remover", lambda c: BufferRemover(), required=True),
             HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
             HloRow("call-inliner", lambda c: CallInliner()),
             HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
             HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
-            HloRow("topk-decomposer", lambda c: TopkDecomposer(takes_calls=False)),
+            HloRow("topk-decomposer", lambda c: TopkDecomposer(takes_calls=False), shares=True),
             HloRow("topk-rewriter", lambda c: TopkRewriter()),
         ),
     ),
@@ -227,7 +237,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
             HloRow("topk-splitter", lambda c: TopkSplitter()),
             HloRow("topk-specializer", lambda c: TopkSpecializer()),
-            HloRow("topk-decomposer", lambda c: TopkDecomposer()),
+            HloRow("topk-decomposer", lambda c: TopkDecomposer(), shares=True),
             HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
             HloRow("dot_decomposer", lambda c: DotDecomposer()),
             HloRow("result_caster", lambda c: ResultCaster()),
@@ -300,6 +310,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 "float-normalization-bf16",
                 lambda c: FloatNormalization("bf16", ("convolution", "dot")),
                 when=lambda c: c.target.sm < 80,
+                shares=True,
             ),
             HloRow("conv-rewriter", lambda c: ConvRewriter()),
             HloRow("cudnn-fused-convolution-rewriter", lambda c: CudnnFusedConvolutionRewriter()),
@@ -347,9 +358,9 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
             HloRow("algorithm-checker", lambda c: AlgorithmChecker()),
             HloRow("dot_normalizer", lambda c: DotNormalizer()),
-            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("s8", 4)),
-            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("f16", 8)),
-            HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms("bf16", 8), when=lambda c: c.target.sm >= 80),
+            _pad_for_gemms("s8", 4),
+            _pad_for_gemms("f16", 8),
+            _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", lambda c: ConstantFolding()),
             HloRow("dot-algorithm-rewriter", lambda c: DotAlgorithmRewriter()),
             HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
@@ -428,6 +439,8 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "autotuner",
         (
+            # Ours, for a module that comes with a schedule.
+            HloRow("buffer-remover", lambda c: BufferRemover(), required=True),
             HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
             HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
             # Ours: what is left of sorts that no kernel can do in place, in a module that comes with a schedule, too.
@@ -563,12 +576,15 @@ def _first_line(made: object) -> str:
     return (module.__doc__ or "").strip().splitlines()[0]
 
 
-def check_row_names(options: Options) -> None:
-    """Raise UsageError for a flag that names no row or stage, or disables a required row."""
+def check_row_names(options: Options) -> tuple[str, ...]:
+    """Return warnings about rows to disable or to run alone that do not exist.
+
+    Raises UsageError for a stage or a pass with fuel that does not exist, and for a required row that is disabled.
+    """
     rows = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
     passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}
     rows += [(row.name, (KERNEL_GROUP,), row.required) for row in KERNEL_PIPELINE]
-    check_names(options, rows)
+    warnings = check_names(options, rows)
     for name in Fuel(options.fuel_limits).passes:
         if name not in passes:
             close = difflib.get_close_matches(name, sorted(passes), n=1)
@@ -578,3 +594,4 @@ def check_row_names(options: Options) -> None:
         close = difflib.get_close_matches(options.stage, stages, n=1)
         hint = f"did you mean {close[0]}?" if close else f"hlo-input, {', '.join(STAGES)}, or a row of --list_passes"
         raise UsageError(f"no stage is called '{options.stage}'", hint=hint)
+    return warnings

@@ -99,6 +99,8 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
             yield _identity(user.called["to_apply"][0])
         case "select-and-scatter" if number == 2:
             yield _identity(user.called["scatter"][0])
+        case "ragged-dot" if number == 2:
+            yield _group_size(user)
         case "compare" if user.operands[number].shape.dtype.is_integer and _is_in_condition(user):
             yield Constraints(index_limit=MOST_ROUNDS)
         case "sort" if number == 0 and _tells_equal_keys_apart(user):
@@ -123,6 +125,12 @@ def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Cons
     room = [size - window for size, window in zip(user.operands[0].shape.dims, sizes, strict=True)]
     starts_are_scalars = user.operands[-1].shape.rank == 0
     return Constraints(index_limit=room[dim] if starts_are_scalars else min(room))
+
+
+def _group_size(user: HloInstruction) -> Constraints:
+    """All groups together are no longer than the dimension that they divide; XLA draws any numbers, which mean nothing."""
+    (ragged,) = user.attrs["lhs_ragged_dims"]
+    return Constraints(index_limit=user.operands[0].shape.dims[ragged] // max(1, user.operands[2].shape.dims[-1]))
 
 
 def _indices_number(user: HloInstruction) -> int:

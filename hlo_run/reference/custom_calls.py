@@ -11,6 +11,7 @@ from hlo_run import custom_calls
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
+from hlo_run.ops.buffer_calls import array_of
 from hlo_run.reference import dynamic, factorizations, library_calls, matrix_calls, sort
 from hlo_run.reference.async_ops import zeros
 from hlo_run.reference.device import Device
@@ -25,7 +26,7 @@ def target_of(instruction: HloInstruction) -> str:
 
 
 def _identity(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    if len(operands) != 1 or not instruction.shape.compatible(instruction.operands[0].shape):
+    if len(operands) != 1 or not array_of(instruction.shape).compatible(array_of(instruction.operands[0].shape)):
         raise _unknown(instruction)
     return operands[0]
 
@@ -37,7 +38,7 @@ def _first(_instruction: HloInstruction, operands: Sequence[Value], _calls: Call
 
 def _buffer(instruction: HloInstruction, _operands: Sequence[Value], _calls: Calls) -> Value:
     """Memory, a token or a workspace; nobody may read what is in it before writing."""
-    return zeros(instruction.shape)
+    return zeros(array_of(instruction.shape))
 
 
 _IDENTITIES = """Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin xla.sdy.FuncResultSharding
@@ -80,6 +81,10 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
         return evaluate(instruction, operands, device)
     except MemoryError:
         raise out_of_memory(instruction) from None
+    except (ValueError, IndexError) as error:
+        # Unlike HLO's own ops, a library's call has no verifier.
+        what = f"the custom call '{target}': its operands do not fit together"
+        raise Unsupported(what, instruction.where, notes=(f"instruction %{instruction.name}", str(error))) from error
 
 
 def _registered(instruction: HloInstruction, target: str, operands: list[Value]) -> Value:
@@ -95,6 +100,7 @@ def _copied(value: Value) -> Value:
 
 def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
     """Return what a function returned as a value of `shape`; raises DeviceError if it is none."""
+    shape = array_of(shape)
     if shape.is_tuple:
         parts = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
         if len(parts) == len(shape.tuple_shapes):
@@ -108,7 +114,8 @@ def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
 
 
 def _unknown(instruction: HloInstruction) -> Unsupported:
-    return unsupported(instruction, f"the custom call '{target_of(instruction)}'")
+    target = target_of(instruction)
+    return unsupported(instruction, f"the custom call '{target}'", custom_calls.how_to_register(target))
 
 
 PROGRAM: dict[str, ProgramEvaluator] = {"custom-call": _custom_call}

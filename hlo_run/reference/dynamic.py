@@ -285,4 +285,8 @@ def pad_to_static(instruction: HloInstruction, operands: Sequence[Value], _calls
 
 def slice_to_dynamic(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """SliceToDynamic: a buffer with the sizes that the other operands give."""
-    return _bounded(as_array(operands[0]), tuple(int(as_array(size)) for size in operands[1:]))
+    array = as_array(operands[0])
+    room = [(0, max(0, bound - size)) for bound, size in zip(instruction.shape.dims, array.shape, strict=True)]
+    return _bounded(
+        np.pad(array, room) if any(more for _, more in room) else array, tuple(int(as_array(size)) for size in operands[1:])
+    )

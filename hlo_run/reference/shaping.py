@@ -7,9 +7,11 @@ from operator import itemgetter, methodcaller
 
 import numpy as np
 
+from hlo_run.errors import ParseError
 from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
+from hlo_run.ops.buffer_calls import array_of
 from hlo_run.reference.bits import from_packed_bytes, to_packed_bytes
 from hlo_run.reference.values import Array, Calls, Kernel, Value, arrays_row, as_array, narrow, prepared_row, table
 
@@ -57,7 +59,11 @@ def _reshape(instruction: HloInstruction) -> Kernel:
 
 
 def _bitcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return bitcast(operands[0], instruction.operands[0].shape, instruction.shape)
+    source, target = instruction.operands[0].shape, instruction.shape
+    if source.dtype.bits * source.element_count < target.dtype.bits * target.element_count:
+        what = f"'{instruction.name}' (bitcast): expected at most the bytes of {source}, found {target}"
+        raise ParseError(what, instruction.where)
+    return bitcast(operands[0], source, target)
 
 
 def bitcast(array: Array, source: Shape, target: Shape) -> Array:
@@ -159,7 +165,7 @@ def _dynamic_slice(instruction: HloInstruction) -> Kernel:
 
 
 def _dynamic_update_slice(instruction: HloInstruction) -> Kernel:
-    window = _window(instruction.shape.dims, instruction.operands[1].shape.dims)
+    window = _window(array_of(instruction.shape).dims, instruction.operands[1].shape.dims)
 
     def kernel(operand: Array, update: Array, *starts: Array) -> Array:
         out = operand.copy()

@@ -119,6 +119,63 @@ def test_message(lines: str) -> None:
     assert str(caught.value.where).startswith("f.hlo:")
 
 
+_SELF = ', custom_call_target="t", output_to_operand_aliasing={{}: (0, {})}'
+_PIN, _UNPIN = _SELF.replace('"t"', '"Pin"'), _SELF.replace('"t"', '"Unpin"')
+
+# What real XLA accepts beyond the recorded cases: a buffer's whole way, transfers that end behind a tuple, channel 0, groups of
+# several sizes, and several slices from one device in place.
+_ACCEPTED = [
+    f"p = b(f32[4,6]) custom-call(x){_PIN}\nq = b(f32[4,6]) custom-call(p){_SELF}\nROOT r = f32[4,6] custom-call(q){_UNPIN}",
+    f'p = b(f32[4,6]) custom-call(), custom_call_target="CreateBuffer"\nROOT r = f32[4,6] custom-call(p){_UNPIN}',
+    f"z = s32[] constant(0)\np = b(f32[4,6]) custom-call(x){_PIN}\n"
+    f"q = b(f32[4,6]) dynamic-update-slice(p, x, z, z)\nROOT r = f32[4,6] custom-call(q){_UNPIN}",
+    "s = (f32[4,6], u32[], token[]) send(x, tok), channel_id=1\nu = ((f32[4,6], u32[], token[])) tuple(s)\n"
+    "g = (f32[4,6], u32[], token[]) get-tuple-element(u), index=0\nROOT r = token[] send-done(g), channel_id=1",
+    "s = (f32[4,6], u32[], token[]) recv(tok), channel_id=1\nu = ((f32[4,6], u32[], token[])) tuple(s)\n"
+    "g = (f32[4,6], u32[], token[]) get-tuple-element(u), index=0\nROOT r = (f32[4,6], token[]) recv-done(g), channel_id=1",
+    "ROOT r = f32[8,6] all-gather(x), channel_id=0, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true",
+    "i = s32[] constant(0)\nt1 = tuple(i, i)\nt2 = tuple(t1, t1)\nst = tuple(t2, t2)\nin = tuple(x, x)\n"
+    "ROOT r = (f32[4,6], f32[4,6]) collective-permute(in, in, st, st), channel_id=1, "
+    "source_target_pairs={{0,1},{1,0},{0,1},{1,0}}, slice_sizes={{1,6},{1,6},{1,6},{1,6}}",
+]
+
+
+@pytest.mark.parametrize("lines", _ACCEPTED)
+def test_accepted(lines: str) -> None:
+    verify(parse_module(_TEXT.replace("LINES", lines)), READING)
+
+
+def test_groups_of_an_all_reduce_may_differ_in_size() -> None:
+    line = "ROOT r = f32[4,6] all-reduce(x), replica_groups={{0,1,2},{3}}, to_apply=add"
+    verify(parse_module(_TEXT.replace("LINES", line).replace("num_partitions=2", "replica_count=4")), COMPILING)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            f"p = b(f32[6]) custom-call(x){_PIN}\nROOT r = f32[6] custom-call(p){_UNPIN}",
+            "shares a buffer: expected f32[6], found f32[4,6]",
+        ),
+        (f"ROOT p = f32[4,6] custom-call(x){_PIN}", "Pin takes an array and makes a buffer of it"),
+        (f"p = b(f32[4,6]) custom-call(x){_PIN}\nROOT r = b(f32[4,6]) copy(p)", "a buffer may not stand here"),
+        (
+            f"p = b(f32[4,6]) custom-call(x){_PIN}\nq = f32[4,6] custom-call(p){_UNPIN}\nw = f32[4,6] custom-call(p){_UNPIN}\n"
+            "ROOT r = f32[4,6] add(q, w)",
+            "the buffer 'p' is written, or unpinned, more than once",
+        ),
+        (
+            f'p = b(f32[4,6]) custom-call(x){_PIN}\nROOT r = f32[4,6] custom-call(p), custom_call_target="t"',
+            "the buffer in operand 0 needs one result",
+        ),
+    ],
+)
+def test_a_buffer_is_made_written_and_ended_once(lines: str, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        verify(parse_module(_TEXT.replace("LINES", lines)), READING)
+    assert message in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("lines", "strictness"),
     [

@@ -200,6 +200,18 @@ ENTRY e {
 }"""
 
 
+def test_groups_of_a_ragged_dot_fit_into_what_they_divide() -> None:
+    text = """HloModule m
+ENTRY e { x = f32[11,5] parameter(0)
+  y = f32[3,5,7] parameter(1)
+  sizes = s32[3] parameter(2)
+  ROOT r = f32[11,7] ragged-dot(x, y, sizes), lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0},
+    rhs_group_dims={0} }"""
+    sizes = np.asarray(make_fake_arguments(hlo_run.parse(text), 1)[2])
+    assert sizes.min() >= 0
+    assert sizes.sum() <= 11
+
+
 def test_sort_keys_have_no_duplicates() -> None:
     assert _constraints(SORT, 0) == Constraints(no_duplicates=True)
     keys = np.asarray(make_fake_arguments(hlo_run.parse(SORT), 42)[0])

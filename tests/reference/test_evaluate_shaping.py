@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from reference_running import Array, array, assert_same, run
 
+import hlo_run
+from hlo_run.errors import ParseError
+
 
 def _random(shape: tuple[int, ...], seed: int = 1) -> Array:
     return np.random.default_rng(seed).integers(-1000, 1000, shape).astype(np.int32)
@@ -149,3 +152,9 @@ def test_bitcast_unpacks_nibbles_low_first() -> None:
 def test_copy_changes_only_the_layout() -> None:
     x = _random((3, 4))
     assert_same(run("x = s32[3,4]{0,1} parameter(0)\nROOT r = s32[3,4]{1,0} copy(x)", x), x)
+
+
+def test_a_bitcast_to_more_bytes_is_refused() -> None:
+    module = hlo_run.parse("HloModule m\nENTRY e { p = s32[] parameter(0)\n ROOT b = s32[32] bitcast(p) }")
+    with pytest.raises(ParseError, match=r"'b' \(bitcast\): expected at most the bytes of s32\[\], found s32\[32\]"):
+        hlo_run.evaluate(module, np.int32(1))

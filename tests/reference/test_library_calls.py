@@ -116,6 +116,17 @@ def test_solves_and_sorts() -> None:
     np.testing.assert_array_equal(result, np.sort(x, axis=-1)[:, ::-1])
 
 
+def test_operands_that_do_not_fit_a_call() -> None:
+    text = """HloModule m
+ENTRY e { x = f32[2,64,64,16] parameter(0)
+  y = f32[6,16,3,32] parameter(1)
+  ROOT c = (f32[2,64,64,32], u8[0]) custom-call(x, y), window={size=3x3 pad=1_1x1_1}, dim_labels=b10f_o10i->b10f,
+    custom_call_target="__cudnn$convForward" }"""
+    module = hlo_run.parse(text)
+    with pytest.raises(Unsupported, match="'__cudnn\\$convForward': its operands do not fit together"):
+        hlo_run.evaluate(module, np.zeros((2, 64, 64, 16), np.float32), np.zeros((6, 16, 3, 32), np.float32))
+
+
 def test_what_no_library_does() -> None:
     for change, name in ((config(epilogue="SIGMOID"), "SIGMOID"), (convolution(activation_mode="kSoft"), "kSoft")):
         target = "__cublas$gemm" if "gemm" in change else "__cudnn$convForward"

@@ -25,9 +25,12 @@ from hlo_run.analysis.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.topological_order import TopologicalOrder
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.tuple_edits import copy_leaves
 from hlo_run.hlo.verify_config import aliases
+from hlo_run.ops.buffer_calls import is_buffer
 from hlo_run.pipeline.passes import PassContext
 
 # They do nothing when they run: no order of theirs matters.
@@ -41,8 +44,9 @@ class CopyInsertion:
     name: ClassVar[str] = "copy-insertion"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all executed computations in place."""
+        """Edit all executed computations in place; raises Unsupported for copies that no HLO can express."""
         del ctx
+        _refuse_buffers(module)
         computations = executed_computations(module)
         if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
             return
@@ -55,6 +59,17 @@ class CopyInsertion:
             _drop(module, copy.instruction)
         if module.schedule is None:
             _keep_order(plan, made)
+
+
+def _refuse_buffers(module: HloModule) -> None:
+    """Raise Unsupported for buffers that may not be copied, `b(f32[4])`."""
+    for instruction in module.instructions_of("custom-call"):
+        if is_buffer(instruction.shape):
+            raise Unsupported(
+                f"copy-insertion takes arrays, but %{instruction.name} is a buffer",
+                instruction.where,
+                hint="run buffer-remover first",
+            )
 
 
 def _may_need_copies(instruction: HloInstruction) -> bool:
@@ -102,7 +117,7 @@ class _Edits:
         for (kind, instruction, number), leaves in places.items():
             match kind:
                 case CopyKind.PARAMETER:
-                    self._copy_parameter(instruction, leaves)
+                    self._copy_result(instruction, leaves)
                 case CopyKind.ROOT | CopyKind.RESULT:
                     self._copy_root(instruction, leaves)
                 case _:
@@ -114,6 +129,14 @@ class _Edits:
 
     def _copy_operand(self, instruction: HloInstruction, number: int, leaves: dict[ShapeIndex, Life]) -> None:
         assert instruction.parent is not None
+        if is_async_wrapper(instruction.parent) and instruction.operands[number].opcode == "parameter":
+            # What is wrapped is one instruction, so the copy goes before its start.
+            number = int(instruction.operands[number].attrs["parameter_number"])
+            instruction = next(caller for caller in instruction.parent.callers if caller.opcode == "async-start")
+            assert instruction.parent is not None
+        if instruction.opcode == "recv-done":
+            self._copy_result(instruction, leaves)  # its operand has to be the transfer
+            return
         rebuilt = copy_leaves(instruction.parent, instruction.operands[number], leaves, before=instruction)
         operands = list(instruction.operands)
         replaced, operands[number] = operands[number], rebuilt.value
@@ -131,7 +154,8 @@ class _Edits:
         _remove_dead_tuple(replaced)
         self._note(rebuilt.copies, leaves)
 
-    def _copy_parameter(self, parameter: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
+    def _copy_result(self, parameter: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
+        """Let all users of a parameter, or of another tuple, use copies of the leaves."""
         body = parameter.parent
         assert body is not None
         order = (self._module.schedule or {}).get(body, body.instructions)

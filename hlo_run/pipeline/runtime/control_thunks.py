@@ -21,11 +21,9 @@ from hlo_run.artifact import (
     Thunk,
     WhileThunk,
 )
-from hlo_run.custom_calls import is_registered
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.attributes import FrontendAttributes
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.matrix_calls import matrix_call
 from hlo_run.pipeline.runtime.emission import Emission, EmitThunk, backend_config, record
 
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
@@ -59,14 +57,9 @@ def _call(emission: Emission, call: HloInstruction) -> list[Thunk]:
 
 
 def _custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """Call the function that is registered for the target; a call without one fails when a run reaches it."""
     target = str(call.attrs.get("custom_call_target", ""))
     config = str(call.attrs.get("backend_config", ""))
-    if not is_registered(target) and matrix_call(target, config) is None:
-        raise Unsupported(
-            f"No registered implementation for custom call to {target}: %{call.name}",
-            call.where,
-            hint=f'@hlo_run.custom_call("{target}") registers one; --custom_calls=FILE.py reads a file of them',
-        )
     operands = tuple(emission.tree(operand) for operand in call.operands)
     return [CustomCallThunk(call.name, target, operands, emission.tree(call), config)]
 
@@ -118,10 +111,21 @@ def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
 
 def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
     """The message is taken here: what was sent meanwhile counts."""
-    recv = done.operands[0]
+    recv = _started(done)
     if recv.attrs.get("is_host_transfer") is True:
         raise Unsupported(f"'recv' from the host: nobody answers (%{recv.name})", recv.where)
     return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
+
+
+def _started(done: HloInstruction) -> HloInstruction:
+    """Return the recv that a recv-done ends: its operand, or the module's one on that channel if a tuple is between the two."""
+    operand, module = done.operands[0], done.parent.module if done.parent else None
+    if operand.opcode == "recv" or module is None:
+        return operand
+    found = [recv for recv in module.instructions_of("recv") if recv.attrs.get("channel_id") == done.attrs.get("channel_id")]
+    if len({_pairs(recv) for recv in found}) != 1:
+        raise Unsupported(f"%{done.name} may end several recv, which name different devices", done.where)
+    return found[0]
 
 
 def _rng_state(emission: Emission, state: HloInstruction) -> list[Thunk]:
@@ -165,5 +169,5 @@ CUSTOM_CALLS: dict[str, EmitThunk] = {
 
 
 def custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """Emit the call of a registered function or of linear algebra; raises Unsupported if it is neither."""
+    """Emit a custom call that is none of the annotations above."""
     return _custom_call(emission, call)

@@ -217,6 +217,31 @@ def test_what_a_custom_call_may_do_wrong() -> None:
         unregister("test.bad")
 
 
+IN_A_BRANCH = """HloModule in_a_branch
+calls { p = f32[2] parameter(0)
+  c = f32[2] custom-call(p), custom_call_target="test.nowhere", custom_call_has_side_effect=true
+  ROOT t = (f32[2]) tuple(c) }
+adds { p = f32[2] parameter(0)
+  s = f32[2] add(p, p)
+  ROOT t = (f32[2]) tuple(s) }
+ENTRY e { which = pred[] parameter(0)
+  x = f32[2] parameter(1)
+  t = (f32[2]) conditional(which, x, x), true_computation=calls, false_computation=adds
+  ROOT y = f32[2] get-tuple-element(t), index=0 }
+"""
+
+
+@pytest.mark.parametrize("platform", ["Host", "Interpreter"])
+def test_a_custom_call_without_a_function_fails_when_it_is_reached(platform: str) -> None:
+    module, x = hlo_run.parse(IN_A_BRANCH), np.ones(2, np.float32)
+    np.testing.assert_array_equal(hlo_run.run(module, np.array(False), x, platform=platform), x + x)
+    with pytest.raises(Unsupported, match=r"custom call.* to test\.nowhere.*%c|custom call 'test\.nowhere'") as raised:
+        hlo_run.run(module, np.array(True), x, platform=platform)
+    assert "%c" in raised.value.render()
+    assert '@hlo_run.custom_call("test.nowhere")' in raised.value.hint
+    assert "--custom_calls" in raised.value.hint
+
+
 def test_files_of_custom_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, calls = tmp_path / "m.hlo", tmp_path / "calls.py"
     source.write_text(

@@ -39,6 +39,8 @@ def _sorts_by_permutation(sort: HloInstruction) -> bool:
     if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
         return False
     keys = sort.operands[0]
+    if not keys.shape.dtype.is_integer:
+        return False
     source = keys.operands[0] if keys.opcode == "get-tuple-element" else None
     if source is None or source.opcode != "sort" or source.attrs["dimensions"] != sort.attrs["dimensions"]:
         return False

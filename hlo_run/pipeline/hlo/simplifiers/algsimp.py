@@ -15,6 +15,7 @@ from hlo_run.hlo.edit import is_removable, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.settled import is_settled, settle
 from hlo_run.hlo.shape import Shape
+from hlo_run.ops.rule import compatible_up_to_precision
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.simplifiers.algebraic import (
     arithmetic,
@@ -139,9 +140,11 @@ class _Walk:
             remove_unused(self.computation.instructions[count:])
 
     def _fitting(self, old: HloInstruction, new: HloInstruction) -> HloInstruction | None:
-        """Return what may stand for `old`; None where layouts are settled and the new one's is another."""
+        """Return what may stand for `old`; None for floats of another width, and for another layout where layouts are settled."""
         if new.shape == old.shape:
             return new
+        if new.shape.element_type != old.shape.element_type and compatible_up_to_precision(new.shape, old.shape):
+            return None
         assert new.shape.compatible(old.shape), f"{old} became {new}"
         if self.sees_layouts:
             return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.executed_computations import CONTROL_FLOW, executed_computations
+from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes import FrontendAttributes
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -33,6 +34,8 @@ class CallInliner:
         version = module.version
         # Callers come first in the list, so that its reverse never copies a call that is inlined later.
         for computation in reversed(_callers_first(module)):
+            if is_async_wrapper(computation):
+                continue  # it holds one instruction
             calls = [i for i in computation.post_order() if i.opcode == "call" and _may_inline(i)]
             for call in calls:
                 inline_call(module, call)

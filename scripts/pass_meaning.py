@@ -1,0 +1,250 @@
+"""Hold HLO passes to the meaning of the modules that XLA's own pass tests run them on.
+
+    python3 scripts/venv.py python scripts/pass_meaning.py CASES [--pipeline] [--pass NAME,..] [--rows OUT.tsv] [--jobs N]
+
+CASES is a folder with `index.tsv` (columns `pass`, `case`, `passes`, `ours`, ..) and a module in `CASE.hlo` for each of its rows.
+The modules are the inputs of the C++ tests in XLA's source tree (`xla/hlo/transforms`, `xla/service`, `xla/backends/gpu`,
+`*_test.cc`): a tool outside of this repository reads them out of the tests, with the passes that each test runs.
+
+Runs `hlo-opt --passes=` with the passes of a case that exist here (`ours` is `yes`), with `--verify=every`, reads what comes out,
+evaluates both modules with the reference on the same random arguments, and compares. With `--pipeline` every module goes through
+the whole pipeline and runs on Host instead. Says for each case what became of it: same; changed (another result); crash; invalid
+(not to be read back); refused; skipped (large, of several devices, or beyond the reference); timeout. Exit code 1 if any case
+changed, crashed, or is invalid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import csv
+import io
+import multiprocessing
+import multiprocessing.connection
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+import hlo_run
+from hlo_run.backends.platforms import open_backend
+from hlo_run.cli import run_opt
+from hlo_run.errors import DeviceError, HloRunError, Unsupported
+from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.shape import Shape
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.passes import PassContext
+from hlo_run.reference.agreement import BOUNDS, NARROW_FLOAT_BOUND, disagreements
+from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.reference.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate import evaluate
+from hlo_run.target import DEFAULT_TARGET, preset
+
+LIMIT_S = 20
+LIMIT_ELEMENTS = 1 << 22
+LIMIT_BYTES = 6 << 30
+SEEDS = (1, 2)
+_COLLECTIVE = ("all-gather", "all-reduce", "all-to-all", "collective-", "ragged-all-to-all", "reduce-scatter")
+_BAD = ("changed", "crash", "invalid")
+_Row = dict[str, str]
+
+
+def judge(path: Path, passes: str) -> tuple[str, str]:
+    """Return what became of a case, and why; without `passes` the whole pipeline runs."""
+    try:
+        before = hlo_run.parse(path.read_text(encoding="utf-8"), str(path))
+    except HloRunError as error:
+        return "refused", f"as it is: {error.message}"
+    if reason := _beyond(before):
+        return "skipped", reason
+    if passes:
+        return _judge_passes(path, before, passes)
+    return _judge_pipeline(before)
+
+
+def _beyond(module: HloModule) -> str:
+    devices = max(int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+    if devices > 1 or any(i.opcode.startswith(_COLLECTIVE) for i in module.instructions):
+        return "several devices"
+    leaves = [leaf for instruction in module.instructions for _, leaf in instruction.shape.leaves()]
+    largest = max((leaf.element_count for leaf in leaves if leaf.is_array), default=0)
+    return f"{largest} elements" if largest > LIMIT_ELEMENTS else ""
+
+
+def _judge_passes(path: Path, before: HloModule, passes: str) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    flags = ["--verify=every", "--xla_dump_large_constants", "--xla_dump_compact_gte=false"]
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run_opt([f"--passes={passes}", *flags, str(path)])
+    if code:
+        return "crash" if code == 70 else "refused", _first_line(err.getvalue())
+    try:
+        after = hlo_run.parse(out.getvalue())
+    except HloRunError as error:
+        return "invalid", error.message
+    expected = _results(before)
+    if isinstance(expected, str):
+        return "skipped", expected
+    found = _results(after, before)
+    if isinstance(found, str):
+        return "skipped", f"after: {found}"
+    return _compare(expected, found, before, after)
+
+
+def _judge_pipeline(before: HloModule) -> tuple[str, str]:
+    ctx = PassContext(preset(DEFAULT_TARGET), Options(verify="every", compile_processes=1, cache="off"))
+    working = before.clone()
+    try:
+        executable = compile_module(ctx, working)
+    except HloRunError as error:
+        return "crash" if error.exit_code == 70 else "refused", error.message
+    expected = _results(before)
+    if isinstance(expected, str):
+        return "skipped", expected
+    host = open_backend("Host", Options())
+    try:
+        found = [host.run(executable, make_fake_arguments(before, seed)) for seed in SEEDS]
+    except (Unsupported, DeviceError) as error:
+        return "skipped", f"on Host: {error.message}"
+    return _compare(expected, found, before, before)
+
+
+def _results(module: HloModule, original: HloModule | None = None) -> list[Literal] | str:
+    """Return the results for the seeds, on arguments for `original`; or why there are none."""
+    try:
+        found = [evaluate(module, make_fake_arguments(original or module, seed)) for seed in SEEDS]
+        return found if all(_fits(value, module.entry.root.shape) for value in found) else "a library's call has another shape"
+    except (HloRunError, MemoryError) as error:  # of a library's call, mostly, whose shapes fit nothing that the library does
+        return _first_line(str(error))
+
+
+def _fits(value: Literal, shape: Shape) -> bool:
+    if isinstance(value, tuple):
+        return all(_fits(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
+    return not shape.is_array or np.asarray(value).shape == shape.dims
+
+
+def _compare(expected: list[Literal], found: list[Literal], before: HloModule, after: HloModule) -> tuple[str, str]:
+    shape = before.entry.root.shape
+    if not shape.compatible(after.entry.root.shape):
+        return "skipped", f"the result is {after.entry.root.shape}, was {shape}"
+    bound = max(_narrowest_bound(before), _narrowest_bound(after))
+    for seed, one, other in zip(SEEDS, expected, found, strict=True):
+        for index, comparison in disagreements(one, other, shape):
+            if not _agree_as_narrow(one, other, shape, index, bound):
+                return "changed", f"seed {seed}, result {list(index)}: {comparison.summary()}"
+    return "same", ""
+
+
+def _narrowest_bound(module: HloModule) -> float:
+    """Return the bound of the narrowest floats in the module: a wide result may have been narrow on its way."""
+    types = {leaf.element_type for i in module.instructions for _, leaf in i.shape.leaves() if leaf.is_array}
+    return max((BOUNDS.get(name, NARROW_FLOAT_BOUND) for name in types if DTYPES[name].is_float), default=0.0)
+
+
+def _agree_as_narrow(one: Literal, other: Literal, shape: Shape, index: tuple[int, ...], bound: float) -> bool:
+    for number in index:
+        assert isinstance(one, tuple), "the index is one of the shape's"
+        assert isinstance(other, tuple), "both have one shape"
+        one, other, shape = one[number], other[number], shape.tuple_shapes[number]
+    if not shape.dtype.is_float:
+        return False
+    magnitudes = np.abs(np.asarray(one).astype(np.float64))
+    largest = float(magnitudes[np.isfinite(magnitudes)].max(initial=0.0))
+    return compare(one, other, shape, ErrorSpec(abs=bound * largest, rel=bound)).ok
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+def _child(pipe: Connection, path: Path, passes: str) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        pipe.send(judge(path, passes))
+    except MemoryError:
+        pipe.send(("skipped", "memory"))
+    except BaseException as error:  # whatever ends a case is its result
+        pipe.send(("crash", f"{type(error).__name__}: {error}"))
+
+
+def run_all(folder: Path, rows: list[_Row], whole: bool, jobs: int) -> Iterator[tuple[_Row, str, str]]:
+    """Yield (row, what, why), in the order in which they end; each in a process of its own."""
+    fork = multiprocessing.get_context("fork")
+    waiting = list(reversed(rows))
+    running: dict[Connection, tuple[_Row, multiprocessing.context.ForkProcess, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            row = waiting.pop()
+            ours, theirs = fork.Pipe(duplex=False)
+            path = folder / f"{row['case']}.hlo"
+            process = fork.Process(target=_child, args=(theirs, path, "" if whole else row["passes"]))
+            process.start()
+            theirs.close()
+            running[ours] = (row, process, time.monotonic())
+        for pipe in multiprocessing.connection.wait(list(running), timeout=1):
+            assert isinstance(pipe, Connection), "nothing else is waited for"
+            row, process, _ = running.pop(pipe)
+            try:
+                what, why = pipe.recv()
+            except EOFError:
+                what, why = "crash", "the process ended"
+            process.join()
+            yield row, what, why
+        for pipe, (row, process, begin) in list(running.items()):
+            if time.monotonic() - begin > LIMIT_S:
+                process.kill()
+                process.join()
+                del running[pipe]
+                yield row, "timeout", f"{LIMIT_S} s"
+
+
+def main() -> int:
+    """Run the cases, print a table by pass and every bad case, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", type=Path)
+    parser.add_argument("--pipeline", action="store_true", help="run the whole pipeline on every module, and the result on Host")
+    parser.add_argument("--pass", dest="names", default="", help="only the cases of these passes, comma separated")
+    parser.add_argument("--rows", type=Path, help="write a line for each case")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--every", type=int, default=1, help="take each Nth case")
+    args = parser.parse_args()
+    names = set(filter(None, args.names.split(",")))
+    with (args.cases / "index.tsv").open(encoding="utf-8") as lines:
+        rows = [
+            row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if args.pipeline or row["ours"] == "yes"
+        ]
+    rows = [row for row in rows if not names or row["pass"] in names][:: args.every]
+    if args.pipeline:  # a module once
+        texts = {(args.cases / f"{row['case']}.hlo").read_text(encoding="utf-8"): row for row in reversed(rows)}
+        rows = list(texts.values())[::-1]
+    if rows:  # the imports, once
+        judge(args.cases / f"{rows[0]['case']}.hlo", "" if args.pipeline else rows[0]["passes"])
+    table: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    found: list[str] = []
+    for row, what, why in run_all(args.cases, rows, args.pipeline, args.jobs):
+        table[row["pass"]][what] += 1
+        found.append(f"{row['case']}\t{what}\t{why}\n")
+        if what in _BAD:
+            print(f"{what}: {row['case']}: {why}", flush=True)
+    if args.rows:
+        args.rows.write_text("".join(sorted(found)), encoding="utf-8")
+    for name, counts in sorted(table.items()):
+        print(f"{name:40} {counts.total():5} {dict(counts.most_common())}")
+    total = sum(table.values(), collections.Counter[str]())
+    print(f"{total.total()} cases: {dict(total.most_common())}")
+    return 1 if any(total[what] for what in _BAD) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
