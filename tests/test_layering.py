@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ops",),
     ("analysis", "reference", "builder"),
     ("pipeline", "backends", "formats", "results"),
-    ("execution", "isolation", "executables", "executable_cache"),
+    ("execution", "isolation", "executables", "executable_cache", "fuzz"),
     ("compilation", "explain", "pass_check", "xla_diff"),
     ("driver", "api", "opt"),
     ("triage", "terminal", "interrupts"),
@@ -38,7 +38,19 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "jax": ("formats",),
     "google": ("formats",),  # the protobuf package
     "ml_dtypes": ("hlo", "reference", "backends", "pipeline"),
-    "numpy": ("hlo", "reference", "backends", "pipeline", "ops", "analysis", "dialects", "formats", "builder", "driver.py"),
+    "numpy": (
+        "fuzz",
+        "hlo",
+        "reference",
+        "backends",
+        "pipeline",
+        "ops",
+        "analysis",
+        "dialects",
+        "formats",
+        "builder",
+        "driver.py",
+    ),
 }
 
 

@@ -149,7 +149,9 @@ class LayoutPropagation:
         user, number, index = use
         order = self.uses[use]
         operand = self.computation.root if user is None else user.operands[number]
-        self._set_value(value_behind(operand, index), order, first=True)
+        value = value_behind(operand, index)
+        if not _reduces_several(value[0]):
+            self._set_value(value, order, first=True)
         if user is None or index or user.opcode in _FIXED:
             return
         if (user.opcode in KEEPS_LAYOUT or user.opcode == "reduce") and (user, operand.shape.rank) not in self._asked:
@@ -191,6 +193,11 @@ def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) ->
 def _is_broadcast_of_arrays(instruction: HloInstruction) -> bool:
     """True for a broadcast that takes its operand as the result wants it, even if that must be copied."""
     return instruction.opcode == "broadcast" and instruction.operands[0].shape.rank > 1
+
+
+def _reduces_several(instruction: HloInstruction) -> bool:
+    """True for a reduction of several arrays, whose results lie alike: their operands say how, not those who use one."""
+    return instruction.opcode in ("reduce", "reduce-window") and instruction.shape.is_tuple
 
 
 def _is_reduce_by_rows(instruction: HloInstruction) -> bool:

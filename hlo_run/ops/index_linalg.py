@@ -91,7 +91,21 @@ def _convolution_operand(instruction: HloInstruction, number: int) -> IndexingMa
 
     With batch groups the input's map covers every group, though an output feature needs one of them only.
     """
-    return _convolution_kernel(instruction) if number == 1 else _convolution_input(instruction)
+    whole = _convolution_kernel(instruction) if number == 1 else _convolution_input(instruction)
+    return whole.simplify().remove_unused_symbols()[0]
+
+
+def convolution_maps(instruction: HloInstruction) -> tuple[IndexingMap, IndexingMap]:
+    """Return the maps of input and kernel so that both have the same symbols; for batch groups the input has one more.
+
+    Where padding and dilation leave a window one place alone, the simplified map of the input lacks that symbol: the maps
+    are not simplified then.
+    """
+    maps = _convolution_operand(instruction, 0), _convolution_operand(instruction, 1)
+    parted = instruction.attrs.get("batch_group_count", 1) > 1
+    if len(maps[0].symbols) == len(maps[1].symbols) + parted or maps[0].is_known_empty:
+        return maps
+    return _convolution_input(instruction), _convolution_kernel(instruction)
 
 
 def _convolution_input(instruction: HloInstruction) -> IndexingMap:
@@ -116,8 +130,7 @@ def _convolution_input(instruction: HloInstruction) -> IndexingMap:
     if batch_groups > 1:
         results[batch] += symbol(len(loops)) * output[output_batch]
         loops.append(batch_groups)
-    bare = IndexingMap.from_sizes(results, output, loops)
-    return bare.with_constraints(constraints).simplify().remove_unused_symbols()[0]
+    return IndexingMap.from_sizes(results, output, loops).with_constraints(constraints)
 
 
 def _convolution_kernel(instruction: HloInstruction) -> IndexingMap:
@@ -130,7 +143,7 @@ def _convolution_kernel(instruction: HloInstruction) -> IndexingMap:
     results[kernel_in] = symbol(len(spatial))
     assert results[kernel_out] is dim(labels.output[1]), "the labels of a kernel are distinct"
     loops = [kernel[d] for d in (*spatial, kernel_in)]
-    return IndexingMap.from_sizes(results, output_dims(instruction), loops).simplify().remove_unused_symbols()[0]
+    return IndexingMap.from_sizes(results, output_dims(instruction), loops)
 
 
 def _scan_operand(instruction: HloInstruction, number: int) -> IndexingMap:

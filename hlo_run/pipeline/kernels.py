@@ -156,7 +156,7 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str) -> str:
 def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str) -> None:
     """Assemble the PTX where there is a ptxas, and tell the observers what it uses; raises InternalError if it is refused."""
     cuda_data_dir = ctx.options.xla_gpu_cuda_data_dir
-    if find_ptxas(cuda_data_dir) is None:
+    if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
         return
     reports = assemble(ptx, cuda_data_dir=cuda_data_dir)
     for observer in ctx.observers:

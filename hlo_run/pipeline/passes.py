@@ -15,13 +15,17 @@ from hlo_run.target import TargetSpec
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes and rows may ask about a run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite."""
+    """What passes and rows may ask about a run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite.
+
+    `assembles` says whether ptxas, where there is one, sees the PTX of every kernel.
+    """
 
     target: TargetSpec
     options: Options
     observers: tuple[Observer, ...] = ()
     replacements: Replacements = field(default_factory=Replacements)
     fuel: Fuel = field(default_factory=Fuel)
+    assembles: bool = True
 
 
 class HloPass(Protocol):

@@ -70,6 +70,7 @@ class _HloRun:
     module: HloModule
     strictness: Strictness = COMPILING
     settled: Strictness = LAID_OUT
+    _verified: tuple[int, int, Strictness] | None = None
 
     def group(self, group: Group[PassContext, HloPass], outer: tuple[str, ...]) -> None:
         """Run a group as often as it changes something, up to its bound."""
@@ -126,10 +127,20 @@ class _HloRun:
             if row.settles_layouts:
                 self.strictness = self.settled
             if self.ctx.options.verify == "every":
-                verify(self.module, self.strictness)
+                self._verify()
 
         seconds = _guarded(apply, step, self.ctx.observers)
         _tell(self.ctx.observers, replace(step, changed=self.module.version != version, seconds=seconds))
+
+    def _verify(self) -> None:
+        """Verify the module, unless nothing changed since it last was."""
+        if self._state() != self._verified:
+            verify(self.module, self.strictness)
+            # Settling open shapes may count as an edit.
+            self._verified = self._state()
+
+    def _state(self) -> tuple[int, int, Strictness]:
+        return self.module.version, id(self.module.schedule), self.strictness
 
 
 class Emitted(Protocol):
@@ -159,6 +170,7 @@ class KernelRun:
         self._text = ""
         self._launch = ""
         self._unroll_factor = 0
+        self._verified: list[object] = []
 
     def emit(self, row: str, work: Callable[[], EmittedT]) -> EmittedT:
         """Run an emitter and return what it made; verifies it unless that is off."""
@@ -191,7 +203,7 @@ class KernelRun:
         def apply() -> None:
             made.apply(xdsl_context, module)
             if self._ctx.options.verify == "every":
-                module.verify()
+                self._verify(module)
 
         seconds = _guarded(apply, step, self._ctx.observers)
         changed: bool | None = None
@@ -199,6 +211,13 @@ class KernelRun:
             text = self._printer(module)
             changed, self._text = text != self._text, text
         _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
+
+    def _verify(self, module: ModuleOp) -> None:
+        """Verify the kernel, unless nothing changed since it last was: most rows find nothing to do."""
+        parts = _parts(module)
+        if parts != self._verified:
+            module.verify()
+            self._verified = parts
 
     def _step(self, row: str, module: ModuleOp) -> Step:
         return Step(
@@ -262,3 +281,20 @@ def _failed(observers: tuple[Observer, ...], step: Step, error: HloRunError) -> 
 def _tell(observers: tuple[Observer, ...], step: Step) -> None:
     for observer in observers:
         observer.after(step)
+
+
+def _parts(module: ModuleOp) -> list[object]:
+    """Return all that a verifier looks at, in order; ops, values and blocks are equal if they are the same ones."""
+    parts: list[object] = []
+    for op in module.walk():
+        parts.append(op)
+        parts.extend(op.operands)
+        parts.extend(op.successors)
+        parts.extend(op.properties.items())
+        parts.extend(op.attributes.items())
+        parts.extend(result.type for result in op.results)
+        for region in op.regions:
+            for block in region.blocks:
+                parts.append(block)
+                parts.extend(argument.type for argument in block.args)
+    return parts

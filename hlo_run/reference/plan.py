@@ -144,11 +144,9 @@ def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool])
 
 def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, bool]) -> bool:
     """True if evaluating the instruction does more than make its value."""
-    # Where nothing is registered there is nothing to run, and no reason to refuse what the root does not need.
-    if instruction.attrs.get("custom_call_has_side_effect") and is_registered(
-        str(instruction.attrs.get("custom_call_target", "")), "Interpreter"
-    ):
-        return True
+    if instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect"):
+        # A call without a function has no effect here; it is an error only where its value is needed.
+        return is_registered(str(instruction.attrs["custom_call_target"]).strip('"'), "Interpreter")
     return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)
 
 

@@ -84,6 +84,8 @@ class _Inliner:
         self._flat = flat
         self._calls = 0
         self._stored: set[str] = set()
+        # How wide the last store to each (parameter, offset) was, in bits.
+        self._widths: dict[tuple[str, int], int] = {}
         self._loaded: dict[str, Operation] = {}
 
     def check_parameters(self) -> None:
@@ -229,19 +231,33 @@ class _Inliner:
         elements = value.elements if isinstance(value, Vector) else (value,)
         for number, element in enumerate(elements):
             offset = address.offset + number * TYPE_BYTES[operation.type]
-            move = f"b{max(16, 8 * TYPE_BYTES[operation.type])}"
+            bits = max(16, 8 * TYPE_BYTES[operation.type])
+            stored_bits = self._widths.get((bound, offset), bits) if is_load else bits
+            move = f"b{max(bits, stored_bits)}"
             register = Register(f"{bound}+{offset}:{move}")
             self._flat.registers[register.name] = move
             if is_load:
                 self._loaded.setdefault(register.name, operation)
             else:
                 self._stored.add(register.name)
+                self._widths[bound, offset] = bits
             outer = self._rename(element, frame)
             operands = (outer, register) if is_load else (register, outer)
-            # Bytes live in 16-bit registers, and a load of one clears the upper half.
-            spelling = ("cvt", ("u16", "u8")) if move == "b16" and TYPE_BYTES[operation.type] == 1 else ("mov", (move,))
+            spelling = self._copy(*operands, 8 * TYPE_BYTES[operation.type], move)
             guard = self._guard(operation.instruction.guard, frame)
             self._append(Instruction(*spelling, operands, guard, operation.line))
+
+    def _copy(self, target: Operand, source: Operand, bits: int, move: str) -> tuple[str, tuple[str, ...]]:
+        """Return the instruction that copies the low bits: registers may be wider than what they load or store."""
+        target_bits, source_bits = (self._register_bits(operand, int(move[1:])) for operand in (target, source))
+        if not isinstance(source, Register) or (target_bits == source_bits and bits >= source_bits):
+            return "mov", (f"b{target_bits}",)
+        return "cvt", (f"u{target_bits}", f"u{min(bits, source_bits)}")
+
+    def _register_bits(self, operand: Operand, default: int) -> int:
+        if not isinstance(operand, Register):
+            return default
+        return 8 * TYPE_BYTES[self._flat.registers[operand.name]]
 
 
 def _call_parts(operation: Operation) -> tuple[tuple[Operand, ...], str, tuple[Operand, ...]]:

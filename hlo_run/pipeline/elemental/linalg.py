@@ -15,6 +15,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing import IndexingMap, dim
 from hlo_run.ops.convolution import convolution_labels
 from hlo_run.ops.index import operand_map
+from hlo_run.ops.index_linalg import convolution_maps
 from hlo_run.pipeline.elemental.builder import IrBuilder
 from hlo_run.pipeline.elemental.convert import convert, is_small
 from hlo_run.pipeline.elemental.emission import Emission, EmissionContext, EmitStructured, Request, Values, element
@@ -92,9 +93,7 @@ def _convolution(ctx: EmissionContext, instruction: HloInstruction, index: Value
     b, total = ctx.builder, _Sum(ctx.builder, instruction)
     _check_algorithm(instruction)
     source, kernel = instruction.operands
-    source_map, kernel_map = (operand_map(instruction, number) for number in (0, 1))
-    assert source_map is not None, "convolution has index maps"
-    assert kernel_map is not None, "convolution has index maps"
+    source_map, kernel_map = convolution_maps(instruction)
     if source_map.is_known_empty:
         return (total.result(total.zero),)
     group = _batch_group(b, instruction, index)

@@ -214,7 +214,9 @@ class _TransposeKernel:
         """Write each transposed root; returns the new outputs."""
         entry, values = self.entry, self._epilogue(root_maps, heroes, output_map, symbols)
         written: Values = ()
-        for (root, root_map), output in zip(root_maps.items(), outputs, strict=True):
+        # A fusion may return one and the same root twice.
+        for root, output in zip((root for root in self.roots if root in self.transposed), outputs, strict=True):
+            root_map = root_maps[root]
             index = entry.builder.apply(root_map, (*entry.ids(root_map), *symbols))
             written = (*written, entry.insert(values[root], output, index))
         return written

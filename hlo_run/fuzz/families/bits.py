@@ -1,0 +1,74 @@
+"""Bits of one type read as another, of any width."""
+
+from __future__ import annotations
+
+from hlo_run.fuzz.making import positive
+from hlo_run.fuzz.scope import Scope
+from hlo_run.fuzz.values import TYPES, Range, Value
+
+
+def bitcast_convert(scope: Scope) -> None:
+    """Read integers, or floats that are not 0, as integers of any width; dimensions split or merge with it."""
+    value = scope.pick(lambda v: v.exact and (v.element.is_integer or v.element.is_float))
+    if value is None:
+        return
+    if value.element.is_float:
+        value = positive(scope, value)
+        if not value.exact:
+            return
+    target = scope.some_type(lambda name: TYPES[name].is_integer)
+    if scope.chance(0.5):
+        target = scope.rng.choice([t.name for t in TYPES.values() if t.is_integer])
+    made = _as_bits(scope, value, target)
+    if made is not None and scope.chance(0.3):
+        _as_float(scope, made)
+
+
+def _as_bits(scope: Scope, value: Value, target: str) -> Value | None:
+    before, after = value.element.bits, TYPES[target].bits
+    if before == after:
+        dims = value.dims
+    elif before > after:
+        dims = (*value.dims, before // after)
+    elif value.dims and value.dims[-1] == after // before:
+        dims = value.dims[:-1]
+    elif value.count % (after // before) == 0 and value.count:
+        ratio = after // before
+        split = scope.add(value.type, (value.count // ratio, ratio), f"reshape({value.name})", value.range, keep=False)
+        value, dims = split, (value.count // ratio,)
+    else:
+        return None
+    if not scope.fits_in(dims):
+        return None
+    return scope.add(target, dims, f"bitcast-convert({value.name})", Range(TYPES[target].highest))
+
+
+_FLOATS_OF = {16: ("f16", "bf16"), 32: ("f32",), 64: ("f64",)}
+
+
+def _as_float(scope: Scope, value: Value) -> None:
+    """Set sign and exponent of the bits so that they are a float between 1 and 2."""
+    if value.element.bits not in _FLOATS_OF:
+        return
+    t = TYPES[scope.rng.choice(_FLOATS_OF[value.element.bits])]
+    stored = t.digits - 1
+    exponent_bits = t.bits - 1 - stored
+    one = (2 ** (exponent_bits - 1) - 1) << stored
+    mask = scope.filled_exactly(value.type, value.dims, (1 << stored) - 1)
+    low = scope.add(value.type, value.dims, f"and({value.name}, {mask.name})", Range(2.0**stored), keep=False)
+    ones = scope.filled_exactly(value.type, value.dims, one)
+    bits = scope.add(value.type, value.dims, f"or({low.name}, {ones.name})", Range(value.element.highest), keep=False)
+    scope.add(t.name, value.dims, f"bitcast-convert({bits.name})", Range(1.999, min(stored, t.most_grain)))
+
+
+def pack(scope: Scope) -> None:
+    """Join bits of narrow integers by shifts, as codes of a quantised model are unpacked and packed."""
+    value = scope.pick(lambda v: v.type in ("u8", "s8", "u16"))
+    if value is None:
+        return
+    narrow = scope.rng.choice(("u4", "s4", "u2", "s2"))
+    half = scope.filled(value.type, value.dims, TYPES[narrow].bits)
+    opcode = scope.rng.choice(("shift-right-logical", "shift-right-arithmetic"))
+    moved = scope.add(value.type, value.dims, f"{opcode}({value.name}, {half.name})", Range(value.element.highest), keep=False)
+    part = scope.add(narrow, value.dims, f"convert({moved.name})", Range(TYPES[narrow].highest))
+    scope.add(value.type, value.dims, f"convert({part.name})", Range(TYPES[narrow].highest))

@@ -1,0 +1,157 @@
+"""Check many seeds in processes of their own, which may crash or hang; collect what fails by its signature."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+
+from hlo_run.cache import choose_cache
+from hlo_run.fuzz.check import Outcome, check, options_of, register_calls
+from hlo_run.fuzz.generate import random_module
+
+# A process ends after so many modules, since compilers keep what they made.
+_MODULES_PER_PROCESS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a hunt goes: its seeds, how many processes, seconds per module, and what each is run with."""
+
+    first: int
+    count: int
+    jobs: int = 2
+    limit_seconds: float = 120.0
+    verify: str = "every"
+    engine: str = "auto"
+
+
+@dataclass
+class Findings:
+    """What a hunt found: how many outcomes of each kind, and the seeds of each signature."""
+
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    seeds: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    processor_seconds: float = 0.0
+
+    def add(self, outcome: Outcome) -> None:
+        self.kinds[outcome.kind] += 1
+        if outcome.kind != "ok":
+            self.seeds.setdefault(f"{outcome.kind}: {outcome.signature}", []).append(outcome.seed)
+
+    def lines(self) -> Iterator[str]:
+        """Say how many modules had which outcome, then each signature with some of its seeds."""
+        yield f"{sum(self.kinds.values())} modules: " + ", ".join(f"{n} {kind}" for kind, n in self.kinds.most_common())
+        for signature, seeds in sorted(self.seeds.items(), key=lambda item: -len(item[1])):
+            yield f"{len(seeds):6} {signature}  (seeds {', '.join(map(str, seeds[:6]))})"
+
+
+@dataclass
+class _Child:
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+    seed: int
+    since: float
+
+
+def hunt(plan: Plan, tell: Callable[[Outcome], None]) -> Findings:
+    """Check the plan's seeds; `tell` is called with each outcome as it comes. A hang or a crash is an outcome, too."""
+    findings = Findings()
+    pending = iter(range(plan.first, plan.first + plan.count))
+    children: list[_Child] = []
+
+    def take(outcome: Outcome) -> None:
+        findings.add(outcome)
+        tell(outcome)
+
+    while True:
+        while len(children) < plan.jobs and (seeds := _some(pending)):
+            children.append(_start(plan, seeds))
+        if not children:
+            break
+        ready = wait([child.pipe for child in children], timeout=1.0)
+        for child in list(children):
+            if child.pipe in ready:
+                outcome, left = _receive(child, findings)
+            elif time.monotonic() - child.since > plan.limit_seconds:
+                child.process.kill()
+                outcome, left = Outcome(child.seed, "failed", "hang", f"more than {plan.limit_seconds:g} s"), True
+            else:
+                continue
+            if outcome is not None:
+                take(outcome)
+            if left:
+                children.remove(child)
+                if rest := _rest(child):
+                    children.append(_start(plan, rest))
+    return findings
+
+
+def _some(pending: Iterator[int]) -> list[int]:
+    return list(islice(pending, _MODULES_PER_PROCESS))
+
+
+_SEEDS: dict[int, list[int]] = {}
+
+
+def _start(plan: Plan, seeds: list[int]) -> _Child:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(plan, seeds, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    assert process.pid is not None
+    _SEEDS[process.pid] = seeds
+    return _Child(process, ours, seeds[0], time.monotonic())
+
+
+def _rest(child: _Child) -> list[int]:
+    """Return the seeds behind the one at which a process ended."""
+    assert child.process.pid is not None
+    seeds = _SEEDS.pop(child.process.pid)
+    child.process.join()
+    return [seed for seed in seeds if seed > child.seed]
+
+
+def _receive(child: _Child, findings: Findings) -> tuple[Outcome | None, bool]:
+    """Return an outcome, if the message is one, and whether the process has ended."""
+    try:
+        message = child.pipe.recv()
+    except EOFError:
+        child.process.join()
+        code = child.process.exitcode or 0
+        if code == 0:
+            child.seed = 1 << 62
+            return None, True
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return Outcome(child.seed, "failed", f"crash: {name}", name), True
+    child.since = time.monotonic()
+    if isinstance(message, int):
+        child.seed = message
+        return None, False
+    outcome, seconds = message
+    findings.processor_seconds += seconds
+    return outcome, False
+
+
+def _work(plan: Plan, seeds: list[int], pipe: Connection) -> None:
+    """Check these seeds, one after the other; the pipe gets each seed before, and its outcome after."""
+    choose_cache("off")
+    register_calls()
+    # What LLVM prints when it aborts says nothing of the module.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for seed in seeds:
+        pipe.send(seed)
+        begin = time.process_time()
+        try:
+            outcome = check(random_module(seed), options_of(seed, plan.verify, plan.engine))
+        except Exception as error:  # the generator's own faults count as well
+            outcome = Outcome(seed, "failed", f"generator: {type(error).__name__}: {error}", str(error))
+        pipe.send((outcome, time.process_time() - begin))
+    pipe.close()

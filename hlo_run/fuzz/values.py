@@ -1,0 +1,181 @@
+"""What a generator knows of a value: its shape, how large it can be, and how exactly both sides must agree on it.
+
+A float is exact while it is a multiple of 2**-grain whose bits fit its type: then every order of work gives the same number,
+so that comparisons, roundings and sorts of it have one answer. All other floats have an error, which bounds how far two right
+answers can be apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """An element type: `digits` are the bits of a float's significand, `most_grain` the finest exact multiple we use."""
+
+    name: str
+    kind: str  # pred, signed, unsigned, float, complex
+    bits: int
+    digits: int
+    highest: float
+    most_grain: int
+    weight: float
+
+    @property
+    def largest(self) -> int:
+        """The largest number of an integer type; `highest` is its largest magnitude."""
+        return int(self.highest) - (self.kind == "signed")
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("signed", "unsigned")
+
+    @property
+    def is_number(self) -> bool:
+        """Real numbers: integers and floats."""
+        return self.is_float or self.is_integer
+
+    @property
+    def is_wide_float(self) -> bool:
+        """Floats of 16 bits or more, which may be inexact."""
+        return self.is_float and self.bits >= 16
+
+
+def _integer(name: str, weight: float) -> ElementType:
+    bits = int(name[1:])
+    signed = name[0] == "s"
+    return ElementType(name, "signed" if signed else "unsigned", bits, bits, 2.0 ** (bits - signed) - (not signed), 0, weight)
+
+
+def _float(name: str, bits: int, digits: int, highest: float, most_grain: int, weight: float) -> ElementType:
+    return ElementType(name, "float", bits, digits, highest, most_grain, weight)
+
+
+TYPES: dict[str, ElementType] = {
+    t.name: t
+    for t in (
+        ElementType("pred", "pred", 8, 1, 1, 0, 2.0),
+        *(_integer(n, w) for n, w in (("s2", 0.2), ("u2", 0.2), ("s4", 0.5), ("u4", 0.5), ("s8", 1.0), ("u8", 1.0))),
+        *(_integer(n, w) for n, w in (("s16", 0.5), ("u16", 0.5), ("s32", 5.0), ("u32", 1.0), ("s64", 1.0), ("u64", 0.5))),
+        _float("f32", 32, 24, 2.0**60, 100, 9.0),
+        _float("f64", 64, 53, 2.0**60, 100, 1.5),
+        _float("f16", 16, 11, 2.0**14, 20, 2.0),
+        _float("bf16", 16, 8, 2.0**60, 100, 2.0),
+        _float("f8e4m3fn", 8, 4, 8, 6, 0.6),
+        _float("f8e5m2", 8, 3, 8, 6, 0.6),
+        _float("f8e4m3", 8, 4, 8, 6, 0.2),
+        _float("f8e3m4", 8, 5, 8, 5, 0.2),
+        _float("f8e4m3b11fnuz", 8, 4, 8, 6, 0.2),
+        _float("f8e5m2fnuz", 8, 3, 8, 6, 0.2),
+        _float("f8e4m3fnuz", 8, 4, 8, 6, 0.2),
+        _float("f4e2m1fn", 4, 2, 4, 1, 0.2),
+        ElementType("c64", "complex", 64, 24, 2.0**60, 100, 0.4),
+        ElementType("c128", "complex", 128, 53, 2.0**60, 100, 0.2),
+    )
+}
+FLOATS = tuple(t.name for t in TYPES.values() if t.is_float)
+WIDE_FLOATS = tuple(t.name for t in TYPES.values() if t.is_wide_float)
+INTEGERS = tuple(t.name for t in TYPES.values() if t.is_integer)
+PART_OF = {"c64": "f32", "c128": "f64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is known of the numbers in an array: |x| <= bound; multiples of 2**-grain if `error` is 0."""
+
+    bound: float
+    grain: int = 0
+    error: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        return self.error == 0.0
+
+
+def rounded(range_: Range, element_type: str, slack: float = 1.0) -> Range:
+    """Return the range after a result was rounded to its type; `slack` is how many times the type's rounding it may be off."""
+    t = TYPES[element_type]
+    if not (t.is_float or t.kind == "complex"):
+        return Range(min(range_.bound, t.highest))
+    bound = min(range_.bound, 1e30)
+    fits = bound * 2.0**range_.grain <= 2.0**t.digits and bound <= t.highest and range_.grain <= t.most_grain
+    if range_.exact and fits:
+        return Range(bound, range_.grain)
+    return Range(bound, 0, range_.error + slack * bound * 2.0**-t.digits)
+
+
+def join(*ranges: Range) -> Range:
+    """Return a range that holds all of these."""
+    return Range(max(r.bound for r in ranges), max(r.grain for r in ranges), max(r.error for r in ranges))
+
+
+def plus(one: Range, other: Range) -> Range:
+    return Range(one.bound + other.bound, max(one.grain, other.grain), one.error + other.error)
+
+
+def times(one: Range, other: Range) -> Range:
+    error = one.bound * other.error + other.bound * one.error + one.error * other.error
+    return Range(one.bound * other.bound, one.grain + other.grain, error)
+
+
+def sum_of(one: Range, count: int, element_type: str) -> Range:
+    """Return the range of a sum of so many, in any order, each step rounded."""
+    count = max(count, 1)
+    total = Range(one.bound * count, one.grain, one.error * count)
+    end = rounded(total, element_type)
+    return end if end.exact else replace(end, error=end.error * (1 + math.ceil(math.log2(count + 1))) + one.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value in a computation: an array, a tuple of `parts`, or a token (type "token")."""
+
+    name: str
+    type: str
+    dims: Dims = ()
+    range: Range = Range(0.0)
+    parts: tuple[Value, ...] = ()
+    layout: str = ""
+
+    @property
+    def element(self) -> ElementType:
+        return TYPES[self.type]
+
+    @property
+    def is_tuple(self) -> bool:
+        return self.type == "tuple"
+
+    @property
+    def exact(self) -> bool:
+        return self.range.exact
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def shape(self) -> str:
+        """The shape as text, with the layout if one was chosen."""
+        return shape_text(self)
+
+
+def shape_text(value: Value) -> str:
+    if value.is_tuple:
+        return f"({', '.join(shape_text(part) for part in value.parts)})"
+    return "token[]" if value.type == "token" else array_text(value.type, value.dims) + value.layout
+
+
+def array_text(element_type: str, dims: Dims) -> str:
+    return f"{element_type}[{','.join(map(str, dims))}]"
+
+
+def braces(numbers: tuple[int, ...] | list[int] | range) -> str:
+    return "{" + ",".join(map(str, numbers)) + "}"
