@@ -242,7 +242,7 @@ def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
 
 
 def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """The first by the comparator that comes along. Raises Unsupported for one that is no comparison of the two elements."""
+    """The first by the comparator that comes along. Raises Unsupported unless it compares the two elements."""
     largest = picks_largest(call)
     if largest is None:
         raise Unsupported(f"TopK by the comparator of %{call.name}", call.where, hint="sort the elements instead")
