@@ -17,6 +17,7 @@ from hlo_run.analysis.convolution_layouts import is_convolution_call, liked_orde
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout_propagation import LayoutPropagation, Order, leaf_at
+from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -50,14 +51,15 @@ class LayoutAssignment:
 
 def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
     layouts = LayoutPropagation(computation)
-    for instruction in computation.post_order():
+    instructions = computation.post_order()
+    # What is asked for last is heeded first, as in XLA: library calls, the first before the second, then the entry's results.
+    _pin_ends(layouts, module)
+    for instruction in reversed(instructions):
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, target)
         else:
             _pin(layouts, instruction)
-    _pin_ends(layouts, module)
     layouts.run()
-    instructions = computation.post_order()
     for (instruction, index), order in layouts.values.items():
         _set_order(instruction, index, order)
     for instruction in instructions:
@@ -71,22 +73,26 @@ def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
     opcode = instruction.opcode
     if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
         for number, operand in enumerate(instruction.operands):
-            for index, leaf in operand.shape.leaves():
-                if leaf.is_array and not any(leaf.dynamic_dims):
-                    written = _operand_as_written(instruction, number, index) if opcode in _AS_WRITTEN else _default(leaf)
-                    layouts.pin_use((instruction, number, index), written)
+            leaves = [(index, leaf) for index, leaf in operand.shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
+            if opcode in _AS_WRITTEN:
+                layouts.pin_use(instruction, number, {i: _operand_as_written(instruction, number, i) for i, _ in leaves})
+            else:
+                layouts.pin_use(instruction, number, {index: _default(leaf) for index, leaf in leaves})
         for index, leaf in instruction.shape.leaves():
             if leaf.is_array and not any(leaf.dynamic_dims):
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif opcode == "dot":
         _pin_dot(layouts, instruction)
+    elif opcode == "transpose":
+        _pin_transposed_dot(layouts, instruction)
 
 
 def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
     operands, result = liked_orders(call, target)
     for number, order in enumerate(operands):
-        layouts.pin_use((call, number, ()), order)
-    layouts.pin_value((call, (0,)), result)
+        layouts.pin_use(call, number, {(): order})
+        if number == 1:
+            layouts.pin_value((call, (0,)), result)
     for index, leaf in call.shape.leaves():
         if index != (0,):
             layouts.pin_value((call, index), _default(leaf))
@@ -103,30 +109,52 @@ def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIn
 
 
 def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction) -> None:
-    """Let batch, row and column dimensions each be neighbours, the batch not innermost: so they are in default layouts."""
+    """Let batch, row and column dimensions each be neighbours, the batch not innermost, where there is more than a matrix.
+
+    Operands stay as they are written if they are so, the result is as a user has asked for it; else they are in default layouts.
+    """
     batch = dot.attrs.get("lhs_batch_dims", ())
     free = [operand.shape.rank - len(batch) - 1 for operand in dot.operands]
     for number, side in enumerate(("lhs", "rhs")):
-        if batch or free[number] > 1 or len(dot.attrs[f"{side}_contracting_dims"]) > 1:
-            layouts.pin_use((dot, number, ()), _default(dot.operands[number].shape))
+        shape, batched = dot.operands[number].shape, dot.attrs.get(f"{side}_batch_dims", ())
+        contracting = dot.attrs[f"{side}_contracting_dims"]
+        if batch or free[number] > 1 or len(contracting) > 1:
+            kept = [dim for dim in range(shape.rank) if dim not in (*batched, *contracting)]
+            order = shape.minor_to_major
+            is_product = lies_as_matrices(order, batched, contracting, kept)
+            layouts.pin_use(dot, number, {(): order if is_product else _default(shape)})
     if batch or max(free) > 1:
-        layouts.pin_value((dot, ()), _default(dot.shape))
+        uses = ((user, number, ()) for user in dot.users for number, operand in enumerate(user.operands) if operand is dot)
+        asked = (layouts.uses[use] for use in uses if use in layouts.uses)
+        layouts.pin_value((dot, ()), next((order for order in asked if _gives(dot, order)), _default(dot.shape)))
+
+
+def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
+    """Let a product give its result transposed, if nobody else takes it and the library can."""
+    dot, order = transpose.operands[0], tuple(reversed(transpose.attrs["dimensions"]))
+    if dot.opcode == "dot" and len(dot.users) == 1 and _gives(dot, order):
+        layouts.pin_use(transpose, 0, {(): order})
+
+
+def _gives(dot: HloInstruction, order: Order) -> bool:
+    """True if a product of matrices can have its result in this layout."""
+    batch = len(dot.attrs.get("lhs_batch_dims", ()))
+    columns = dot.shape.rank - (dot.operands[1].shape.rank - batch - len(dot.attrs["rhs_contracting_dims"]))
+    return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
 def _pin_ends(layouts: LayoutPropagation, module: HloModule) -> None:
     """Settle parameters and results: of the entry as they were given, of other computations the default."""
     computation = layouts.computation
     given = module.attrs.get("entry_computation_layout")
-    shape = given.result if computation.is_entry and isinstance(given, EntryLayout) else computation.root.shape
-    # The last first, as in XLA: what is asked for first is heeded.
-    for index, leaf in reversed(list(shape.leaves())):
-        if leaf.is_array:
-            layouts.pin_use((None, 0, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+    result = given.result if computation.is_entry and isinstance(given, EntryLayout) else computation.root.shape
     for number, parameter in enumerate(computation.parameters):
         shape = given.parameters[number] if computation.is_entry and isinstance(given, EntryLayout) else parameter.shape
         for index, leaf in shape.leaves():
             if leaf.is_array:
                 layouts.pin_value((parameter, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+    leaves = [(index, leaf) for index, leaf in result.leaves() if leaf.is_array]
+    layouts.pin_result({index: leaf.minor_to_major if computation.is_entry else _default(leaf) for index, leaf in leaves})
 
 
 def _default(shape: Shape) -> Order:
