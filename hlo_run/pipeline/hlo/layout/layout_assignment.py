@@ -34,6 +34,7 @@ _DEFAULT = frozenset(
     outfeed partition-id ragged-all-to-all ragged-dot recv recv-done reduce-scatter replica-id rng rng-bit-generator
     rng-get-and-update-state scan send send-done set-dimension-size sort topk triangular-solve while""".split()
 )
+_CALLERS = frozenset("async-done async-start call conditional while".split())
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
 
 
@@ -52,12 +53,16 @@ class LayoutAssignment:
 def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
     layouts = LayoutPropagation(computation)
     instructions = computation.post_order()
-    # What is asked for last is heeded first, as in XLA: library calls, the first before the second, then the entry's results.
-    _pin_ends(layouts, module)
+    # What is asked for last is heeded first, as in XLA: library calls (the first before the second), results, loops, parameters.
+    _pin_parameters(layouts, module)
+    for instruction in instructions:
+        if instruction.opcode in _CALLERS:
+            _pin(layouts, instruction)
+    _pin_result(layouts, module)
     for instruction in reversed(instructions):
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, target)
-        else:
+        elif instruction.opcode not in _CALLERS:
             _pin(layouts, instruction)
     layouts.run()
     for (instruction, index), order in layouts.values.items():
@@ -143,18 +148,26 @@ def _gives(dot: HloInstruction, order: Order) -> bool:
     return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
-def _pin_ends(layouts: LayoutPropagation, module: HloModule) -> None:
-    """Settle parameters and results: of the entry as they were given, of other computations the default."""
-    computation = layouts.computation
-    given = module.attrs.get("entry_computation_layout")
-    result = given.result if computation.is_entry and isinstance(given, EntryLayout) else computation.root.shape
+def _pin_parameters(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle the parameters: of the entry as they were given, of other computations the default."""
+    computation, given = layouts.computation, _given_layout(layouts.computation, module)
     for number, parameter in enumerate(computation.parameters):
-        shape = given.parameters[number] if computation.is_entry and isinstance(given, EntryLayout) else parameter.shape
+        shape = parameter.shape if given is None else given.parameters[number]
         for index, leaf in shape.leaves():
             if leaf.is_array:
                 layouts.pin_value((parameter, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
-    leaves = [(index, leaf) for index, leaf in result.leaves() if leaf.is_array]
+
+
+def _pin_result(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle the result: of the entry as it was given, of other computations the default."""
+    computation, given = layouts.computation, _given_layout(layouts.computation, module)
+    leaves = [(i, leaf) for i, leaf in (computation.root.shape if given is None else given.result).leaves() if leaf.is_array]
     layouts.pin_result({index: leaf.minor_to_major if computation.is_entry else _default(leaf) for index, leaf in leaves})
+
+
+def _given_layout(computation: HloComputation, module: HloModule) -> EntryLayout | None:
+    given = module.attrs.get("entry_computation_layout")
+    return given if computation.is_entry and isinstance(given, EntryLayout) else None
 
 
 def _default(shape: Shape) -> Order:
