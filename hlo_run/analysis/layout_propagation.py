@@ -208,7 +208,8 @@ class LayoutPropagation:
     def _from_operand(self, user: HloInstruction | None, number: int) -> None:
         """Spread from an operand to the values in it, to the user's other operands and its results."""
         operand = self.computation.root if user is None else user.operands[number]
-        leaves = [index for index, leaf in operand.shape.leaves() if leaf.is_array]
+        # Arrays of dynamic sizes may be taken in any order.
+        leaves = [index for index, _ in operand.shape.leaves() if (user, number, index) in self.uses]
         if operand.shape.is_array and operand.shape.rank < 2 and user is not None:
             return
         weak = self._states[user, number, leaves[0]].weak if leaves else False
@@ -216,7 +217,7 @@ class LayoutPropagation:
             value = value_behind(operand, index)
             if value[0].opcode != "reduce" or value[0].shape.is_array:
                 self._ask_value(value, self.uses[user, number, index], _State(weak=weak))
-        if user is None or not operand.shape.is_array or user.opcode in _FIXED:
+        if user is None or not leaves or not operand.shape.is_array or user.opcode in _FIXED:
             return
         order = self.uses[user, number, ()]
         if user.opcode in KEEPS_LAYOUT or user.opcode == "reduce":
