@@ -35,9 +35,18 @@ def _fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -
     monkeypatch.setattr(xla_gpu, "find_plugin", lambda: Path("plugin.so"))
 
 
-def _compile() -> xla_gpu.XlaCompilation:
+LAYOUTS = """HloModule m, entry_computation_layout={(f32[64,32]{1,0})->f32[64,32]{0,1}}
+
+ENTRY e {
+  p = f32[64,32]{1,0} parameter(0)
+  ROOT n = f32[64,32]{0,1} negate(p)
+}
+"""
+
+
+def _compile(module: str = MODULE) -> xla_gpu.XlaCompilation:
     ptxas = find_ptxas()
-    return compile_with_xla(MODULE, "m.hlo", _target(), EMITTERS_ONLY, ptxas.parent.parent if ptxas else None)
+    return compile_with_xla(module, "m.hlo", _target(), EMITTERS_ONLY, ptxas.parent.parent if ptxas else None)
 
 
 def test_a_target_reads_back() -> None:
@@ -100,11 +109,21 @@ for name, text in {
     assert made == xla_gpu.XlaCompilation("HloModule m", ("kCopy", "kWhile", "kGemm"), 42)
 
 
-def test_real_xla_compiles_without_a_card() -> None:
+@pytest.fixture
+def real_plugin() -> None:
     try:
         find_plugin()
     except UsageError as missing:
         pytest.skip(missing.message)
+
+
+@pytest.mark.usefixtures("real_plugin")
+def test_real_xla_keeps_the_layouts_of_the_entry() -> None:
+    assert "->f32[64,32]{0,1}" in _compile(LAYOUTS).text
+
+
+@pytest.mark.usefixtures("real_plugin")
+def test_real_xla_compiles_without_a_card() -> None:
     made = _compile()
     assert made.thunk_kinds == ("kCustomKernel",)
     assert made.memory_bytes == 2 * 64 * 32 * 4
