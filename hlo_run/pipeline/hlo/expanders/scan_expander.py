@@ -41,6 +41,8 @@ def _loop(b: HloBuilder, old: HloInstruction, *operands: HloValue) -> HloValue:
     outputs = [b.broadcast(b.constant(0, shape.element_type), shape.dims) for shape in scan.output_shapes]
     state = b.tuple([b.constant(0, "s64"), *carries, *inputs, *outputs])
     size = inputs[0].shape.dims[scan.dimension] if inputs else scan.output_shapes[0].dims[scan.dimension]
+    if size == 0:
+        return b.tuple([*outputs, *carries]) if old.shape.is_tuple else [*outputs, *carries][0]
 
     def condition(value: HloValue) -> HloValue:
         return value[0] < size
