@@ -185,13 +185,14 @@ def random_numbers(engine: np.random.Generator, element_type: str, dims: tuple[i
     if t.is_integer:
         high = min(int(range_.bound), t.largest)
         return np.asarray(engine.integers(-high if t.kind == "signed" else 0, high, dims, endpoint=True)).astype(numpy_type)
-    steps = int(range_.bound * 2**range_.grain)
+    # The parts of a complex number are half as large, so that its magnitude stays within the bound.
+    steps = int(range_.bound * 2**range_.grain) // (2 if t.kind == "complex" else 1)
 
     def numbers() -> Array:
         return np.asarray(engine.integers(-steps, steps, dims, endpoint=True)) * 2.0**-range_.grain
 
     if t.kind == "complex":
-        return (numbers() / 2 + 0.5j * numbers()).astype(numpy_type)
+        return (numbers() + 1j * numbers()).astype(numpy_type)
     return numbers().astype(np.float32 if t.bits < 32 else np.float64).astype(numpy_type)
 
 
