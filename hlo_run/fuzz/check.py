@@ -8,7 +8,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import hlo_run
 from hlo_run.backends.host.backend import HostBackend
-from hlo_run.custom_calls import custom_call
+from hlo_run.custom_calls import custom_call, unregister
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.fuzz.families.effects import COUNT, FED, FLIP, RECORD
 from hlo_run.fuzz.generate import RandomModule
@@ -73,6 +73,12 @@ def register_calls() -> None:
     def count(value: Array) -> Array:  # pyright: ignore[reportUnusedFunction]
         _RECORD.note(COUNT, value)
         return np.asarray(np.float32(1))
+
+
+def unregister_calls() -> None:
+    """Forget the functions of `register_calls`."""
+    for target in (FLIP, RECORD, COUNT):
+        unregister(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +185,14 @@ def random_numbers(engine: np.random.Generator, element_type: str, dims: tuple[i
     if t.is_integer:
         high = min(int(range_.bound), t.largest)
         return np.asarray(engine.integers(-high if t.kind == "signed" else 0, high, dims, endpoint=True)).astype(numpy_type)
-    steps = int(range_.bound * 2**range_.grain)
+    # The parts of a complex number are half as large, so that its magnitude stays within the bound.
+    steps = int(range_.bound * 2**range_.grain) // (2 if t.kind == "complex" else 1)
 
     def numbers() -> Array:
         return np.asarray(engine.integers(-steps, steps, dims, endpoint=True)) * 2.0**-range_.grain
 
     if t.kind == "complex":
-        return (numbers() / 2 + 0.5j * numbers()).astype(numpy_type)
+        return (numbers() + 1j * numbers()).astype(numpy_type)
     return numbers().astype(np.float32 if t.bits < 32 else np.float64).astype(numpy_type)
 
 
@@ -257,12 +264,3 @@ def differences(value: Value, expected: Any, actual: Any, path: str) -> Iterator
 def _same_feed(one: list[list[Any]], other: list[list[Any]]) -> bool:
     first, second = ([value for device in side for value in device] for side in (one, other))
     return len(first) == len(second) and all(np.array_equal(_plain(a), _plain(b)) for a, b in zip(first, second, strict=True))
-
-
-def without_effects(random_module: RandomModule) -> bool:
-    """True if nothing but the result shows what the module did."""
-    return not random_module.has_effects
-
-
-def narrowed(random_module: RandomModule, text: str, result: Value) -> RandomModule:
-    return replace(random_module, text=text, result=result)

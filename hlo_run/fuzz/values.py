@@ -28,7 +28,7 @@ class ElementType:
     @property
     def largest(self) -> int:
         """The largest number of an integer type; `highest` is its largest magnitude."""
-        return int(self.highest) - (self.kind == "signed")
+        return (1 << (self.bits - (self.kind == "signed"))) - 1
 
     @property
     def is_float(self) -> bool:

@@ -232,6 +232,11 @@ class _Inliner:
         for number, element in enumerate(elements):
             offset = address.offset + number * TYPE_BYTES[operation.type]
             bits = max(16, 8 * TYPE_BYTES[operation.type])
+            guard = self._guard(operation.instruction.guard, frame)
+            if is_load and (parts := self._parts(bound, offset, 8 * TYPE_BYTES[operation.type])):
+                operands = (self._rename(element, frame), Vector(parts))
+                self._append(Instruction("mov", (f"b{bits}",), operands, guard, operation.line))
+                continue
             stored_bits = self._widths.get((bound, offset), bits) if is_load else bits
             move = f"b{max(bits, stored_bits)}"
             register = Register(f"{bound}+{offset}:{move}")
@@ -244,8 +249,17 @@ class _Inliner:
             outer = self._rename(element, frame)
             operands = (outer, register) if is_load else (register, outer)
             spelling = self._copy(*operands, 8 * TYPE_BYTES[operation.type], move)
-            guard = self._guard(operation.instruction.guard, frame)
             self._append(Instruction(*spelling, operands, guard, operation.line))
+
+    def _parts(self, bound: str, offset: int, bits: int) -> tuple[Register, ...]:
+        """Return the registers of two or four narrower stores that one load of so many bits joins; none if there are none."""
+        width = self._widths.get((bound, offset), bits)
+        if width not in (bits // 2, bits // 4):
+            return ()
+        places = range(offset, offset + bits // 8, width // 8)
+        if any(self._widths.get((bound, place)) != width for place in places):
+            return ()
+        return tuple(Register(f"{bound}+{place}:b{width}") for place in places)
 
     def _copy(self, target: Operand, source: Operand, bits: int, move: str) -> tuple[str, tuple[str, ...]]:
         """Return the instruction that copies the low bits: registers may be wider than what they load or store."""

@@ -124,7 +124,8 @@ def scatter(scope: Scope) -> None:
     for operand in operands:
         t = operand.element
         opcode = scope.rng.choice(("add", "maximum", "assign") if t.is_number else ("assign",))
-        update = scope.filled(operand.type, n.result(), 1) if opcode == "assign" else obtain(scope, operand.type, n.result())
+        same = opcode == "assign"
+        update = scope.filled(operand.type, n.result(), 1) if same else obtain(scope, operand.type, n.result())
         known = join(operand.range, update.range)
         if opcode == "add":
             known = plus(operand.range, sum_of(update.range, math.prod(n.batch), operand.type))

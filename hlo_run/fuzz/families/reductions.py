@@ -58,12 +58,13 @@ def reduce_several(scope: Scope) -> None:
         return
     dims = _reduced(scope, value.dims)
     count = math.prod(value.dims[d] for d in dims)
-    others = [v for v in (scope.pick(lambda v: v.dims == value.dims and v.element.is_number) for _ in range(2)) if v]
+    # Floats of two types would be mixed precision, which compilers refuse.
+    others = [v for v in (scope.pick(lambda v: v.dims == value.dims and _goes_with(v, value)) for _ in range(2)) if v]
     parts: list[tuple[Value, str, float, Range]] = []
     for part in [value, *others][: scope.rng.randint(2, 3)]:
         found = _reducer(scope, part, count)
         if found is not None:
-            parts.append((part, *found))
+            parts.append((part, found[0], _identity(part, found[0]), found[2]))
     if len(parts) < 2:
         return
     n = len(parts)
@@ -80,6 +81,24 @@ def reduce_several(scope: Scope) -> None:
     for index in range(n):
         if scope.chance(0.8):
             scope.part(made, index)
+
+
+def _goes_with(value: Value, other: Value) -> bool:
+    return value.element.is_number and (value.type == other.type or not (value.element.is_float and other.element.is_float))
+
+
+def _identity(value: Value, opcode: str) -> float:
+    """Return a number that changes no result: a reduction of several arrays may count its init any number of times."""
+    t = value.element
+    if opcode in ("maximum", "minimum"):
+        if t.is_integer:
+            lowest = -int(t.highest) if t.kind == "signed" else 0
+            return lowest if opcode == "maximum" else t.largest
+        end = 2.0 ** math.ceil(math.log2(max(value.range.bound, 1)) + (not value.exact))
+        return -end if opcode == "maximum" else end
+    if opcode == "and":
+        return -1 if t.kind == "signed" else t.largest
+    return 1 if opcode == "multiply" else 0
 
 
 def argmax(scope: Scope) -> None:
@@ -107,7 +126,9 @@ def argmax(scope: Scope) -> None:
     dim = scope.rng.randrange(len(value.dims))
     kept = tuple(size for d, size in enumerate(value.dims) if d != dim)
     places = scope.add(places_type, value.dims, f"iota(), iota_dimension={dim}", Range(value.dims[dim]), keep=False)
-    low, zero = scope.number(k, 0), scope.number(places_type, 0)
+    low = scope.number(k, _identity(value, "maximum" if direction == "GT" else "minimum"))
+    # The place of no element comes after all others where the extreme itself is the lowest there is.
+    zero = scope.number(places_type, value.dims[dim])
     parts = [Value("", k, kept, value.range), Value("", places_type, kept, Range(value.dims[dim]))]
     text = f"reduce({value.name}, {places.name}, {low.name}, {zero.name}), dimensions={{{dim}}}, to_apply={name}"
     scope.take_apart(scope.add_tuple(parts, text, "v"))

@@ -209,7 +209,7 @@ class _GroupEmitter:
         entry, b = self._entry, self._b
         sides = [number for root in self._sides for number in root.outputs]
         inits = [self._accumulator(init) for hero in self._heroes for init in hero.inits]
-        indexing_map = drop_unused_ids(self._tiling.input_map)
+        indexing_map = drop_unused_ids(self._tiling.input_map, self._tiling.launch)
         names = [f"dim{number}" for number in range(len(indexing_map.results))]
         loop = entry.loop(indexing_map, (*(self._outputs[number] for number in sides), *inits), names)
         with b.inside(loop.body.block):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.hlo.edit import copy_instruction, remove_uncalled
+from hlo_run.hlo.edit import copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.pipeline.passes import PassContext
 
@@ -58,5 +58,6 @@ def _inline(module: HloModule, computation: HloComputation, fusion: HloInstructi
             computation.remove(user)
     module.replace(fusion, root)
     computation.remove(fusion)
-    if root.opcode == "tuple" and not root.users and not root.is_root:
-        computation.remove(root)
+    # A tuple that was taken apart, and results that nobody took.
+    inlined = [new for old, new in made.items() if old.opcode != "parameter" and not new.is_root]
+    remove_unused([new for new in inlined if new.parent is computation and not new.users])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.analysis.bitcast_kind import common_groups, reshape_is_bitcast, transpose_is_bitcast
-from hlo_run.analysis.elementwise import ELEMENTWISE
+from hlo_run.analysis.elementwise import ELEMENTWISE, is_elementwise
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.literal import Array
 from hlo_run.pipeline.hlo.simplifiers.algebraic.rule import Rewriter, Rule, Rules, scalar_of
@@ -175,7 +175,7 @@ def constant_that_counts(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """tanh(broadcast(A)) => broadcast(tanh(A)); other operands must be broadcast alike, or broadcast scalars."""
     wide = [operand for operand in i.operands if operand.opcode == "broadcast"]
-    if not wide or len(wide) != len(i.operands) or i.opcode in ("copy", "map"):
+    if not wide or len(wide) != len(i.operands) or i.opcode in ("copy", "map") or not is_elementwise(i):
         return None
     full = next((w for w in wide if w.operands[0].shape.dims), wide[0])
     source, dims = full.operands[0].shape, tuple(full.attrs["dimensions"])
