@@ -65,12 +65,13 @@ class KernelPlanner:
         self._facts = facts
         self._target = target
         self._kinds: dict[tuple[HloInstruction, ...], EmitterKind] = {}
+        self._loops: dict[tuple[int, int], PlannedKernel] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         """Return the kernel of `consumer`, with `producer` in it if there is one."""
         kind, roots, heroes = self._kind(producer, consumer)
         if kind.name == "loop" or kind.name == "input slices":
-            return PlannedKernel("loop", self._loop_launch(producer, consumer))
+            return self._loop(producer, consumer)
         analysis = self._analysis(producer, consumer, kind, roots, heroes)
         return PlannedKernel(kind.name, self._launch(analysis))
 
@@ -84,17 +85,21 @@ class KernelPlanner:
         return self._heroes(None, node)
 
     def _heroes(self, producer: Node | None, consumer: Node) -> list[Op]:
-        facts = [self._facts.node(node) for node in (producer, consumer) if node is not None]
-        if not any(fact.may_have_hero for fact in facts):
+        two = self._facts.node(consumer)
+        one = two if producer is None else self._facts.node(producer)
+        if not one.may_have_hero and not two.may_have_hero:
             return consumer.result_ops
-        has_tiled = any(fact.has_tiled_transpose for fact in facts)
-        has_concatenate = any(fact.has_concatenate for fact in facts)
+        has_tiled = one.has_tiled_transpose or two.has_tiled_transpose
+        has_concatenate = one.has_concatenate or two.has_concatenate
         find = self._facts.heroes.find
         return [find(producer, consumer, root, has_tiled, has_concatenate) for root in consumer.result_ops]
 
     def _kind(self, producer: Node | None, consumer: Node) -> tuple[EmitterKind, list[Op], list[Op]]:
         roots, heroes = consumer.result_ops, self._heroes(producer, consumer)
-        if not any(hero.opcode in _SHAPES_KERNEL for hero in heroes):
+        for hero in heroes:
+            if hero.instruction.opcode in _SHAPES_KERNEL:
+                break
+        else:
             return _LOOP, roots, heroes
         key = (*(root.instruction for root in roots), *(hero.instruction for hero in heroes))
         found = self._kinds.get(key)
@@ -134,26 +139,33 @@ class KernelPlanner:
         factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))
         return calculate_launch(longest.element_count, factor, self._target)
 
-    def _loop_launch(self, producer: Node | None, consumer: Node) -> LaunchDimensions:
+    def _loop(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         root = consumer.result_ops[0]
         shape = root.instruction.shape
         update = _update_in_place(consumer, producer)
         if update is not None:
             shape = update
         elif _is_plain_copy(root) and producer is None:
-            return calculate_launch(shape.element_count, 1, self._target)
+            return self._loop_of(shape.element_count, 1)
         while shape.is_tuple:
             shape = shape.tuple_shapes[0]
         elements = shape.element_count
-        return calculate_launch(elements, self._loop_unroll(producer, consumer, elements), self._target)
+        return self._loop_of(elements, self._loop_unroll(producer, consumer, elements))
+
+    def _loop_of(self, elements: int, unroll_factor: int) -> PlannedKernel:
+        key = elements, unroll_factor
+        found = self._loops.get(key)
+        if found is None:
+            found = self._loops[key] = PlannedKernel("loop", calculate_launch(*key, self._target))
+        return found
 
     def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int) -> int:
-        nodes = [node for node in (producer, consumer) if node is not None]
         roots = consumer.result_ops
-        bits = min((root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array), default=8)
+        bits = min([root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array], default=8)
         whole_bytes = -(-8 // bits)
-        is_small = elements < self._target.max_resident_threads
-        if is_small or any(self._facts.node(node).is_bad_to_unroll for node in nodes):
+        if elements < self._target.max_resident_threads or self._facts.node(consumer).is_bad_to_unroll:
+            return whole_bytes
+        if producer is not None and self._facts.node(producer).is_bad_to_unroll:
             return whole_bytes
         if not self._target.is_blackwell:
             return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)

@@ -7,11 +7,12 @@ quarters of a nanosecond, as XLA counts them, since equal sums must stay equal.
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 from hlo_run.analysis.fusion_launch import KernelPlanner, PlannedKernel
 from hlo_run.analysis.launch_dimensions import LaunchDimensions
-from hlo_run.analysis.node_cost import CostAnalysis
+from hlo_run.analysis.node_cost import CostAnalysis, NodeCost
 from hlo_run.analysis.node_facts import Facts
 from hlo_run.analysis.op_cost import shape_bytes
 from hlo_run.hlo.fusion_graph import Node
@@ -109,19 +110,16 @@ class RunTimeModel:
         shared = made.bytes_read.keys() & cost.bytes_read.keys()
         if not shared:
             return read
-        may_share, is_whole = self._shares_index(producer), self._facts.node(producer).is_elementwise
-        consumer_shares = self._facts.node(consumer).is_elementwise
-        places, uses = cost.places, cost.place_uses
-        root_places = places[producer] if may_share and consumer.is_fusion else {}
+        at_root = self._read_at_root(producer, made, shared)
         kernel = self._shared_reads.setdefault((blocks, is_coalesced), {})
         for operand in shared:
             array, by_consumer = self._array(operand), cost.bytes_read[operand]
             by_producer = math.floor(made.bytes_read[operand] * use + 0.5)
             common = 0.0
-            if may_share and (is_whole or made.reads_like_root(operand)):
+            if operand in at_root:
                 if consumer.is_fusion:
-                    common = sum([uses[place] for place in places[operand] if place in root_places])
-                elif consumer_shares:
+                    common = cost.common_utilization(operand, producer)
+                elif self._facts.node(consumer).is_elementwise:
                     common = 1.0
             key = array, by_producer, by_consumer, common
             more = kernel.get(key)
@@ -132,9 +130,13 @@ class RunTimeModel:
             read += more
         return read
 
-    def _shares_index(self, producer: Node) -> bool:
-        """True if a producer may read an operand at the index of its own result."""
-        return producer.is_fusion or self._facts.node(producer).is_elementwise
+    def _read_at_root(self, producer: Node, made: NodeCost, operands: Set[Node]) -> Set[Node]:
+        """Return those of the operands that a producer reads at the index of its own result."""
+        if self._facts.node(producer).is_elementwise:
+            return operands
+        if not producer.is_fusion or made.place_uses[made.root] != 1.0:
+            return frozenset()
+        return {operand for operand in operands if made.root in made.places.get(operand, ())}
 
     def _array(self, node: Node) -> tuple[int, int]:
         """Return what reading a node's result depends on: its bytes, and those of an element."""
