@@ -65,6 +65,8 @@ class KernelPlanner:
         self._facts = facts
         self._target = target
         self._kinds: dict[tuple[HloInstruction, ...], EmitterKind] = {}
+        self._tiled: dict[tuple[int | HloInstruction, ...], PlannedKernel] = {}
+        self._widths: dict[Node, int | None] = {}
         self._loops: dict[tuple[int, int], PlannedKernel] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
@@ -72,8 +74,32 @@ class KernelPlanner:
         kind, roots, heroes = self._kind(producer, consumer)
         if kind.name == "loop" or kind.name == "input slices":
             return self._loop(producer, consumer)
-        analysis = self._analysis(producer, consumer, kind, roots, heroes)
-        return PlannedKernel(kind.name, self._launch(analysis))
+        if kind.name == "concatenate":
+            return PlannedKernel(kind.name, self._concatenate_launch(producer, consumer, heroes))
+        if not isinstance(kind.description, (ReductionDescription, TransposeDescription)):
+            return PlannedKernel(kind.name, self._launch(self._analysis(producer, consumer, kind, roots, heroes)))
+        # Of its operands, a reduction needs to know the narrowest, and a transpose none.
+        bits = 0 if isinstance(kind.description, TransposeDescription) else self._operand_bits(producer, consumer)
+        key = (bits, *(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        found = self._tiled.get(key)
+        if found is None:
+            launch = self._launch(self._analysis(producer, consumer, kind, roots, heroes))
+            found = self._tiled[key] = PlannedKernel(kind.name, launch)
+        return found
+
+    def _operand_bits(self, producer: Node | None, consumer: Node) -> int:
+        """Return the least width of an array operand; 0 if there are no operands, -1 if none is an array."""
+        operands = [operand for operand in consumer.operands if operand is not producer]
+        if producer is not None:
+            operands += producer.operands
+        widths = {self._width(operand) for operand in operands} if operands else {0}
+        return min((width for width in widths if width is not None), default=-1)
+
+    def _width(self, node: Node) -> int | None:
+        if node not in self._widths:
+            shape = node.instruction.shape
+            self._widths[node] = shape.dtype.bits if shape.is_array else None
+        return self._widths[node]
 
     def kind(self, producer: Node | None, consumer: Node) -> str:
         """Return the emitter kind alone."""
@@ -130,12 +156,14 @@ class KernelPlanner:
             heroes = [hero for hero in dict.fromkeys(analysis.heroes) if hero.opcode == "transpose" and describe_transpose(hero)]
             element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
             return (description.packed or tile_transpose(description, element_bytes, self._target)).launch
-        if analysis.kind == "scatter":
-            return tile_scatter(analysis).launch
-        (hero,) = analysis.heroes
+        assert analysis.kind == "scatter", f"no launch for {analysis.kind}"
+        return tile_scatter(analysis).launch
+
+    def _concatenate_launch(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> LaunchDimensions:
+        (hero,) = (hero.instruction for hero in heroes)
         axis: int = hero.attrs["dimensions"][0]
         longest = max((operand.shape for operand in hero.operands), key=lambda shape: shape.dims[axis])
-        factor = unroll_factor(analysis, longest.element_count)
+        factor = self._loop_unroll(producer, consumer, longest.element_count)
         factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))
         return calculate_launch(longest.element_count, factor, self._target)
 
