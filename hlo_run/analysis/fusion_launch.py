@@ -67,6 +67,8 @@ class KernelPlanner:
         self._kinds: dict[tuple[HloInstruction, ...], EmitterKind] = {}
         self._tiled: dict[tuple[int | HloInstruction, ...], PlannedKernel] = {}
         self._widths: dict[Node, int | None] = {}
+        self._longest: dict[HloInstruction, tuple[int, int]] = {}
+        self._concatenates: dict[tuple[int, int], PlannedKernel] = {}
         self._loops: dict[tuple[int, int], PlannedKernel] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
@@ -75,7 +77,7 @@ class KernelPlanner:
         if kind.name == "loop" or kind.name == "input slices":
             return self._loop(producer, consumer)
         if kind.name == "concatenate":
-            return PlannedKernel(kind.name, self._concatenate_launch(producer, consumer, heroes))
+            return self._concatenate(producer, consumer, heroes)
         if not isinstance(kind.description, (ReductionDescription, TransposeDescription)):
             return PlannedKernel(kind.name, self._launch(self._analysis(producer, consumer, kind, roots, heroes)))
         # Of its operands, a reduction needs to know the narrowest, and a transpose none.
@@ -159,13 +161,15 @@ class KernelPlanner:
         assert analysis.kind == "scatter", f"no launch for {analysis.kind}"
         return tile_scatter(analysis).launch
 
-    def _concatenate_launch(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> LaunchDimensions:
+    def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> PlannedKernel:
         (hero,) = (hero.instruction for hero in heroes)
-        axis: int = hero.attrs["dimensions"][0]
-        longest = max((operand.shape for operand in hero.operands), key=lambda shape: shape.dims[axis])
-        factor = self._loop_unroll(producer, consumer, longest.element_count)
-        factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))
-        return calculate_launch(longest.element_count, factor, self._target)
+        longest, divisor = self._longest.get(hero) or self._longest.setdefault(hero, _longest_operand(hero))
+        factor = math.gcd(self._loop_unroll(producer, consumer, longest), divisor)
+        found = self._concatenates.get((longest, factor))
+        if found is None:
+            launch = calculate_launch(longest, factor, self._target)
+            found = self._concatenates[longest, factor] = PlannedKernel("concatenate", launch)
+        return found
 
     def _loop(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         root = consumer.result_ops[0]
@@ -198,6 +202,14 @@ class KernelPlanner:
         if not self._target.is_blackwell:
             return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)
         return unroll_factor(self._analysis(producer, consumer, _LOOP, roots, roots), elements)
+
+
+def _longest_operand(concatenate: HloInstruction) -> tuple[int, int]:
+    """Return the elements of the longest operand, and what divides the sizes of all where they are joined."""
+    axis: int = concatenate.attrs["dimensions"][0]
+    shapes = [operand.shape for operand in concatenate.operands]
+    longest = max(shapes, key=lambda shape: shape.dims[axis])
+    return longest.element_count, math.gcd(*(shape.dims[axis] for shape in shapes))
 
 
 def _is_plain_copy(root: Op) -> bool:
