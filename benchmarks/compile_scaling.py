@@ -7,8 +7,9 @@ A fusion of SIZE random elementwise ops, each on values made shortly before, so 
 sizes give the same fusions. ptxas, a process of its own, has a line of its own.
 
 The other kinds are modules of about SIZE instructions, compiled up to their thunks, without kernels: `chain` of elementwise ops
-that become one kernel, `rnn` whose steps share matrices, `concatenate` of many operands, and `tuple` of many results. The last
-column is the exponent of growth between the two largest sizes: 1 is linear, 2 quadratic.
+that become one kernel, `rnn` whose steps share matrices, `concatenate` of many operands, `tuple` of many results, and `updates`
+of an array, with indices that are running sums. The last column is the exponent of growth between the two largest sizes: 1 is
+linear, 2 quadratic.
 """
 
 from __future__ import annotations
@@ -173,7 +174,22 @@ def _tuple(size: int) -> str:
     return _module([*lines, f"ROOT r = ({shape}) tuple({joined})"])
 
 
-_MODULES = {"chain": _chain, "rnn": _rnn, "concatenate": _concatenate, "tuple": _tuple}
+def _updates(size: int) -> str:
+    """Slices of an array that is updated step by step; the index of each is the sum of those before it."""
+    steps = size // 3
+    array = f"f32[{steps},64]"
+    lines = [f"p = {array} parameter(0)", "j = s32[] parameter(1)", "z = s32[] constant(0)"]
+    value, index = "p", "j"
+    for number in range(steps):
+        lines.append(f"i_{number} = s32[] add(j, {index})")
+        lines.append(f"u_{number} = f32[1,64] dynamic-slice({value}, i_{number}, z), dynamic_slice_sizes={{1,64}}")
+        lines.append(f"d_{number} = {array} dynamic-update-slice({value}, u_{number}, z, z)")
+        value, index = f"d_{number}", f"i_{number}"
+    lines.append(f"ROOT r = {array} negate({value})")
+    return _module(lines)
+
+
+_MODULES = {"chain": _chain, "rnn": _rnn, "concatenate": _concatenate, "tuple": _tuple, "updates": _updates}
 
 
 if __name__ == "__main__":

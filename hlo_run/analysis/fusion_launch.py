@@ -65,14 +65,43 @@ class KernelPlanner:
         self._facts = facts
         self._target = target
         self._kinds: dict[tuple[HloInstruction, ...], EmitterKind] = {}
+        self._tiled: dict[tuple[int | HloInstruction, ...], PlannedKernel] = {}
+        self._widths: dict[Node, int | None] = {}
+        self._longest: dict[HloInstruction, tuple[int, int]] = {}
+        self._concatenates: dict[tuple[int, int], PlannedKernel] = {}
+        self._loops: dict[tuple[int, int], PlannedKernel] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         """Return the kernel of `consumer`, with `producer` in it if there is one."""
         kind, roots, heroes = self._kind(producer, consumer)
         if kind.name == "loop" or kind.name == "input slices":
-            return PlannedKernel("loop", self._loop_launch(producer, consumer))
-        analysis = self._analysis(producer, consumer, kind, roots, heroes)
-        return PlannedKernel(kind.name, self._launch(analysis))
+            return self._loop(producer, consumer)
+        if kind.name == "concatenate":
+            return self._concatenate(producer, consumer, heroes)
+        if not isinstance(kind.description, (ReductionDescription, TransposeDescription)):
+            return PlannedKernel(kind.name, self._launch(self._analysis(producer, consumer, kind, roots, heroes)))
+        # Of its operands, a reduction needs to know the narrowest, and a transpose none.
+        bits = 0 if isinstance(kind.description, TransposeDescription) else self._operand_bits(producer, consumer)
+        key = (bits, *(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        found = self._tiled.get(key)
+        if found is None:
+            launch = self._launch(self._analysis(producer, consumer, kind, roots, heroes))
+            found = self._tiled[key] = PlannedKernel(kind.name, launch)
+        return found
+
+    def _operand_bits(self, producer: Node | None, consumer: Node) -> int:
+        """Return the least width of an array operand; 0 if there are no operands, -1 if none is an array."""
+        operands = [operand for operand in consumer.operands if operand is not producer]
+        if producer is not None:
+            operands += producer.operands
+        widths = {self._width(operand) for operand in operands} if operands else {0}
+        return min((width for width in widths if width is not None), default=-1)
+
+    def _width(self, node: Node) -> int | None:
+        if node not in self._widths:
+            shape = node.instruction.shape
+            self._widths[node] = shape.dtype.bits if shape.is_array else None
+        return self._widths[node]
 
     def kind(self, producer: Node | None, consumer: Node) -> str:
         """Return the emitter kind alone."""
@@ -84,17 +113,21 @@ class KernelPlanner:
         return self._heroes(None, node)
 
     def _heroes(self, producer: Node | None, consumer: Node) -> list[Op]:
-        facts = [self._facts.node(node) for node in (producer, consumer) if node is not None]
-        if not any(fact.may_have_hero for fact in facts):
+        two = self._facts.node(consumer)
+        one = two if producer is None else self._facts.node(producer)
+        if not one.may_have_hero and not two.may_have_hero:
             return consumer.result_ops
-        has_tiled = any(fact.has_tiled_transpose for fact in facts)
-        has_concatenate = any(fact.has_concatenate for fact in facts)
+        has_tiled = one.has_tiled_transpose or two.has_tiled_transpose
+        has_concatenate = one.has_concatenate or two.has_concatenate
         find = self._facts.heroes.find
         return [find(producer, consumer, root, has_tiled, has_concatenate) for root in consumer.result_ops]
 
     def _kind(self, producer: Node | None, consumer: Node) -> tuple[EmitterKind, list[Op], list[Op]]:
         roots, heroes = consumer.result_ops, self._heroes(producer, consumer)
-        if not any(hero.opcode in _SHAPES_KERNEL for hero in heroes):
+        for hero in heroes:
+            if hero.instruction.opcode in _SHAPES_KERNEL:
+                break
+        else:
             return _LOOP, roots, heroes
         key = (*(root.instruction for root in roots), *(hero.instruction for hero in heroes))
         found = self._kinds.get(key)
@@ -125,39 +158,58 @@ class KernelPlanner:
             heroes = [hero for hero in dict.fromkeys(analysis.heroes) if hero.opcode == "transpose" and describe_transpose(hero)]
             element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
             return (description.packed or tile_transpose(description, element_bytes, self._target)).launch
-        if analysis.kind == "scatter":
-            return tile_scatter(analysis).launch
-        (hero,) = analysis.heroes
-        axis: int = hero.attrs["dimensions"][0]
-        longest = max((operand.shape for operand in hero.operands), key=lambda shape: shape.dims[axis])
-        factor = unroll_factor(analysis, longest.element_count)
-        factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))
-        return calculate_launch(longest.element_count, factor, self._target)
+        assert analysis.kind == "scatter", f"no launch for {analysis.kind}"
+        return tile_scatter(analysis).launch
 
-    def _loop_launch(self, producer: Node | None, consumer: Node) -> LaunchDimensions:
+    def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> PlannedKernel:
+        (hero,) = (hero.instruction for hero in heroes)
+        longest, divisor = self._longest.get(hero) or self._longest.setdefault(hero, _longest_operand(hero))
+        factor = math.gcd(self._loop_unroll(producer, consumer, longest), divisor)
+        found = self._concatenates.get((longest, factor))
+        if found is None:
+            launch = calculate_launch(longest, factor, self._target)
+            found = self._concatenates[longest, factor] = PlannedKernel("concatenate", launch)
+        return found
+
+    def _loop(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         root = consumer.result_ops[0]
         shape = root.instruction.shape
         update = _update_in_place(consumer, producer)
         if update is not None:
             shape = update
         elif _is_plain_copy(root) and producer is None:
-            return calculate_launch(shape.element_count, 1, self._target)
+            return self._loop_of(shape.element_count, 1)
         while shape.is_tuple:
             shape = shape.tuple_shapes[0]
         elements = shape.element_count
-        return calculate_launch(elements, self._loop_unroll(producer, consumer, elements), self._target)
+        return self._loop_of(elements, self._loop_unroll(producer, consumer, elements))
+
+    def _loop_of(self, elements: int, unroll_factor: int) -> PlannedKernel:
+        key = elements, unroll_factor
+        found = self._loops.get(key)
+        if found is None:
+            found = self._loops[key] = PlannedKernel("loop", calculate_launch(*key, self._target))
+        return found
 
     def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int) -> int:
-        nodes = [node for node in (producer, consumer) if node is not None]
         roots = consumer.result_ops
-        bits = min((root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array), default=8)
+        bits = min([root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array], default=8)
         whole_bytes = -(-8 // bits)
-        is_small = elements < self._target.max_resident_threads
-        if is_small or any(self._facts.node(node).is_bad_to_unroll for node in nodes):
+        if elements < self._target.max_resident_threads or self._facts.node(consumer).is_bad_to_unroll:
+            return whole_bytes
+        if producer is not None and self._facts.node(producer).is_bad_to_unroll:
             return whole_bytes
         if not self._target.is_blackwell:
             return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)
         return unroll_factor(self._analysis(producer, consumer, _LOOP, roots, roots), elements)
+
+
+def _longest_operand(concatenate: HloInstruction) -> tuple[int, int]:
+    """Return the elements of the longest operand, and what divides the sizes of all where they are joined."""
+    axis: int = concatenate.attrs["dimensions"][0]
+    shapes = [operand.shape for operand in concatenate.operands]
+    longest = max(shapes, key=lambda shape: shape.dims[axis])
+    return longest.element_count, math.gcd(*(shape.dims[axis] for shape in shapes))
 
 
 def _is_plain_copy(root: Op) -> bool:

@@ -82,9 +82,11 @@ class FusionRules:
             return no("the consumer is not fusible")
         if is_fusible_bitcast(consumer):
             return no("not fusing into a single bitcast as consumer")
-        checks = (judge_scatter, self._judge_reductions, self.judge_budget, self._judge_size, may_update_in_place)
-        refusals = (decision for check in checks if not (decision := check(producer, consumer)))
-        return next(refusals, YES)
+        for check in (judge_scatter, self._judge_reductions, self.judge_budget, self._judge_size, may_update_in_place):
+            decision = check(producer, consumer)
+            if decision is not YES and not decision:
+                return decision
+        return YES
 
     def _judge_reductions(self, producer: Node, consumer: Node) -> Decision:
         one, two = self._facts.node(producer), self._facts.node(consumer)

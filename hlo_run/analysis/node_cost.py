@@ -52,16 +52,12 @@ class NodeCost:
 
     def operand_ir_size(self, operand: Node) -> int:
         """Return how often the operand would be emitted; 1 if this is no fusion."""
-        return sum(self.place_sizes[place] for place in self.places[operand]) if operand in self.places else 1
-
-    def reads_like_root(self, operand: Node) -> bool:
-        """True if an operand of a fusion is read once, at the index of the result."""
-        return self.root in self.places.get(operand, ()) and self.place_uses[self.root] == 1.0
+        return sum([self.place_sizes[place] for place in self.places[operand]]) if operand in self.places else 1
 
     def common_utilization(self, one: Node, two: Node) -> float:
         """Return how often two operands of a fusion are read at the same index."""
         other = self.places[two]
-        return sum(self.place_uses[place] for place in self.places[one] if place in other)
+        return sum([self.place_uses[place] for place in self.places[one] if place in other])
 
 
 class CostAnalysis:

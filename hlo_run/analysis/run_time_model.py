@@ -7,6 +7,7 @@ quarters of a nanosecond, as XLA counts them, since equal sums must stay equal.
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 from hlo_run.analysis.fusion_launch import KernelPlanner, PlannedKernel
@@ -49,6 +50,9 @@ class RunTimeModel:
         self._target = target
         self._nodes: dict[Node, RunTime] = {}
         self._read_sums: dict[Node, dict[tuple[int, bool, float], int]] = {}
+        self._arrays: dict[Node, tuple[int, int]] = {}
+        self._reads: dict[tuple[int, bool, tuple[int, int], int], int] = {}
+        self._shared_reads: dict[tuple[int, bool], dict[tuple[tuple[int, int], int, int, float], int]] = {}
 
     def forget(self, node: Node) -> None:
         """Estimate anew when the node is next asked about."""
@@ -71,7 +75,7 @@ class RunTimeModel:
         if len(node.operands) > len(cost.bytes_read):  # an instruction reads what it names twice as often
             for operand in cost.bytes_read:
                 more = node.operands.count(operand) - 1
-                read += more * self._read(kernel.launch, operand.instruction.shape, cost.bytes_read[operand], is_coalesced)
+                read += more * self._read(kernel.launch.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
         write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
         return RunTime(flops, write, _combine(self._compute(flops, kernel.launch), read + write))
 
@@ -99,17 +103,48 @@ class RunTimeModel:
         So a question about two nodes costs as many steps as they share operands, however many they have.
         """
         made, cost = self._costs.of(producer), self._costs.of(consumer)
-        use = cost.utilization[producer]
+        use, blocks = cost.utilization[producer], launch.blocks
         read = self._read_alone(consumer, launch, is_coalesced, 1.0) + self._read_alone(producer, launch, is_coalesced, use)
-        read -= self._read(launch, producer.instruction.shape, cost.bytes_read[producer], is_coalesced)
-        for operand in made.bytes_read.keys() & cost.bytes_read.keys():
-            shape, by_consumer = operand.instruction.shape, cost.bytes_read[operand]
-            by_producer = _round(made.bytes_read[operand] * use)
-            common = self._common_utilization(made, cost, producer, consumer, operand)
-            both = by_producer + by_consumer - (_round(shape_bytes(shape) * common) if common else 0)
-            read += self._read(launch, shape, both, is_coalesced)
-            read -= self._read(launch, shape, by_producer, is_coalesced) + self._read(launch, shape, by_consumer, is_coalesced)
+        array = self._array(producer)
+        read -= self._read(blocks, is_coalesced, array, cost.bytes_read[producer])
+        shared = made.bytes_read.keys() & cost.bytes_read.keys()
+        if not shared:
+            return read
+        at_root = self._read_at_root(producer, made, shared)
+        kernel = self._shared_reads.setdefault((blocks, is_coalesced), {})
+        for operand in shared:
+            array, by_consumer = self._array(operand), cost.bytes_read[operand]
+            by_producer = math.floor(made.bytes_read[operand] * use + 0.5)
+            common = 0.0
+            if operand in at_root:
+                if consumer.is_fusion:
+                    common = cost.common_utilization(operand, producer)
+                elif self._facts.node(consumer).is_elementwise:
+                    common = 1.0
+            key = array, by_producer, by_consumer, common
+            more = kernel.get(key)
+            if more is None:
+                both = by_producer + by_consumer - (_round(array[0] * common) if common else 0)
+                more = self._read(blocks, is_coalesced, array, both) - self._read(blocks, is_coalesced, array, by_producer)
+                more = kernel[key] = more - self._read(blocks, is_coalesced, array, by_consumer)
+            read += more
         return read
+
+    def _read_at_root(self, producer: Node, made: NodeCost, operands: Set[Node]) -> Set[Node]:
+        """Return those of the operands that a producer reads at the index of its own result."""
+        if self._facts.node(producer).is_elementwise:
+            return operands
+        if not producer.is_fusion or made.place_uses[made.root] != 1.0:
+            return frozenset()
+        return {operand for operand in operands if made.root in made.places.get(operand, ())}
+
+    def _array(self, node: Node) -> tuple[int, int]:
+        """Return what reading a node's result depends on: its bytes, and those of an element."""
+        found = self._arrays.get(node)
+        if found is None:
+            shape = node.instruction.shape
+            found = self._arrays[node] = shape_bytes(shape), _element_bytes(shape)
+        return found
 
     def _read_alone(self, node: Node, launch: LaunchDimensions, is_coalesced: bool, times: float) -> int:
         """Return the ticks to read all operands of a node that is computed so often."""
@@ -119,21 +154,10 @@ class RunTimeModel:
         if found is None:
             bytes_read = self._costs.of(node).bytes_read.items()
             found = sums[key] = sum(
-                self._read(launch, operand.instruction.shape, _round(total * times), is_coalesced)
+                self._read(key[0], is_coalesced, self._array(operand), math.floor(total * times + 0.5))
                 for operand, total in bytes_read
             )
         return found
-
-    def _common_utilization(self, one: NodeCost, two: NodeCost, producer: Node, consumer: Node, operand: Node) -> float:
-        """Return how often producer and consumer read a shared operand at the same index."""
-        if producer.is_fusion:
-            if not (self._facts.node(producer).is_elementwise or one.reads_like_root(operand)):
-                return 0.0
-        elif not self._facts.node(producer).is_elementwise:
-            return 0.0
-        if consumer.is_fusion:
-            return two.common_utilization(operand, producer)
-        return 1.0 if self._facts.node(consumer).is_elementwise else 0.0
 
     def _compute(self, flops: int, launch: LaunchDimensions) -> int:
         target = self._target
@@ -141,12 +165,20 @@ class RunTimeModel:
         per_nanosecond = int(target.clock_rate_ghz * _FLOPS_PER_CLOCK * units)
         return _ticks(flops / per_nanosecond * 1e-9) if per_nanosecond else 0
 
-    def _read(self, launch: LaunchDimensions, shape: Shape, total: int, is_coalesced: bool) -> int:
+    def _read(self, blocks: int, is_coalesced: bool, array: tuple[int, int], total: int) -> int:
         """Return the ticks to read `total` bytes of an array: each byte from memory once, again from a cache."""
+        key = blocks, is_coalesced, array, total
+        found = self._reads.get(key)
+        if found is None:
+            found = self._reads[key] = self._read_ticks(blocks, is_coalesced, array, total)
+        return found
+
+    def _read_ticks(self, blocks: int, is_coalesced: bool, array: tuple[int, int], total: int) -> int:
         target = self._target
-        useful = 1.0 if is_coalesced else _element_bytes(shape) / _DRAM_TRANSACTION_BYTES
-        net = min(shape_bytes(shape), total)
-        most = launch.blocks * target.clock_rate_ghz * 1e9 * _MEMORY_TRANSACTION_BYTES
+        array_bytes, element_bytes = array
+        useful = 1.0 if is_coalesced else element_bytes / _DRAM_TRANSACTION_BYTES
+        net = min(array_bytes, total)
+        most = blocks * target.clock_rate_ghz * 1e9 * _MEMORY_TRANSACTION_BYTES
         memory, again = target.memory_bandwidth * useful, float(target.memory_bandwidth)
         if net < target.l2_cache_size_bytes:
             again *= _L2_SPEEDUP

@@ -95,7 +95,9 @@ class Node:
     def result_ops(self) -> list[Op]:
         """The ops whose values the node returns: the operands of a root tuple, else the root."""
         root = self.ops[0]
-        return [o for o in root.operands if isinstance(o, Op)] if self.is_multi_output else [root]
+        if not self.is_fusion or root.instruction.opcode != "tuple":
+            return [root]
+        return [operand for operand in root.operands if isinstance(operand, Op)]
 
     def __repr__(self) -> str:
         return f"Node({self.name})"
