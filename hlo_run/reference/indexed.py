@@ -24,12 +24,14 @@ class _Places:
 
     `limits` are the largest starts per component of a vector, `strides` what a step of it is in rows. `offsets` are the
     rows of a window, and of the batching dimensions, from its start on: they broadcast to [batch.., window dims..], of
-    which the dimensions from `row_dims` on are the inside of a row.
+    which the dimensions from `row_dims` on are the inside of a row. `paired` says per element of the batch, in what
+    broadcasts to [batch..], whether the operand's batching dimensions reach so far; if not, `offsets` have their end.
     """
 
     limits: Array
     strides: Array
     offsets: Array
+    paired: Array
     dims: tuple[int, ...]
     row_dims: tuple[int, ...]
 
@@ -62,16 +64,22 @@ def _places(
     steps = [math.prod(dims[d + 1 : first]) if d < first else 0 for d in range(len(dims))]
     outside = [d for d in window_dims if d < first]
     rank = len(batch) + len(outside)
-    offsets = np.zeros((1,) * rank, np.int64)
-    spread = [(axis, dim, batch[axis]) for dim, axis in batching]
-    spread += [(len(batch) + k, dim, sizes[dim]) for k, dim in enumerate(outside)]
-    for axis, dim, size in spread:
-        line: Array = np.arange(size, dtype=np.int64) * steps[dim]
-        offsets = offsets + line.reshape([-1 if d == axis else 1 for d in range(rank)])
+    offsets, paired = np.zeros((1,) * rank, np.int64), np.ones((1,) * len(batch), np.bool_)
+    for dim, axis in batching:
+        places = np.arange(batch[axis], dtype=np.int64)
+        offsets = offsets + _along(np.minimum(places, dims[dim] - 1) * steps[dim], axis, rank)
+        paired = paired & _along(places < dims[dim], axis, len(batch))
+    for k, dim in enumerate(outside):
+        offsets = offsets + _along(np.arange(sizes[dim], dtype=np.int64) * steps[dim], len(batch) + k, rank)
     limits = np.array([dims[d] - sizes[d] for d in index_map], np.int64)
     strides = np.array([steps[d] for d in index_map], np.int64)
     shape = (*batch, *(sizes[d] for d in outside))
-    return _Places(limits, strides, offsets, shape, tuple(dims[first:]))
+    return _Places(limits, strides, offsets, paired, shape, tuple(dims[first:]))
+
+
+def _along(line: Array, axis: int, rank: int) -> Array:
+    """Return a one-dimensional array as one of this rank, along `axis`."""
+    return line.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
 
 def _vectors(rank: int, vector_dim: int, dtype: DType, components: Sequence[int]) -> Kernel:
@@ -97,8 +105,12 @@ def _batch_dims(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
 
 
 def _batching(operand_dims: Sequence[int], indices_dims: Sequence[int], vector_dim: int) -> list[tuple[int, int]]:
-    """Return pairs of an operand's dimension and the batch dimension that it goes along with."""
-    return [(dim, other - (other > vector_dim)) for dim, other in zip(operand_dims, indices_dims, strict=True)]
+    """Return pairs of an operand's dimension and the batch dimension that it goes along with.
+
+    One that goes along with the dimension of the index vectors themselves has no pair: its place is 0, as on XLA:GPU.
+    """
+    pairs = zip(operand_dims, indices_dims, strict=True)
+    return [(dim, other - (other > vector_dim)) for dim, other in pairs if other != vector_dim]
 
 
 def _components(index_map: Sequence[int], batching_dims: Sequence[int]) -> list[int]:
@@ -151,7 +163,7 @@ def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Call
     places = _scatter_places(instruction, inputs[0], indices, updates[0], components)
     starts = _vectors(indices.ndim, attrs["index_vector_dim"], dtype, components)(indices)
     rows = np.broadcast_to(places.rows(starts), places.dims)
-    inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1)
+    inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1) & places.paired
     lines = [_scatter_order(instruction, update).reshape(*rows.shape, places.row_size) for update in updates]
     if not inside.all():
         rows, lines = rows[inside], [line[inside] for line in lines]

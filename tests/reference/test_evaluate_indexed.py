@@ -194,6 +194,34 @@ def test_sort_with_any_comparator(size: int) -> None:
     assert_same(places, order.astype(np.int32))
 
 
+def test_gather_where_the_operand_has_fewer_batches_than_the_indices_takes_the_last() -> None:
+    x, places = _ints((2, 3), 18), np.array([[0], [1], [2], [0]], np.int32)
+    text = """
+      x = s32[2,3] parameter(0)
+      i = s32[4,1] parameter(1)
+      ROOT r = s32[4,1] gather(x, i), offset_dims={1}, collapsed_slice_dims={}, start_index_map={1},
+        operand_batching_dims={0}, start_indices_batching_dims={0}, index_vector_dim=1, slice_sizes={1,1}"""
+    assert_same(run(text, x, places), np.array([[x[0, 0]], [x[1, 1]], [x[1, 2]], [x[1, 0]]], np.int32))
+
+
+def test_scatter_where_the_operand_has_fewer_batches_than_the_indices_drops_the_others() -> None:
+    x, places, updates = _ints((2, 3), 19), np.array([[0], [1], [2], [0]], np.int32), _ints((4, 1), 20)
+    text = """HloModule m
+    f { a = s32[] parameter(0)
+      b = s32[] parameter(1)
+      ROOT s = s32[] add(a, b) }
+    ENTRY e { x = s32[2,3] parameter(0)
+      i = s32[4,1] parameter(1)
+      u = s32[4,1] parameter(2)
+      ROOT r = s32[2,3] scatter(x, i, u), update_window_dims={1}, inserted_window_dims={},
+        scatter_dims_to_operand_dims={1}, input_batching_dims={0}, scatter_indices_batching_dims={0},
+        index_vector_dim=1, to_apply=f }"""
+    expected = x.copy()
+    expected[0, 0] += updates[0, 0]
+    expected[1, 1] += updates[1, 0]
+    assert_same(run(text, x, places, updates), expected)
+
+
 def test_sort_by_two_keys_along_the_first_dimension() -> None:
     keys = _ints((50, 2), 17, 0, 4)
     body = """lt = pred[] compare(a, b), direction=LT

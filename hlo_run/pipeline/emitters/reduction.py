@@ -45,6 +45,7 @@ from hlo_run.dialects.xla_gpu import (
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.ops.index import bitcast_map
 from hlo_run.pipeline.elemental.emission import Values
 from hlo_run.pipeline.elemental.function import KernelModule, Signature, pure_call, result_shapes
 from hlo_run.pipeline.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
@@ -99,8 +100,12 @@ class _Root:
     """A root, the reduce that it depends on (None: a side output), and the numbers of its results among the outputs."""
 
     instruction: HloInstruction
-    hero: HloInstruction | None
+    description: ReductionDescription | None
     outputs: range
+
+    @property
+    def hero(self) -> HloInstruction | None:
+        return self.description.instruction if self.description else None
 
 
 def _roots(analysis: FusionAnalysis) -> list[_Root]:
@@ -108,8 +113,8 @@ def _roots(analysis: FusionAnalysis) -> list[_Root]:
     first = 0
     for root, hero in zip(analysis.roots, analysis.heroes, strict=True):
         last = first + len(result_shapes(root))
-        reduces = hero.opcode == "reduce" and isinstance(judge_reduction(hero), ReductionDescription)
-        roots.append(_Root(root, hero if reduces else None, range(first, last)))
+        found = judge_reduction(hero) if hero.opcode == "reduce" else None
+        roots.append(_Root(root, found if isinstance(found, ReductionDescription) else None, range(first, last)))
         first = last
     return roots
 
@@ -368,11 +373,13 @@ class _GroupEmitter:
         return tuple(written)
 
     def _root_map(self, output_map: IndexingMap, root: _Root) -> IndexingMap:
-        hero = root.hero
-        assert hero is not None, "a reduction has a hero"
-        if root.instruction is hero:
-            return drop_unused_ids(output_map)
-        return drop_unused_ids(compose(output_map, hero_to_root_map(hero, root.instruction)).simplify())
+        assert root.description is not None, "a reduction has a description"
+        hero = root.description.instruction
+        # Reductions agree in how their bytes lie, not in rank or layout: one may reduce [2,6,16], one [12,16].
+        to_hero = bitcast_map(self._tiling.description.kept_shape, root.description.kept_shape)
+        assert to_hero is not None, "equivalent reductions keep as many elements"
+        to_root = to_hero if root.instruction is hero else compose(to_hero, hero_to_root_map(hero, root.instruction))
+        return drop_unused_ids(compose(output_map, to_root).simplify())
 
     def _epilogue(
         self,

@@ -78,7 +78,10 @@ class ScatterKernel:
             fit = b.cmpi("ule", start, b.index(sizes[dim] - windows[dim]))
             fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
         for dim, indices_dim in zip(batching, attrs.get("scatter_indices_batching_dims", ()), strict=True):
-            starts[dim] = batch[indices_dim - (indices_dim > vector_dim)]
+            start = starts[dim] = batch[indices_dim - (indices_dim > vector_dim)]
+            if indices.shape.dims[indices_dim] > sizes[dim]:
+                fit = b.cmpi("ult", start, b.index(sizes[dim]))
+                fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
         return starts, fits
 
     def combine(self, index: Values, starts: Sequence[SSAValue | None], outputs: Values) -> Values:

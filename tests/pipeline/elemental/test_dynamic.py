@@ -82,6 +82,12 @@ GATHERS = {
         "f32[3,2,4] gather(n, i), offset_dims={2}, collapsed_slice_dims={1}, start_index_map={1}, operand_batching_dims={0}, "
         "start_indices_batching_dims={0}, index_vector_dim=2, slice_sizes={1,1,4}",
     ),
+    "batching, a shorter operand": (
+        "f32[2,5,4]",
+        "s32[3,2,2]",
+        "f32[3,2,4] gather(n, i), offset_dims={2}, collapsed_slice_dims={1}, start_index_map={1,0}, operand_batching_dims={0}, "
+        "start_indices_batching_dims={0}, index_vector_dim=2, slice_sizes={1,1,4}",
+    ),
 }
 
 

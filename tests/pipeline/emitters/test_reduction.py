@@ -109,6 +109,31 @@ def test_epilogue_and_side_output() -> None:
     assert "__epilogue__b" in emitted.text
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # source, target, dimensions
+        (("[2,6,16]", "[2,6]", "2"), ("[12,16]", "[12]", "1")),
+        (("[12,160]", "[12]", "1"), ("[3,4,160]", "[3,4]", "2")),
+        (("[2,6,16]", "[2,6]", "2"), ("[3,16,4]{1,2,0}", "[3,4]", "1")),
+        (("[3,50,130]", "[3,130]", "1"), ("[3,5,10,130]", "[3,130]", "1,2")),
+        (("[3,50,130]", "[3,130]", "1"), ("[3,50,13,10]", "[3,13,10]", "1")),
+    ],
+)
+def test_reductions_of_other_rank_or_layout(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    (source, target, dims), (other, other_target, other_dims) = first, second
+    emitted = run_on_host(f"""{ADD}f {{
+        p = f32{source} parameter(0)
+        zero = f32[] constant(0)
+        a = f32{target} reduce(p, zero), dimensions={{{dims}}}, to_apply=add
+        q = f32{other} bitcast(p)
+        b = f32{other_target} reduce(q, zero), dimensions={{{other_dims}}}, to_apply=add
+        n = f32{other_target} negate(b)
+        ROOT t = (f32{target}, f32{other_target}, f32{other_target}) tuple(a, b, n)
+      }}""")
+    assert emitted.kernel.kind == "reduction"
+
+
 def test_groups_have_blocks_of_their_own() -> None:
     emitted = run_on_host(
         ADD

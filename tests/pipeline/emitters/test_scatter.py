@@ -124,6 +124,8 @@ def test_batching_dims() -> None:
         "input_batching_dims={0}, scatter_indices_batching_dims={1}",
     )
     run_on_host(text, values("f32", 4, 9, 5), indices(9, 6, 4, 1), values("f32", 6, 4, 5))
+    # What goes beyond the operand's batches is dropped.
+    run_on_host(text.replace("[4,9,5]", "[3,9,5]"), values("f32", 3, 9, 5), indices(9, 6, 4, 1), values("f32", 6, 4, 5))
 
 
 def test_scalars_scattered() -> None:
