@@ -61,8 +61,8 @@ def register_calls() -> None:
 
     @custom_call(FLIP)
     def flip(*values: Array) -> Any:  # pyright: ignore[reportUnusedFunction]
-        flipped = tuple(np.flip(value) for value in values)
-        self.calls.append((target, f"{np.shape(plain)} {hashlib.sha1(plain.tobytes()).hexdigest()}"))
+        flipped = [np.flip(value) for value in values]
+        return tuple(flipped) if len(flipped) > 1 else flipped[0]
 
     @custom_call(RECORD)
     def record(value: Array) -> Array:  # pyright: ignore[reportUnusedFunction]
