@@ -4,8 +4,8 @@
 
 For every `.hlo` file of FOLDER: kernels and copies, bytes accessed and planned memory, ours as a part of XLA's, as
 `hlo-run --xla_diff` measures them; then geometric means, and a line for each module beyond 1.3. RECORDS keeps what XLA made, a
-file per module: it is compiled once (this needs `hlo-run[xla]`). FILE keeps our figures, too, a line per module: a run that was
-cut off goes on, and several runs may share the work. Markdown.
+file per module: it is compiled once (this needs `hlo-run[xla-gpu]`). FILE keeps our figures, too, a line per module: a run that
+was cut off goes on, and several runs may share the work. Markdown.
 """
 
 from __future__ import annotations

@@ -1,26 +1,32 @@
-"""Time the compilation of ever larger fusions, row by row: CPU milliseconds, which shall grow no faster than the fusion.
+"""Time the compilation of ever larger programs, row by row: CPU milliseconds, which shall grow no faster than the program.
 
-python3 scripts/venv.py python benchmarks/compile_scaling.py [SIZE ...] [--kind elementwise|functions] [--target h100]
+python3 scripts/venv.py python benchmarks/compile_scaling.py [SIZE ...] [--kind KIND] [--target h100]
 
 A fusion of SIZE random elementwise ops, each on values made shortly before, so that most are used several times. With
 `functions` some are reversed in between: the kernel has functions that call each other. Nothing is drawn anew: the same
 sizes give the same fusions. ptxas, a process of its own, has a line of its own.
+
+The other kinds are modules of about SIZE instructions, compiled up to their thunks, without kernels: `chain` of elementwise ops
+that become one kernel, `rnn` whose steps share matrices, `concatenate` of many operands, and `tuple` of many results. The last
+column is the exponent of growth between the two largest sizes: 1 is linear, 2 quadratic.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import resource
 import time
 from collections import defaultdict
+from typing import ClassVar
 
 import hlo_run
 from hlo_run.cache import choose_cache
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
-from hlo_run.pipeline.compile import compile_module
+from hlo_run.pipeline.compile import compile_module, plan_module
 from hlo_run.pipeline.observer import Observer, Step
 from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import preset
@@ -37,6 +43,8 @@ _SHOWN_ROWS = 14
 
 class _Cpu(Observer):
     """Adds up the CPU time between the ends of steps, by the step that ended, and counts the ops of the last."""
+
+    only_times: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -56,27 +64,35 @@ def main() -> None:
     choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="*", default=[625, 1250, 2500, 5000])
-    parser.add_argument("--kind", choices=("elementwise", "functions"), default="elementwise")
+    parser.add_argument("--kind", choices=("elementwise", "functions", *_MODULES), default="elementwise")
     parser.add_argument("--target", default="h100")
     arguments = parser.parse_args()
     options = Options(compile_processes=1)
     compile_module(PassContext(preset(arguments.target), options), hlo_run.parse(_WARM_UP))
     columns: list[dict[str, float]] = []
     for size in arguments.sizes:
-        module = wrap_bare_module(hlo_run.parse(fusion_text(size, arguments.kind)))
-        columns.append(_measure(arguments.target, options, module))
+        text = _MODULES[arguments.kind](size) if arguments.kind in _MODULES else fusion_text(size, arguments.kind)
+        module = wrap_bare_module(hlo_run.parse(text))
+        columns.append(_measure(arguments.target, options, module, has_kernels=arguments.kind not in _MODULES))
     rows = sorted(columns[-1], key=lambda row: -columns[-1][row])[:_SHOWN_ROWS]
-    print("| CPU ms of " + " | ".join(["row", *(f"{size} ops" for size in arguments.sizes)]) + " |")
-    print("| --- " * (len(columns) + 1) + "|")
+    print("| CPU ms of " + " | ".join(["row", *(f"{size} ops" for size in arguments.sizes), "exponent"]) + " |")
+    print("| --- " * (len(columns) + 2) + "|")
     for row in rows:
-        print("| " + " | ".join([row, *(f"{column[row] * 1e3:.0f}" for column in columns)]) + " |")
+        times = [column[row] for column in columns]
+        print("| " + " | ".join([row, *(f"{seconds * 1e3:.0f}" for seconds in times), _exponent(arguments.sizes, times)]) + " |")
 
 
-def _measure(target: str, options: Options, module: HloModule) -> dict[str, float]:
+def _exponent(sizes: list[int], times: list[float]) -> str:
+    if len(sizes) < 2 or sizes[-1] == sizes[-2] or min(times[-2:]) <= 0:
+        return ""
+    return f"{math.log(times[-1] / times[-2]) / math.log(sizes[-1] / sizes[-2]):.2f}"
+
+
+def _measure(target: str, options: Options, module: HloModule, has_kernels: bool) -> dict[str, float]:
     watch = _Cpu()
     tools = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     begin = time.process_time()
-    compile_module(PassContext(preset(target), options, (watch,)), module)
+    (compile_module if has_kernels else plan_module)(PassContext(preset(target), options, (watch,)), module)
     watch.seconds["all"] = time.process_time() - begin
     watch.seconds["ptxas"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - tools
     return watch.seconds
@@ -109,6 +125,55 @@ def _random_op(draw: random.Random, number: int, kind: str, names: list[str], un
     for operand in operands:
         unused.pop(operand, None)
     return f"{opcode}({', '.join(operands)})"
+
+
+def _module(lines: list[str]) -> str:
+    return "HloModule m\nENTRY e {\n  " + "\n  ".join(lines) + "\n}"
+
+
+def _chain(size: int) -> str:
+    lines = ["v_0 = f32[1024] parameter(0)"]
+    lines += [f"v_{i} = f32[1024] {_UNARY[i % 3]}(v_{i - 1})" for i in range(1, size)]
+    return _module([*lines, f"ROOT r = f32[1024] cosine(v_{size - 1})"])
+
+
+def _rnn(size: int) -> str:
+    steps = size // 7
+    lines = ["h = f32[16,64] parameter(0)", "w = f32[64,64] parameter(1)", "u = f32[32,64] parameter(2)"]
+    lines.append(f"xs = f32[{steps},16,32] parameter(3)")
+    contracted = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    for i in range(steps):
+        lines += [
+            f"s_{i} = f32[1,16,32] slice(xs), slice={{[{i}:{i + 1}], [0:16], [0:32]}}",
+            f"x_{i} = f32[16,32] reshape(s_{i})",
+            f"e_{i} = f32[16,64] dot(x_{i}, u), {contracted}",
+            f"d_{i} = f32[16,64] dot({f'h_{i - 1}' if i else 'h'}, w), {contracted}",
+            f"a_{i} = f32[16,64] add(d_{i}, e_{i})",
+            f"h_{i} = f32[16,64] tanh(a_{i})",
+            f"y_{i} = f32[1,16,64] reshape(h_{i})",
+        ]
+    joined = ", ".join(f"y_{i}" for i in range(steps))
+    return _module([*lines, f"ROOT r = f32[{steps},16,64] concatenate({joined}), dimensions={{0}}"])
+
+
+def _concatenate(size: int) -> str:
+    count = size // 2
+    lines = [f"p = f32[{count},64] parameter(0)"]
+    for i in range(count):
+        lines.append(f"s_{i} = f32[1,64] slice(p), slice={{[{count - 1 - i}:{count - i}], [0:64]}}")
+        lines.append(f"t_{i} = f32[1,64] tanh(s_{i})")
+    joined = ", ".join(f"t_{i}" for i in range(count))
+    return _module([*lines, f"ROOT r = f32[{count},64] concatenate({joined}), dimensions={{0}}"])
+
+
+def _tuple(size: int) -> str:
+    count = size // 2
+    lines = [f"p_{i} = f32[16] parameter({i})\n  t_{i} = f32[16] tanh(p_{i})" for i in range(count)]
+    shape, joined = ", ".join(["f32[16]"] * count), ", ".join(f"t_{i}" for i in range(count))
+    return _module([*lines, f"ROOT r = ({shape}) tuple({joined})"])
+
+
+_MODULES = {"chain": _chain, "rnn": _rnn, "concatenate": _concatenate, "tuple": _tuple}
 
 
 if __name__ == "__main__":

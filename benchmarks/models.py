@@ -1,12 +1,15 @@
 """Time whole modules on Host against real XLA:CPU, side by side: compiling, JIT, and warm runs.
 
     python3 scripts/venv.py python benchmarks/models.py FOLDER|FILE... [--xla "PYTHON RUN_CPU.py"] [--match RE]
-        [--iterations N] [--engine jit|auto|emulator]
+        [--iterations N] [--engine jit|auto|emulator] [--processor_time]
 
 Every module is compiled once, run once (the first run also makes native code) and then N times in turns with XLA:CPU on the same
 arguments. Beside the medians stand the least times, which say what a machine with nothing else to do would take. Ours includes
 handing over arguments and results, which XLA's does not: there they lie in its memory. Prints the modules by XLA's time, and the
 geometric mean of the ratios of those for which XLA needs 5 ms or more.
+
+With `--processor_time` both sides have one core, and the times are processor time: what they would take alone on it, on a machine
+on which other programs run as well.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
+import os
 import re
 import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,15 +78,19 @@ def main() -> int:
     parser.add_argument("--match", default="", help="only files whose name matches this expression")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--engine", default="jit")
+    parser.add_argument("--processor_time", action="store_true")
     options = parser.parse_args()
+    if options.processor_time:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    clock = time.process_time if options.processor_time else time.perf_counter
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
     tool: Any = importlib.import_module("xla_cpu")
-    xla = tool.XlaCpu(options.xla) if options.xla else None
+    xla = tool.XlaCpu(options.xla, processor_time=options.processor_time) if options.xla else None
     rows: list[Times] = []
     failed = 0
     for path in _files(options.paths, options.match):
         try:
-            rows.append(measure(path, xla, options.iterations, options.engine))
+            rows.append(measure(path, xla, options.iterations, options.engine, clock))
         except (HloRunError, tool.XlaError) as error:
             failed += 1
             print(f"{path.stem}: {error}", file=sys.stderr, flush=True)
@@ -99,8 +107,8 @@ def _files(paths: Iterable[Path], match: str) -> list[Path]:
     return [file for file in files if re.search(match, file.name)]
 
 
-def measure(path: Path, xla: Any, iterations: int, engine: str) -> Times:
-    """Return the times of one module; raises HloRunError, or the XLA tool's error."""
+def measure(path: Path, xla: Any, iterations: int, engine: str, clock: Callable[[], float]) -> Times:
+    """Return the times of one module by a clock; raises HloRunError, or the XLA tool's error."""
     text = path.read_text(encoding="utf-8")
     module = hlo_run.parse(text, path.name)
     values = make_fake_arguments(module, 1)
@@ -108,21 +116,21 @@ def measure(path: Path, xla: Any, iterations: int, engine: str) -> Times:
     executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(), ()), wrap_bare_module(module.clone()))
     compiling = time.perf_counter() - begin
     backend = HostBackend(engine=engine)
-    first = _seconds(backend, executable, values)
+    first = _seconds(backend, executable, values, clock)
     ours: list[float] = []
     theirs: list[float] = []
     flat = [leaf for value in values for leaf in _flat(value)]
     for _ in range(2):
         if xla is not None:
             theirs += xla.run(text, flat, repeat=iterations // 2, round_each_op=False).seconds
-        ours += [_seconds(backend, executable, values) for _ in range(iterations // 2)]
+        ours += [_seconds(backend, executable, values, clock) for _ in range(iterations // 2)]
     return Times(path.stem, compiling, first - statistics.median(ours), tuple(ours), tuple(theirs or [math.nan]))
 
 
-def _seconds(backend: HostBackend, executable: Any, values: list[Value]) -> float:
-    begin = time.perf_counter()
+def _seconds(backend: HostBackend, executable: Any, values: list[Value], clock: Callable[[], float]) -> float:
+    begin = clock()
     backend.run(executable, values)
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 def _flat(value: Value) -> list[Array]:

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu.programs import isolated_fusions
 
 import hlo_run
 from hlo_run.backends import load_backend
@@ -42,9 +43,7 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.backends.platforms import open_backend
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
@@ -112,7 +111,10 @@ def main() -> int:
         files = sorted(f for f in folder.glob("*.hlo") if re.search(arguments.match, f.name))
         with tempfile.TemporaryDirectory() as temporary:
             if arguments.isolate_fusions:
-                files = _isolate(files, arguments.keep or Path(temporary))
+                place = arguments.keep or Path(temporary)
+                place.mkdir(parents=True, exist_ok=True)
+                files = isolated_fusions(files, place)
+                print(f"{len(files)} different fusions", flush=True)
             found[folder] = _run_all(files, arguments)
     rows = [row for each in found.values() for row in each]
     _print_summary(rows)
@@ -130,25 +132,6 @@ def _run_all(files: Sequence[Path], arguments: argparse.Namespace) -> list[Row]:
             rows.append(row)
             print(f"{row.status:<16}{row.seconds:7.2f}s  {row.file}  {row.detail}", flush=True)
     return rows
-
-
-def _isolate(files: Sequence[Path], folder: Path) -> list[Path]:
-    """Write every kLoop and kInput fusion of the modules as `MODULE.FUSION.hlo`, equal ones once; return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    known: dict[str, Path] = {}
-    count = 0
-    for file in files:
-        module = hlo_run.parse(file.read_text(encoding="utf-8"), file.name)
-        for instruction in module.instructions:
-            if instruction.opcode != "fusion" or instruction.attrs["kind"] not in ("kLoop", "kInput"):
-                continue
-            count += 1
-            isolated = isolate_instruction(instruction)
-            if (digest := isolated.fingerprint()) not in known:
-                known[digest] = folder / f"{file.stem}.{instruction.name}.hlo"
-                known[digest].write_text(isolated.to_string(FULL), encoding="utf-8")
-    print(f"{count} fusions in {len(files)} modules, {len(known)} of them different", flush=True)
-    return list(known.values())
 
 
 def _print_summary(rows: Sequence[Row]) -> None:

@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +183,7 @@ def run_all(folder: Path, rows: list[_Row], whole: bool, jobs: int) -> Iterator[
     """Yield (row, what, why), in the order in which they end; each in a process of its own."""
     fork = multiprocessing.get_context("fork")
     waiting = list(reversed(rows))
-    running: dict[Connection, tuple[_Row, multiprocessing.context.ForkProcess, float]] = {}
+    running: dict[Connection, tuple[_Row, BaseProcess, float]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
             row = waiting.pop()
@@ -219,7 +220,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="take each Nth case")
     args = parser.parse_args()
-    names = set(filter(None, args.names.split(",")))
+    names: set[str] = set(str(args.names).split(",")) - {""}
     with (args.cases / "index.tsv").open(encoding="utf-8") as lines:
         rows = [
             row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if args.pipeline or row["ours"] == "yes"

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from fake_cuda import FakeDriver
+from fake_cuda import DriverMemory
 
 from hlo_run.backends.cuda.matmul import CUDA_TYPES
 from hlo_run.hlo.dtype import DTYPES
@@ -42,7 +42,7 @@ def _names(members: Any) -> dict[int, str]:
     return {number: name for name, number in numbers.items()}
 
 
-def _host(address: int, kind: Any, count: int = 1) -> np.ndarray[Any, Any]:
+def host_memory(address: int, kind: Any, count: int = 1) -> np.ndarray[Any, Any]:
     """Memory of this process, as a pointer to it is handed to a library."""
     size = np.dtype(kind).itemsize * count
     memory: Any = (ctypes.c_char * size).from_address(address)
@@ -52,7 +52,7 @@ def _host(address: int, kind: Any, count: int = 1) -> np.ndarray[Any, Any]:
 class Binding:
     """A module: its enumerations, and its functions, which `do_NAME` of a subclass does."""
 
-    def __init__(self, name: str, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, name: str, driver: DriverMemory, log: list[str]) -> None:
         self._name, self._driver, self._log = name, driver, log
         self._functions: dict[str, list[str]] = record()[name]["functions"]
         self._ids = itertools.count(100)
@@ -93,7 +93,7 @@ class Binding:
 
     def array(self, address: int, kind: Any, count: int) -> np.ndarray[Any, Any]:
         size = np.dtype(kind).itemsize * count
-        return np.frombuffer(memoryview(self._driver.memory)[address : address + size], kind)
+        return self._driver.view(address, size).view(kind)
 
     def matrix(self, address: int, kind: Any, shape: tuple[int, int], leading: int) -> np.ndarray[Any, Any]:
         """A view of a matrix that lies column by column."""
@@ -101,8 +101,7 @@ class Binding:
         assert leading >= max(rows, 1), "columns do not overlap"
         size = np.dtype(kind).itemsize
         end = address + ((columns - 1) * leading + rows) * size
-        memory = memoryview(self._driver.memory)[address:end]
-        return np.ndarray(shape, np.dtype(kind), memory, strides=(size, leading * size))
+        return np.ndarray(shape, np.dtype(kind), self._driver.view(address, end - address), strides=(size, leading * size))
 
 
 class FakeLt(Binding):
@@ -111,7 +110,7 @@ class FakeLt(Binding):
     cuBLASLtError = BindingError
     matmul_heuristic_result_dtype = np.dtype([("algo", "<u8", 8), ("workspace_size", "<u8"), ("state", "<i4")])
 
-    def __init__(self, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, driver: DriverMemory, log: list[str]) -> None:
         super().__init__("cublasLt", driver, log)
         self._made: dict[int, dict[str, int]] = {}
         self.has_algorithm = True
@@ -142,22 +141,31 @@ class FakeLt(Binding):
 
     def do_matmul_desc_set_attribute(self, made: int, attribute: int, buffer: int, size: int) -> None:
         names = _names(self.MatmulDescAttribute)
-        self._made[made][names[attribute]] = int(_host(buffer, f"<i{size}")[0])
+        self._made[made][names[attribute]] = int(host_memory(buffer, f"<i{size}")[0])
 
     def do_matrix_layout_set_attribute(self, made: int, attribute: int, buffer: int, size: int) -> None:
         names = _names(self.MatrixLayoutAttribute)
-        self._made[made][names[attribute]] = int(_host(buffer, f"<i{size}")[0])
+        self._made[made][names[attribute]] = int(host_memory(buffer, f"<i{size}")[0])
 
     def do_matmul_preference_set_attribute(self, made: int, attribute: int, buffer: int, size: int) -> None:
         assert made in self.live
         assert attribute == self.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
-        assert int(_host(buffer, f"<u{size}")[0]) >= 4 << 20
+        assert int(host_memory(buffer, f"<u{size}")[0]) >= 4 << 20
 
     def do_matmul_algo_get_heuristic(self, *arguments: int) -> None:
         *handles, _, results, count = arguments
         assert set(handles) <= self.live
-        _host(count, np.int32)[0] = int(self.has_algorithm)
-        _host(results, self.matmul_heuristic_result_dtype)["workspace_size"][0] = self.workspace_bytes
+        host_memory(count, np.int32)[0] = int(self.has_algorithm and self._has_product(*handles[1:6]))
+        host_memory(results, self.matmul_heuristic_result_dtype)["workspace_size"][0] = self.workspace_bytes
+
+    def _has_product(self, descriptor: int, *layouts: int) -> bool:
+        """What Hopper has of f8: op(a) transposed and op(b) not, all sizes multiples of 16, and c in 16 bits if d has 8."""
+        how, (a, b, c, d) = self._made[descriptor], (self._made[layout] for layout in layouts)
+        if number_kind(a["type"]).itemsize > 1 or number_kind(a["type"]) == np.int8:
+            return True
+        sizes = [layout[name] for layout in (a, b, c, d) for name in ("rows", "columns")]
+        is_wide_c = number_kind(c["type"]).itemsize == 2 if number_kind(d["type"]).itemsize == 1 else True
+        return bool(how.get("TRANSA")) and not how.get("TRANSB") and is_wide_c and all(size % 16 == 0 for size in sizes)
 
     def do_matmul(self, handle: int, descriptor: int, *rest: int) -> None:
         alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout, algorithm, workspace, size, stream = rest
@@ -170,21 +178,33 @@ class FakeLt(Binding):
         left, right = self._read(a, a_layout), self._read(b, b_layout)
         left = left.swapaxes(1, 2) if how.get("TRANSA") else left
         right = right.swapaxes(1, 2) if how.get("TRANSB") else right
-        kind = _kind(how["scale"])
+        kind = number_kind(how["scale"])
         wide = np.complex128 if kind.kind == "c" else np.float64
-        value = left.astype(wide) @ right.astype(wide) * _host(alpha, kind)[0]
+        value = left.astype(wide) @ right.astype(wide) * host_memory(alpha, kind)[0]
         for scale in ("A_SCALE_POINTER", "B_SCALE_POINTER"):
             if scale in how:
                 value = value * float(self.array(how[scale], np.float32, 1)[0])
-        factor = _host(beta, kind)[0]
+        factor = host_memory(beta, kind)[0]
         if factor:
             value = value + factor * self._read(c, c_layout).astype(wide)
-        self._write(d, d_layout, self._epilogue(how, value, d_layout))
+        value = self._epilogue(how, value, d_layout)
+        if "AMAX_D_POINTER" in how:
+            self.array(how["AMAX_D_POINTER"], np.float32, 1)[0] = np.abs(value).max()
+        d_kind = number_kind(self._made[d_layout]["type"])
+        if d_kind.itemsize == 1 and d_kind != np.int8:
+            scale = float(self.array(how["D_SCALE_POINTER"], np.float32, 1)[0]) if "D_SCALE_POINTER" in how else 1.0
+            largest = 448.0 if d_kind == DTYPES["f8e4m3fn"].numpy else 57344.0
+            value = np.clip(value * scale, -largest, largest)
+        else:
+            assert "D_SCALE_POINTER" not in how
+            assert "AMAX_D_POINTER" not in how
+        self._write(d, d_layout, value)
 
     def _epilogue(self, how: dict[str, int], value: np.ndarray[Any, Any], d_layout: int) -> np.ndarray[Any, Any]:
         name = _names(self.Epilogue)[how["EPILOGUE"]]
         if "BIAS" in name:
-            bias = self.array(how["BIAS_POINTER"], _kind(self._made[d_layout]["type"]), value.shape[1])
+            bias_kind = number_kind(how.get("BIAS_DATA_TYPE", self._made[d_layout]["type"]))
+            bias = self.array(how["BIAS_POINTER"], bias_kind, value.shape[1])
             value = value + bias.astype(np.float64)[None, :, None]
         if "AUX" in name:
             layout = {**self._made[d_layout], "leading": how["EPILOGUE_AUX_LD"]}
@@ -197,7 +217,7 @@ class FakeLt(Binding):
         return value
 
     def _views(self, address: int, layout: dict[str, int]) -> list[np.ndarray[Any, Any]]:
-        kind = _kind(layout["type"])
+        kind = number_kind(layout["type"])
         shape, step = (layout["rows"], layout["columns"]), layout.get("STRIDED_BATCH_OFFSET", 0) * kind.itemsize
         return [self.matrix(address + n * step, kind, shape, layout["leading"]) for n in range(layout.get("BATCH_COUNT", 1))]
 
@@ -212,7 +232,7 @@ class FakeLt(Binding):
             view[...] = one.astype(view.dtype)
 
 
-def _kind(number: int) -> np.dtype[Any]:
+def number_kind(number: int) -> np.dtype[Any]:
     numbers = {value: name for name, value in record()["nvmath"]["enums"]["CudaDataType"].items()}
     return next(DTYPES[dtype].numpy for dtype, name in CUDA_TYPES.items() if name == numbers[number])
 
@@ -220,7 +240,7 @@ def _kind(number: int) -> np.dtype[Any]:
 class FakeBlas(Binding):
     """cuBLAS: triangular solves, and vectors times numbers."""
 
-    def __init__(self, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, driver: DriverMemory, log: list[str]) -> None:
         super().__init__("cublas", driver, log)
         for letter, kind in _REAL.items():
             setattr(self, f"do_{letter}trsm", partial(self._trsm, kind))
@@ -231,7 +251,7 @@ class FakeBlas(Binding):
     def _scal(self, kind: Any, factor: Any, handle: int, count: int, alpha: int, x: int, step: int) -> None:
         assert handle in self.live
         assert step == 1
-        self.array(x, kind, count)[...] *= _host(alpha, factor)[0]
+        self.array(x, kind, count)[...] *= host_memory(alpha, factor)[0]
 
     def _trsm_batched(self, kind: Any, *arguments: int) -> None:
         *how, alpha, a, lda, b, ldb, count = arguments
@@ -248,7 +268,7 @@ class FakeBlas(Binding):
             np.fill_diagonal(matrix, 1)
         matrix = {self.Operation.N: matrix, self.Operation.T: matrix.T, self.Operation.C: matrix.conj().T}[trans]
         right = self.matrix(b, kind, (m, n), ldb)
-        value = _host(alpha, kind)[0] * right
+        value = host_memory(alpha, kind)[0] * right
         solve: Any = np.linalg.solve
         right[...] = solve(matrix, value) if side == self.SideMode.LEFT else solve(matrix.T, value.T).T
 
@@ -256,7 +276,7 @@ class FakeBlas(Binding):
 class FakeSolver(Binding):
     """cuSOLVER: Cholesky factors, which leave the other triangle as it was."""
 
-    def __init__(self, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, driver: DriverMemory, log: list[str]) -> None:
         super().__init__("cusolverDn", driver, log)
         for letter, kind in _REAL.items():
             setattr(self, f"do_{letter}potrf", partial(self._potrf, kind))
@@ -285,7 +305,7 @@ class FakeSolver(Binding):
 class FakeFft(Binding):
     """cuFFT; transforms to real numbers spoil what they read."""
 
-    def __init__(self, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, driver: DriverMemory, log: list[str]) -> None:
         super().__init__("cufft", driver, log)
         self._plans: dict[int, tuple[str, list[int], list[int], list[int], int]] = {}
         self._areas: dict[int, int] = {}
@@ -328,7 +348,7 @@ class FakeFft(Binding):
 class FakeGraphs(Binding):
     """The driver's graphs: what is asked for while a stream records is done at once here, so a launch only counts."""
 
-    def __init__(self, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, driver: DriverMemory, log: list[str]) -> None:
         super().__init__("driver", driver, log)
         self.CUresult = SimpleNamespace(CUDA_SUCCESS=0)
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
@@ -361,7 +381,7 @@ class FakeGraphs(Binding):
         return 0, f"error {code}".encode()
 
 
-def fake_bindings(driver: FakeDriver, log: list[str]) -> dict[str, Any]:
+def fake_bindings(driver: DriverMemory, log: list[str]) -> dict[str, Any]:
     """Return all of them by name; the empty name is `nvmath` itself."""
     types = SimpleNamespace(CudaDataType=SimpleNamespace(**record()["nvmath"]["enums"]["CudaDataType"]))
     made: list[Binding] = [FakeBlas(driver, log), FakeSolver(driver, log), FakeFft(driver, log), FakeGraphs(driver, log)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,14 @@ _BASE = 0x1000
 
 class FakeError(Exception):
     pass
+
+
+class DriverMemory(Protocol):
+    """What stand-ins for libraries need of a stand-in for the driver."""
+
+    captures: bool
+
+    def view(self, address: int, size: int) -> np.ndarray[Any, Any]: ...
 
 
 class _Block:
@@ -39,6 +47,10 @@ class _Event:
 
     def synchronize(self) -> None:
         self._driver.log.append("synchronize")
+
+    def time_till(self, end: _Event) -> float:
+        assert end is not self
+        return 0.25
 
 
 class FakeStream:
@@ -155,6 +167,9 @@ class FakeDriver:
 
     def get_function(self, name: str) -> Callable[..., None]:
         return self.kernels[name]
+
+    def view(self, address: int, size: int) -> np.ndarray[Any, Any]:
+        return np.frombuffer(memoryview(self.memory)[address : address + size], np.uint8)
 
     def floats(self, address: int, count: int) -> np.ndarray[Any, Any]:
         return np.frombuffer(memoryview(self.memory)[address : address + 4 * count], np.float32)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from fake_cuda import FakeDriver
+from fake_cuda import DriverMemory
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 _KINDS: dict[str, Any] = {"HALF": np.float16, "BFLOAT16": ml_dtypes.bfloat16, "FLOAT": np.float32, "DOUBLE": np.float64}
@@ -75,7 +75,7 @@ class FakeCudnn:
 
     cudnnGraphNotSupportedError = NotSupported
 
-    def __init__(self, driver: FakeDriver, log: list[str]) -> None:
+    def __init__(self, driver: DriverMemory, log: list[str]) -> None:
         self.driver, self.log = driver, log
         self.live: set[int] = set()
         self.supported = True
@@ -135,7 +135,7 @@ class FakeGraph:
             return np.frombuffer(memory, kind).reshape(facts["dim"])
         assert all(stride > 0 for stride in facts["stride"])
         last = sum((size - 1) * stride for size, stride in zip(facts["dim"], facts["stride"], strict=True))
-        memory = memoryview(self._module.driver.memory)[address : address + (last + 1) * kind.itemsize]
+        memory = self._module.driver.view(address, (last + 1) * kind.itemsize)
         return np.ndarray(facts["dim"], kind, memory, strides=[stride * kind.itemsize for stride in facts["stride"]])
 
     def do_tensor(self, **facts: Any) -> FakeTensor:

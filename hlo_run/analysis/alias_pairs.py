@@ -21,14 +21,14 @@ class InPlacePair(NamedTuple):
 
 
 def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
-    """Return the pairs that must share a buffer, as XLA's `GetInPlaceInputOutputPairs` does."""
+    """Return the pairs that must share a buffer, as XLA's `GetInPlaceInputOutputPairs` does.
+
+    What a fusion declares (`output_to_operand_aliasing`) is not believed: its body shows what it changes in place.
+    """
     match instruction.opcode:
         case "fusion":
-            pairs = _declared_pairs(instruction)
-            taken = {pair.output_index for pair in pairs}
             leaves = [index for index, _ in instruction.shape.leaves()]
-            found = [InPlacePair(number, (), leaves[leaf]) for leaf, number in in_place_operands(instruction).items()]
-            return pairs + [pair for pair in found if pair.output_index not in taken]
+            return [InPlacePair(number, (), leaves[leaf]) for leaf, number in in_place_operands(instruction).items()]
         case "custom-call" | "async-start":
             return _declared_pairs(instruction)
         case "dynamic-update-slice":

@@ -32,7 +32,7 @@ _HANDING_ON = frozenset(
     collective-permute-done reduce-scatter get-dimension-size""".split()
 )
 _MOVING = frozenset(
-    """bitcast bitcast-convert broadcast compare concatenate convert convolution copy dot dynamic-reshape dynamic-slice
+    """bitcast bitcast-convert broadcast compare concatenate convert convolution copy dynamic-reshape dynamic-slice
     dynamic-update-slice gather pad ragged-dot reduce-precision reshape reverse scaled-dot scatter select set-dimension-size
     slice sort stochastic-convert topk transpose""".split()
 )
@@ -47,6 +47,8 @@ def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     opcode = instruction.opcode
     if opcode in _HANDING_ON or opcode in _MOVING:
         return True
+    if opcode == "dot":
+        return narrow == "bf16"
     if opcode in _BITS:
         return narrow in ("s4", "u4")
     if opcode == "reduce":

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.emitter_kind import EmitterKind, choose_emitter_kind
 from hlo_run.analysis.fusion_analysis import FusionAnalysis, analysis_of
-from hlo_run.analysis.fusion_roots_and_heroes import find_hero
 from hlo_run.analysis.launch_dimensions import LaunchDimensions, calculate_launch
-from hlo_run.analysis.node_facts import Facts, PairOps
+from hlo_run.analysis.node_facts import Facts
 from hlo_run.analysis.reduction_description import ReductionDescription
 from hlo_run.analysis.reduction_tiling import tile_reduction
 from hlo_run.analysis.scatter_tiling import tile_scatter
@@ -18,6 +19,7 @@ from hlo_run.analysis.transpose_description import TransposeDescription, describ
 from hlo_run.analysis.transpose_tiling import tile_transpose
 from hlo_run.analysis.unroll_factor import unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.target import TargetSpec
 
@@ -34,12 +36,35 @@ class PlannedKernel:
     launch: LaunchDimensions
 
 
+class _InstructionsOf(Sequence[HloInstruction]):
+    """The instructions of nodes, looked at when somebody does: most questions about a pair do not."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+
+    def __iter__(self) -> Iterator[HloInstruction]:
+        return (op.instruction for node in self._nodes for op in node.ops)
+
+    def __len__(self) -> int:
+        return sum(len(node.ops) for node in self._nodes)
+
+    @overload
+    def __getitem__(self, index: int) -> HloInstruction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[HloInstruction]: ...
+
+    def __getitem__(self, index: int | slice) -> HloInstruction | Sequence[HloInstruction]:
+        return list(self)[index]
+
+
 class KernelPlanner:
     """Plans kernels for nodes and pairs of nodes."""
 
     def __init__(self, facts: Facts, target: TargetSpec) -> None:
         self._facts = facts
         self._target = target
+        self._kinds: dict[tuple[HloInstruction, ...], EmitterKind] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         """Return the kernel of `consumer`, with `producer` in it if there is one."""
@@ -64,14 +89,18 @@ class KernelPlanner:
             return consumer.result_ops
         has_tiled = any(fact.has_tiled_transpose for fact in facts)
         has_concatenate = any(fact.has_concatenate for fact in facts)
-        ops = PairOps(self._facts, producer, consumer)
-        return [find_hero(ops, root, has_tiled, has_concatenate) for root in consumer.result_ops]
+        find = self._facts.heroes.find
+        return [find(producer, consumer, root, has_tiled, has_concatenate) for root in consumer.result_ops]
 
     def _kind(self, producer: Node | None, consumer: Node) -> tuple[EmitterKind, list[Op], list[Op]]:
         roots, heroes = consumer.result_ops, self._heroes(producer, consumer)
         if not any(hero.opcode in _SHAPES_KERNEL for hero in heroes):
             return _LOOP, roots, heroes
-        return choose_emitter_kind([root.instruction for root in roots], [hero.instruction for hero in heroes]), roots, heroes
+        key = (*(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = choose_emitter_kind(key[: len(roots)], key[len(roots) :])
+        return found, roots, heroes
 
     def _analysis(
         self, producer: Node | None, consumer: Node, kind: EmitterKind, roots: list[Op], heroes: list[Op]
@@ -84,7 +113,7 @@ class KernelPlanner:
             tuple(root.instruction for root in roots),
             tuple(hero.instruction for hero in heroes),
             kind,
-            [op.instruction for node in nodes for op in node.ops],
+            _InstructionsOf(nodes),
             [operand.instruction.shape for operand in operands],
         )
 

@@ -21,7 +21,7 @@ from hlo_run.hlo.graph import HloInstruction
 OpT = TypeVar("OpT")
 
 # Between a transpose or concatenate hero and its root, select and clamp may stand too.
-_EPILOGUE_OPERANDS = 3
+EPILOGUE_OPERANDS = 3
 
 
 def fusion_roots(fusion: HloInstruction) -> tuple[HloInstruction, ...]:
@@ -116,7 +116,7 @@ def _search(ops: FusedOps[OpT], start: OpT, is_candidate: Callable[[OpT], bool])
             if hero is not None:
                 return None
             hero = op
-        elif is_intermediate(ops.instruction(op), _EPILOGUE_OPERANDS):
+        elif is_intermediate(ops.instruction(op), EPILOGUE_OPERANDS):
             fresh = [operand for operand in dict.fromkeys(ops.operands(op)) if operand is not None and operand not in seen]
             seen.update(fresh)
             queue += fresh
@@ -128,7 +128,7 @@ def _used_by_intermediates(ops: FusedOps[OpT], hero: OpT) -> bool:
     seen = set(queue)
     for user in queue:
         instruction = ops.instruction(user)
-        if instruction.opcode != "tuple" and not is_intermediate(instruction, _EPILOGUE_OPERANDS):
+        if instruction.opcode != "tuple" and not is_intermediate(instruction, EPILOGUE_OPERANDS):
             return False
         fresh = [next_user for next_user in ops.users(user) if next_user not in seen]
         seen.update(fresh)

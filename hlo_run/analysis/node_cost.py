@@ -102,9 +102,38 @@ class CostAnalysis:
             places[own] = None
             cost.place_uses[own] = cost.place_uses.pop(producer)
             cost.place_sizes[own] = cost.place_sizes.pop(producer)
-        self._walk(cost, producer, places)
+        if not self._add_whole(cost, producer, places):
+            self._walk(cost, producer, places)
         del cost.utilization[producer], cost.bytes_read[producer]
         self._count_reads(cost, producer)
+
+    def _add_whole(self, cost: NodeCost, producer: Node, root_places: dict[object, None]) -> bool:
+        """Add the cost of a fusion as it is, if it is computed once at one place: a walk over its ops would find the same.
+
+        False if not, and for a producer that updates in place, which it does no more as a part of another kernel.
+        """
+        if not producer.is_fusion or len(root_places) != 1:
+            return False
+        (root_place,) = root_places
+        if cost.place_uses[root_place] != 1.0 or any(op.opcode == "dynamic-update-slice" for op in producer.result_ops):
+            return False
+        own, times = self.of(producer), cost.place_sizes[root_place]
+        cost.flops += own.flops
+        cost.ir_size += times * own.ir_size
+        # The ops of the producer may be in the consumer already, as copies that were fused before: their places are others.
+        renamed: dict[object, object] = {own.root: root_place}
+        for operand, places in own.places.items():
+            theirs = cost.places.setdefault(operand, {})
+            for place in places:
+                name = operand if place is operand else renamed.setdefault(place, object())
+                theirs[name] = None
+                if place is operand:
+                    cost.place_uses[name] = cost.place_uses.get(name, 0.0) + own.place_uses[place]
+                    cost.place_sizes[name] = cost.place_sizes.get(name, 0) + times * own.place_sizes[place]
+                elif name is not root_place:
+                    cost.place_uses[name] = own.place_uses[place]
+                    cost.place_sizes[name] = times * own.place_sizes[place]
+        return True
 
     def _instruction(self, node: Node) -> NodeCost:
         own = self.op(node.instruction)

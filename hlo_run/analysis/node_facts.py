@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.analysis.fusion_roots_and_heroes import find_hero
+from hlo_run.analysis.node_heroes import NodeHeroes
 from hlo_run.analysis.reduction_description import ReductionDescription, describe_reduction, judge_reduction
 from hlo_run.analysis.transpose_description import describe_transpose
 from hlo_run.analysis.unroll_factor import makes_unrolling_bad
@@ -59,12 +59,82 @@ class NodeFacts:
         return self.has_tiled_transpose or self.has_concatenate or self.has_reduce
 
 
+class _Tally:
+    """What the first `counted` ops of a node come to; ops that are added later go on from there.
+
+    `movers` are ops that move the minor dimension, each with the last op above it of a chain that may end in a broadcast;
+    `reads_badly` is True if one of those that were dropped from it has no broadcast at its end, whatever is added.
+    """
+
+    __slots__ = (
+        "counted",
+        "has_concatenate",
+        "has_reduce",
+        "has_significant_reduction",
+        "has_tiled_transpose",
+        "is_bad_to_unroll",
+        "is_elementwise",
+        "movers",
+        "moves_minor_dim",
+        "reads_badly",
+        "reductions",
+        "shared_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.shared_bytes = 0
+        self.reductions = 0
+        self.has_significant_reduction = False
+        self.has_tiled_transpose = False
+        self.has_concatenate = False
+        self.has_reduce = False
+        self.is_bad_to_unroll = False
+        self.is_elementwise = True
+        self.moves_minor_dim = False
+        self.reads_badly = False
+        self.movers: list[Op] = []
+
+    def add(self, op: Op, fact: OpFacts) -> None:
+        """Count an op."""
+        self.counted += 1
+        self.shared_bytes += fact.shared_bytes
+        self.reductions += fact.is_unnested_reduction
+        self.has_significant_reduction |= fact.is_significant_reduction
+        self.has_tiled_transpose |= fact.is_tiled_transpose
+        self.has_concatenate |= op.opcode == "concatenate"
+        self.has_reduce |= op.opcode == "reduce"
+        self.is_bad_to_unroll |= fact.is_bad_to_unroll
+        self.is_elementwise &= fact.is_elementwise or op.opcode == "tuple"
+        if fact.moves_minor_dim:
+            self.moves_minor_dim = True
+            self.movers.append(op)
+
+    def moves_data(self, node: Node) -> bool:
+        """True if an op moves the minor dimension of what is no broadcast."""
+        if not node.is_fusion:
+            return any(not _is_broadcast(op.operands[0]) for op in self.movers)
+        while self.movers and not self.reads_badly:
+            last = _behind_elementwise(self.movers[-1])
+            if last is None:
+                self.movers.pop()
+            elif isinstance(last.operands[0], Node):
+                # Something may be fused that computes the operand.
+                self.movers[-1] = last
+                return True
+            else:
+                self.reads_badly = True
+        return self.reads_badly
+
+
 class Facts:
     """The facts about instructions and nodes, kept until a node changes."""
 
     def __init__(self) -> None:
         self._ops: dict[HloInstruction, OpFacts] = {}
         self._nodes: dict[Node, NodeFacts] = {}
+        self._tallies: dict[Node, _Tally] = {}
+        self.heroes = NodeHeroes(lambda op: self.op(op.instruction).is_tiled_transpose)
 
     def op(self, instruction: HloInstruction) -> OpFacts:
         found = self._ops.get(instruction)
@@ -81,12 +151,14 @@ class Facts:
     def forget(self, node: Node) -> None:
         """Find out anew when a node is next asked about."""
         self._nodes.pop(node, None)
+        self._tallies.pop(node, None)
+        self.heroes.forget(node)
 
     def absorb(self, producer: Node, consumer: Node, kind: str) -> None:
         """Note that `consumer` computes `producer` itself from now on, in a fusion of `kind`; asked before it does."""
         one, two = self.node(producer), self.node(consumer)
         if one.unnested_reductions or two.unnested_reductions or one.moves_minor_dim or two.moves_minor_dim:
-            self.forget(consumer)
+            del self._nodes[consumer]  # the tally goes on with the ops that are added
             return
         self._nodes[consumer] = NodeFacts(
             shared_bytes=one.shared_bytes + two.shared_bytes,
@@ -103,61 +175,30 @@ class Facts:
         )
 
     def _node_facts(self, node: Node) -> NodeFacts:
-        facts = [(op, self.op(op.instruction)) for op in node.ops]
-        kept = [(op, fact) for op, fact in facts if op.opcode != "tuple"]
-        has_tiled = any(fact.is_tiled_transpose for _, fact in facts)
-        has_concatenate = any(op.opcode == "concatenate" for op in node.ops)
-        reductions = sum(fact.is_unnested_reduction for _, fact in facts)
+        tally = self._tallies.setdefault(node, _Tally())
+        for number in range(tally.counted, len(node.ops)):
+            tally.add(node.ops[number], self.op(node.ops[number].instruction))
+        has_tiled, has_concatenate = tally.has_tiled_transpose, tally.has_concatenate
         return NodeFacts(
-            shared_bytes=sum(fact.shared_bytes for _, fact in facts),
-            unnested_reductions=reductions,
-            has_significant_reduction=any(fact.is_significant_reduction for _, fact in facts),
-            moves_minor_dim=any(fact.moves_minor_dim for _, fact in facts),
-            reads_badly=any(fact.moves_minor_dim and not _is_broadcast(op.operands[0], node) for op, fact in facts),
+            shared_bytes=tally.shared_bytes,
+            unnested_reductions=tally.reductions,
+            has_significant_reduction=tally.has_significant_reduction,
+            moves_minor_dim=tally.moves_minor_dim,
+            reads_badly=tally.moves_data(node),
             has_tiled_transpose=has_tiled,
             has_concatenate=has_concatenate,
-            has_reduce=any(op.opcode == "reduce" for op in node.ops),
-            is_bad_to_unroll=any(fact.is_bad_to_unroll for _, fact in facts),
-            is_elementwise=node.kind in ("", "kLoop") and all(fact.is_elementwise for _, fact in kept),
-            is_input_reduction=reductions > 0 and self._is_input_reduction(node, has_tiled, has_concatenate),
+            has_reduce=tally.has_reduce,
+            is_bad_to_unroll=tally.is_bad_to_unroll,
+            is_elementwise=node.kind in ("", "kLoop") and tally.is_elementwise,
+            is_input_reduction=tally.reductions > 0 and self._is_input_reduction(node, has_tiled, has_concatenate),
         )
 
     def _is_input_reduction(self, node: Node, has_tiled: bool, has_concatenate: bool) -> bool:
         if not node.is_fusion:
             return True
-        ops = PairOps(self, None, node)
-        heroes = [find_hero(ops, root, has_tiled, has_concatenate).instruction for root in node.result_ops]
+        found = [self.heroes.find(None, node, root, has_tiled, has_concatenate) for root in node.result_ops]
+        heroes = [hero.instruction for hero in found]
         return any(hero.opcode == "reduce" and isinstance(judge_reduction(hero), ReductionDescription) for hero in heroes)
-
-
-class PairOps:
-    """The ops of a consumer together with those of a producer that it would compute itself."""
-
-    __slots__ = ("_consumer", "_facts", "_producer")
-
-    def __init__(self, facts: Facts, producer: Node | None, consumer: Node) -> None:
-        self._facts = facts
-        self._producer = producer
-        self._consumer = consumer
-
-    def instruction(self, op: Op) -> HloInstruction:
-        return op.instruction
-
-    def operands(self, op: Op) -> list[Op | None]:
-        return [self._inside(operand) for operand in op.operands]
-
-    def users(self, op: Op) -> list[Op]:
-        if self._producer is not None and op is self._producer.root:
-            return [*op.users, *self._consumer.reads[self._producer]]
-        return op.users
-
-    def is_tiled_transpose(self, op: Op) -> bool:
-        return self._facts.op(op.instruction).is_tiled_transpose
-
-    def _inside(self, operand: Op | Node) -> Op | None:
-        if isinstance(operand, Op):
-            return operand
-        return operand.root if operand is self._producer else None
 
 
 def _op_facts(instruction: HloInstruction) -> OpFacts:
@@ -212,14 +253,28 @@ def _fastest_dim(shape: Shape) -> int | None:
     return next((dim for dim in shape.minor_to_major if shape.dims[dim] > 1), None)
 
 
-def _is_broadcast(source: Op | Node, node: Node) -> bool:
-    """True if what is read is one broadcast, or an iota, behind elementwise ops: within a fusion, or outside of any."""
+def _is_broadcast(source: Op | Node) -> bool:
+    """True if what an instruction outside of fusions reads is one broadcast, or an iota, behind elementwise ops."""
     while True:
-        instruction = source.instruction
-        if isinstance(source, Node) and (node.is_fusion or source.is_fusion):
+        if isinstance(source, Node) and source.is_fusion:
             return False
-        if instruction.opcode in ("broadcast", "iota"):
+        if source.instruction.opcode in ("broadcast", "iota"):
             return True
-        if len(instruction.operands) != 1 or (instruction.opcode != "bitcast" and not is_elementwise(instruction)):
+        if not _hands_on(source.instruction):
             return False
         source = source.operands[0]
+
+
+def _behind_elementwise(op: Op) -> Op | None:
+    """Return the op of a fusion from which no elementwise op leads on, starting above `op`; None if it reads a broadcast."""
+    while isinstance(source := op.operands[0], Op):
+        if source.opcode in ("broadcast", "iota"):
+            return None
+        if not _hands_on(source.instruction):
+            break
+        op = source
+    return op
+
+
+def _hands_on(instruction: HloInstruction) -> bool:
+    return len(instruction.operands) == 1 and (instruction.opcode == "bitcast" or is_elementwise(instruction))

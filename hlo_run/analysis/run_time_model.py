@@ -48,10 +48,12 @@ class RunTimeModel:
         self._planner = planner
         self._target = target
         self._nodes: dict[Node, RunTime] = {}
+        self._read_sums: dict[Node, dict[tuple[int, bool, float], int]] = {}
 
     def forget(self, node: Node) -> None:
         """Estimate anew when the node is next asked about."""
         self._nodes.pop(node, None)
+        self._read_sums.pop(node, None)
 
     def alone(self, node: Node) -> RunTime:
         """Return the estimate for a node in a kernel of its own."""
@@ -65,10 +67,11 @@ class RunTimeModel:
         kernel = self._planner.plan(None, node)
         flops = int(cost.flops)
         is_coalesced = kernel.kind == "transpose" or not self._facts.node(node).reads_badly
-        read = 0
-        for operand in node.operands:
-            total = cost.bytes_read[operand]
-            read += self._read(kernel.launch, operand.instruction.shape, total, is_coalesced)
+        read = self._read_alone(node, kernel.launch, is_coalesced, 1.0)
+        if len(node.operands) > len(cost.bytes_read):  # an instruction reads what it names twice as often
+            for operand in cost.bytes_read:
+                more = node.operands.count(operand) - 1
+                read += more * self._read(kernel.launch, operand.instruction.shape, cost.bytes_read[operand], is_coalesced)
         write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
         return RunTime(flops, write, _combine(self._compute(flops, kernel.launch), read + write))
 
@@ -79,13 +82,7 @@ class RunTimeModel:
         one, two = self.alone(producer), self.alone(consumer)
         times = consumer.operands.count(producer)
         flops = int(one.flops * cost.utilization[producer] * times + two.flops)
-        is_coalesced = self._is_coalesced(kernel, producer, consumer)
-        read = 0
-        operands = dict.fromkeys((*(o for o in consumer.operands if o is not producer), *producer.operands))
-        made = self._costs.of(producer)
-        for operand in operands:
-            total = self._shared_bytes(made, cost, producer, consumer, operand)
-            read += self._read(kernel.launch, operand.instruction.shape, total, is_coalesced)
+        read = self._read_together(producer, consumer, kernel.launch, self._is_coalesced(kernel, producer, consumer))
         write = two.write + (one.write if writes_both else 0)
         return _combine(self._compute(flops, kernel.launch), read + write)
 
@@ -96,16 +93,36 @@ class RunTimeModel:
         # Two row reductions in one kernel read along different rows.
         return not (kernel.kind == "reduction" and one.is_input_reduction and two.is_input_reduction)
 
-    def _shared_bytes(self, one: NodeCost, two: NodeCost, producer: Node, consumer: Node, operand: Node) -> int:
-        by_producer = one.bytes_read.get(operand)
-        by_consumer = two.bytes_read.get(operand)
-        if by_producer is None:
-            return by_consumer or 0
-        total = _round(by_producer * two.utilization[producer])
-        if by_consumer is None:
-            return total
-        common = self._common_utilization(one, two, producer, consumer, operand)
-        return total + by_consumer - (_round(shape_bytes(operand.instruction.shape) * common) if common else 0)
+    def _read_together(self, producer: Node, consumer: Node, launch: LaunchDimensions, is_coalesced: bool) -> int:
+        """Return the ticks that reading takes: what each of both reads, and another amount for what they share.
+
+        So a question about two nodes costs as many steps as they share operands, however many they have.
+        """
+        made, cost = self._costs.of(producer), self._costs.of(consumer)
+        use = cost.utilization[producer]
+        read = self._read_alone(consumer, launch, is_coalesced, 1.0) + self._read_alone(producer, launch, is_coalesced, use)
+        read -= self._read(launch, producer.instruction.shape, cost.bytes_read[producer], is_coalesced)
+        for operand in made.bytes_read.keys() & cost.bytes_read.keys():
+            shape, by_consumer = operand.instruction.shape, cost.bytes_read[operand]
+            by_producer = _round(made.bytes_read[operand] * use)
+            common = self._common_utilization(made, cost, producer, consumer, operand)
+            both = by_producer + by_consumer - (_round(shape_bytes(shape) * common) if common else 0)
+            read += self._read(launch, shape, both, is_coalesced)
+            read -= self._read(launch, shape, by_producer, is_coalesced) + self._read(launch, shape, by_consumer, is_coalesced)
+        return read
+
+    def _read_alone(self, node: Node, launch: LaunchDimensions, is_coalesced: bool, times: float) -> int:
+        """Return the ticks to read all operands of a node that is computed so often."""
+        sums = self._read_sums.setdefault(node, {})
+        key = launch.blocks, is_coalesced, times
+        found = sums.get(key)
+        if found is None:
+            bytes_read = self._costs.of(node).bytes_read.items()
+            found = sums[key] = sum(
+                self._read(launch, operand.instruction.shape, _round(total * times), is_coalesced)
+                for operand, total in bytes_read
+            )
+        return found
 
     def _common_utilization(self, one: NodeCost, two: NodeCost, producer: Node, consumer: Node, operand: Node) -> float:
         """Return how often producer and consumer read a shared operand at the same index."""

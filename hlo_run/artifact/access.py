@@ -82,7 +82,8 @@ def _own(thunk: Thunk) -> Accesses:
 def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTree | None]]:
     match thunk:
         case GemmThunk():
-            return (thunk.lhs, thunk.rhs, thunk.addend, thunk.bias, *thunk.scales), (thunk.result, thunk.auxiliary)
+            read = (thunk.lhs, thunk.rhs, thunk.addend, thunk.bias, *thunk.scales, thunk.result_scale)
+            return read, (thunk.result, thunk.auxiliary, thunk.largest)
         case ConvolutionThunk():
             arrays = {"backward-input": thunk.source, "backward-filter": thunk.weights, "forward": thunk.result}
             target = arrays.pop(thunk.direction)

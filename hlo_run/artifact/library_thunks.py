@@ -23,10 +23,12 @@ class DotNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GemmThunk:
-    """result = epilogue(alpha * scale * lhs . rhs + beta * addend + bias), in the order of a dot's dimensions.
+    """result = epilogue(alpha * scales * lhs . rhs + beta * addend + bias) * result_scale, in the order of a dot's dimensions.
 
     `epilogue` is XLA's: DEFAULT, BIAS, RELU, GELU, BIAS_RELU, BIAS_GELU, each perhaps with `_AUX`, which stores in
-    `auxiliary` what went into the activation. `bias` goes along the last dimension; `scales` are scalars. `alpha` is complex.
+    `auxiliary` what went into the activation. `bias` goes along the last dimension, and may be shorter than that. `scales`
+    are those of both operands, f32 scalars. A result of 8 bits may have a scale too: then it is clamped to the range of its
+    type, and `largest` is where the largest magnitude before that goes, an f32 scalar. `alpha` is complex.
     """
 
     name: str
@@ -41,6 +43,8 @@ class GemmThunk:
     bias: ArraySpec | None = None
     auxiliary: ArraySpec | None = None
     scales: tuple[ArraySpec, ...] = ()
+    result_scale: ArraySpec | None = None
+    largest: ArraySpec | None = None
     kind: Literal["kGemm", "kCublasLtMatmul"] = "kCublasLtMatmul"
 
 

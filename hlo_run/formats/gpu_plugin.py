@@ -95,15 +95,23 @@ class _Plugin:
         return ctypes.addressof(buffer), len(data)
 
 
+def _options(program: Any) -> bytes:
+    """Return compile options with the entry layouts of `program`; without them XLA takes default layouts for all of it."""
+    options: Any = importlib.import_module("jaxlib.xla_client").CompileOptions()
+    options.argument_layouts = program.parameter_shapes()
+    options.executable_build_options.result_layout = program.result_shape()
+    return options.SerializeAsString()
+
+
 def main() -> int:
     """Compile the module on stdin."""
     plugin, target = sys.argv[1:]
     try:
         text = sys.stdin.buffer.read().decode()
-        module: bytes = importlib.import_module("jaxlib._hlo").hlo_module_from_text(text).as_serialized_hlo_module_proto()
-        options: bytes = importlib.import_module("jaxlib.xla_client").CompileOptions().SerializeAsString()
+        hlo = importlib.import_module("jaxlib._hlo")
+        module: bytes = hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
         xla = _Plugin(plugin)
-        xla.compile(xla.topology(Path(target).read_bytes()), module, options)
+        xla.compile(xla.topology(Path(target).read_bytes()), module, _options(hlo.XlaComputation(module).program_shape()))
     except (_Refused, RuntimeError, ValueError, OSError) as error:  # jaxlib's own errors are RuntimeErrors
         sys.stderr.write(f"{error}\n")
         return REFUSED

@@ -15,10 +15,10 @@ from hlo_run.formats import conversions
 INSTALL_HINT = "pip install 'hlo-run[xla]'"
 
 
-def require(package: str, what: str) -> None:
-    """Raise UsageError with the install hint if `package` of the extra `xla` is missing; `what` needs it."""
+def require(package: str, what: str, hint: str = INSTALL_HINT) -> None:
+    """Raise UsageError if `package` is missing; `what` needs it, and `hint` says how to install it."""
     if importlib.util.find_spec(package) is None:
-        raise UsageError(f"{what} needs {package}, which is not installed", hint=INSTALL_HINT)
+        raise UsageError(f"{what} needs {package}, which is not installed", hint=hint)
 
 
 def full_text(module: Any) -> str:

@@ -14,8 +14,11 @@ from pathlib import Path
 
 from hlo_run.errors import InternalError, Unsupported, UsageError
 from hlo_run.formats import gpu_plugin
-from hlo_run.formats.xla import INSTALL_HINT, child_environment, last_words, refusal_text, require
+from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
+INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way that JAX does not notice"
+# Where the plugin can lie unseen by JAX, which tries every plugin that Python finds.
+PLUGIN_FOLDER = Path(sys.prefix, "share", "hlo-run")
 # No card, no measuring of which kernel is fastest.
 _BASE_FLAGS = ("--xla_gpu_autotune_level=0", "--xla_dump_hlo_as_text")
 # XLA's own emitters and libraries alone: nothing of Triton.
@@ -26,16 +29,30 @@ EMITTERS_ONLY = (
 _PLUGINS = ("xla_cuda13", "xla_cuda12")
 _TOTAL = re.compile(r"^Total bytes: (\d+)", re.MULTILINE)
 _THUNK = re.compile(r"^\s*\d+: (k\w+)\s+\[", re.MULTILINE)
+_SIZES = r"\[(\d+), (\d+), (\d+)\]"
+_LAUNCH = re.compile(rf"\] (\S+) grid: {_SIZES} threads: {_SIZES}\s+shared_memory: (\d+) bytes", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class XlaKernel:
+    """One kernel of XLA's: its name, how its thunk launches it, and its dynamic shared memory in bytes."""
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class XlaCompilation:
     """What XLA:GPU made of a module: the optimised module as HLO text, the kinds of its thunks (bodies of loops once) in
-    order, and the bytes of all its allocations."""
+    order, the bytes of all its allocations, and its kernels with the PTX that holds them all."""
 
     text: str
     thunk_kinds: tuple[str, ...]
     memory_bytes: int
+    kernels: tuple[XlaKernel, ...] = ()
+    ptx: str = ""
 
 
 def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None) -> XlaCompilation:
@@ -51,18 +68,32 @@ def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cu
         dumps = Path(folder, "dumps")
         where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
         _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"])
+        thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
-            thunk_kinds=tuple(_THUNK.findall(_dump(dumps, "*.thunk_sequence.txt", file))),
+            thunk_kinds=tuple(_THUNK.findall(thunks)),
             memory_bytes=sum(map(int, _TOTAL.findall(_dump(dumps, "*-memory-usage-report.txt", file)))),
+            kernels=tuple(dict.fromkeys(_kernel(*found.groups()) for found in _LAUNCH.finditer(thunks))),
+            ptx=_kernels_ptx(dumps),
         )
+
+
+def _kernel(name: str, *numbers: str) -> XlaKernel:
+    gx, gy, gz, bx, by, bz, shared = map(int, numbers)
+    return XlaKernel(name, (gx, gy, gz), (bx, by, bz), shared)
+
+
+def _kernels_ptx(folder: Path) -> str:
+    """Return the PTX with the module's kernels; empty where it has none. Constants are in a file of their own."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ptx"))]
+    return next((text for text in texts if ".entry " in text), "")
 
 
 def find_plugin() -> Path:
     """Return the shared object of XLA's CUDA plugin; raises UsageError."""
-    require("jaxlib", "--xla_diff")
+    require("jaxlib", "--xla_diff", INSTALL_HINT)
     spec = importlib.util.find_spec("jax_plugins")
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    folders = [str(PLUGIN_FOLDER / "jax_plugins"), *((spec.submodule_search_locations or ()) if spec is not None else ())]
     candidates = (Path(folder, name, "xla_cuda_plugin.so") for name in _PLUGINS for folder in folders)
     found = next((path for path in candidates if path.exists()), None)
     if found is None:

@@ -46,6 +46,8 @@ def _fit(shape: Shape, value: ArgumentLike, what: str) -> Literal:
         return ()  # a token
     expected = shape.dtype.numpy
     typed = hasattr(value, "dtype")
+    if typed and not hasattr(value, "__array__"):
+        raise UsageError(f"{what} is a {type(value).__name__}, which has no values")
     try:
         array = np.asarray(value) if typed else np.asarray(value).astype(expected)
     except (ValueError, TypeError, OverflowError) as error:

@@ -202,7 +202,7 @@ def bypass(module: HloModule, old: HloInstruction) -> None:
 
 
 def remove_unused(candidates: Iterable[HloInstruction]) -> None:
-    """Remove those of the candidates that nobody uses, and then what only they used; an instruction with an effect stays."""
+    """Remove the candidates without users, and then what only they used; an instruction with an effect stays."""
     waiting = [candidate for candidate in candidates if candidate.parent is not None]
     ordered = {p for c in {i.parent for i in waiting if i.parent} for i in c.instructions for p in i.control_predecessors}
     left: dict[HloInstruction, int] = {}

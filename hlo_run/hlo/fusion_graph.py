@@ -4,7 +4,8 @@
     ROOT n = f32[8] negate(e)             =>      ROOT fusion = f32[8] fusion(p), kind=kLoop, calls=fused
 
 A node is an instruction of the computation or a fusion; the ops of a node are what it computes, each op a copy of its
-own of an instruction. So a fusion costs as many steps as its producer has ops, however large the computation is.
+own of an instruction. So a fusion costs as many steps as its producer has ops, however large the computation is. A producer
+with one user gives its ops away instead, which costs next to nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class Node:
     that of the fusion.
     `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
     `ops[0]` is the root. `reads` has the ops that use an operand. `number` is higher for what came later. `is_ordered` says
-    that another instruction has to run before or after this one, whatever they read.
+    that another instruction has to run before or after this one, whatever they read. `is_copied` says that another node has
+    copies of the ops.
     """
 
     __slots__ = (
         "instruction",
         "is_changed",
+        "is_copied",
         "is_fusion",
         "is_ordered",
         "kind",
@@ -61,6 +64,7 @@ class Node:
         self.name = instruction.name
         self.is_fusion = instruction.opcode == "fusion"
         self.is_changed = False
+        self.is_copied = False
         self.is_ordered = False
         self.kind = str(instruction.attrs["kind"]) if self.is_fusion else ""
         self.operands: list[Node] = []
@@ -160,8 +164,7 @@ class FusionGraph:
             consumer.name = self._module.unique_instruction_name("fusion")
             consumer.number = self.new_number()
         _change(consumer, kind)
-        copies = copy_ops(producer, consumer)
-        self._last_root = root = copies[producer.root]
+        self._last_root = root = _take_ops(producer, consumer)
         for reader in consumer.reads.pop(producer):
             reader.operands = [root if operand is producer else operand for operand in reader.operands]
             root.users.append(reader)
@@ -319,6 +322,20 @@ def _change(node: Node, kind: str) -> None:
     if not node.is_changed:
         node.operands = list(dict.fromkeys(node.operands))
     node.is_changed, node.kind = True, kind
+
+
+def _take_ops(producer: Node, consumer: Node) -> Op:
+    """Add the ops of a producer to those of a consumer, and return the one that stands for the producer.
+
+    They are copies, unless no other node has them or will: then the producer, which keeps its list, is not computed again.
+    """
+    if len(producer.users) > 1 or producer.is_copied:
+        producer.is_copied = True
+        return copy_ops(producer, consumer)[producer.root]
+    for operand, readers in producer.reads.items():
+        consumer.reads.setdefault(operand, []).extend(readers)
+    consumer.ops += producer.ops
+    return producer.root
 
 
 def copy_ops(source: Node, target: Node) -> dict[Op, Op]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, ItemsView, Iterable, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import (
+    Container,
+    Hashable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    MutableMapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from hlo_run.errors import Where
 from hlo_run.hlo.fingerprint import module_fingerprint
+from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import module_to_string
@@ -62,6 +74,31 @@ class Attributes(MutableMapping[str, AttributeValue]):
         return self._values.items()
 
 
+# A tuple may have thousands of operands, which are replaced one by one.
+_MANY_OPERANDS = 100
+
+
+class _WideOperands:
+    """The operands of an instruction that has many, and the places of each."""
+
+    __slots__ = ("_places", "operands")
+
+    def __init__(self, operands: Iterable[HloInstruction]) -> None:
+        self.operands = list(operands)
+        self._places: dict[HloInstruction, list[int]] = {}
+        for place, operand in enumerate(self.operands):
+            self._places.setdefault(operand, []).append(place)
+
+    def replace(self, old: HloInstruction, new: HloInstruction) -> bool:
+        """Let `new` stand wherever `old` does; return whether it was an operand before."""
+        places = self._places.pop(old)
+        is_known = new in self._places
+        for place in places:
+            self.operands[place] = new
+        self._places.setdefault(new, []).extend(places)
+        return is_known
+
+
 class HloInstruction:
     """One instruction. Create it with `HloComputation.add`, which puts it into a computation.
 
@@ -71,7 +108,19 @@ class HloInstruction:
     distinct user in the order in which it began to use this instruction.
     """
 
-    __slots__ = ("_called", "_operands", "_shape", "attrs", "control_predecessors", "name", "opcode", "parent", "users", "where")
+    __slots__ = (
+        "_called",
+        "_operands",
+        "_shape",
+        "_wide",
+        "attrs",
+        "control_predecessors",
+        "name",
+        "opcode",
+        "parent",
+        "users",
+        "where",
+    )
 
     def __init__(
         self,
@@ -91,7 +140,9 @@ class HloInstruction:
         self.parent: HloComputation | None = None
         self.users: list[HloInstruction] = []
         self.control_predecessors: list[HloInstruction] = []
-        self._operands: tuple[HloInstruction, ...] = ()
+        # None while those of `_wide` are newer.
+        self._operands: tuple[HloInstruction, ...] | None = ()
+        self._wide: _WideOperands | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
         self.operands = operands
         self.called = called or {}
@@ -108,28 +159,39 @@ class HloInstruction:
     @property
     def operands(self) -> tuple[HloInstruction, ...]:
         """The operands in order; assign a new sequence to change them, use lists follow."""
-        return self._operands
+        operands = self._operands
+        if operands is None:
+            assert self._wide is not None, "what is newer is there"
+            operands = self._operands = tuple(self._wide.operands)
+        return operands
 
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
         new = tuple(operands)
         # Tables, since a root tuple may have thousands of operands.
-        before, after = dict.fromkeys(self._operands), dict.fromkeys(new)
+        before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
         for old in before:
             if old not in after:
                 old.users.remove(self)
         for operand in after:
             if operand not in before:
                 operand.users.append(self)
-        self._operands = new
+        self._operands, self._wide = new, None
         self.touch()
 
     def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
         """Use `new` wherever this uses `old`, another instruction; the operands that stay need not be looked at again."""
-        if not any(operand is new for operand in self._operands):
+        if self._wide is None and len(self.operands) > _MANY_OPERANDS:
+            self._wide = _WideOperands(self.operands)
+        if self._wide is not None:
+            is_user = self._wide.replace(old, new)
+            self._operands = None
+        else:
+            is_user = any(operand is new for operand in self.operands)
+            self._operands = tuple([new if operand is old else operand for operand in self.operands])
+        if not is_user:
             new.users.append(self)
         old.users.remove(self)
-        self._operands = tuple([new if operand is old else operand for operand in self._operands])
         self.touch()
 
     @property
@@ -169,7 +231,7 @@ class HloInstruction:
             self.parent.edited_at = self.parent.module.version
 
     def __repr__(self) -> str:
-        return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self._operands)})"
+        return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self.operands)})"
 
 
 class HloComputation:
@@ -315,6 +377,18 @@ class HloComputation:
         return f"HloComputation({self.name})"
 
 
+class CallingConvention(Protocol):
+    """How a function's arguments become those of the module made from it, and the module's result the function's."""
+
+    def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """Return a value for each entry parameter; of another number, if the arguments do not fit. Raises UsageError."""
+        ...
+
+    def result(self, module: HloModule, literal: Literal) -> Literal:
+        """Return the function's result."""
+        ...
+
+
 @dataclass
 class HloModule:
     """A module: computations in order of definition, the entry, header attributes as parsed.
@@ -323,7 +397,8 @@ class HloModule:
     `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
     With `has_default_entry_layout` the caller passes and gets descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`. `settled` is what `hlo/settled.py` knows.
+    the header has an `entry_computation_layout`. `convention` knows the function that the module was made from, if any.
+    `settled` is what `hlo/settled.py` knows.
     """
 
     name: str
@@ -335,6 +410,7 @@ class HloModule:
     has_header: bool = True
     has_entry: bool = True
     has_default_entry_layout: bool = False
+    convention: CallingConvention | None = field(default=None, repr=False, compare=False)
     settled: dict[tuple[Hashable, HloComputation], int] = field(
         default_factory=dict[tuple[Hashable, HloComputation], int], repr=False, compare=False
     )
@@ -410,6 +486,7 @@ class HloModule:
             new.control_predecessors = [instructions[p] for p in old.control_predecessors]
         copy = HloModule(self.name, attrs=dict(self.attrs), has_header=self.has_header, has_entry=self.has_entry)
         copy.has_default_entry_layout = self.has_default_entry_layout
+        copy.convention = self.convention
         for old_computation, computation in computations.items():
             copy.add_computation(computation, is_entry=old_computation is self.entry_computation)
         if self.schedule is not None:

@@ -4,7 +4,8 @@
     custom_call_target="lapack_ssyevd_ffi", backend_config={mode = 86 : ui8, uplo = 76 : ui8}
         =>   MatrixCall("syevd", lower=True)
 
-Functions have LAPACK's names without the letter of the type. Source: JAX 0.10, `jax/_src/lax/linalg.py`.
+Functions have LAPACK's names without the letter of the type. Source: JAX 0.10, `jax/_src/lax/linalg.py`, and for the product of a
+sparse matrix, given by rows, and a dense one `jax/experimental/sparse/bcsr.py`.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ _LAPACK: dict[str, tuple[str, _Read]] = {
     "gtsv": ("gtsv", _plain),
     "trsm": ("trsm", _triangular_solve),
 }
-_GPU: dict[str, tuple[str, _Read]] = {
+# Whole names.
+_OTHERS: dict[str, tuple[str, _Read]] = {
     "cusolver_potrf_ffi": ("potrf", _triangle),
     "cusolver_getrf_ffi": ("getrf", _plain),
     "cusolver_geqrf_ffi": ("geqrf", _plain),
@@ -147,6 +149,7 @@ _GPU: dict[str, tuple[str, _Read]] = {
     "cusparse_gtsv2_ffi": ("gtsv", _plain),
     "cu_lu_pivots_to_permutation": ("pivots", _plain),
     "cu_cholesky_update_ffi": ("cholesky_update", _plain),
+    "cpu_csr_sparse_dense_ffi": ("csr_product", _plain),
 }
 _LAPACK_TARGET = re.compile(r"lapack_[sdcz](\w+)_ffi")
 _OPTION = re.compile(r'(\w+) = ("[^"]*"|[^\s,}]+)')
@@ -158,7 +161,7 @@ def matrix_call(target: str, config: str) -> MatrixCall | None:
     `config` is the text of its backend_config, an MLIR dictionary.
     """
     match = _LAPACK_TARGET.fullmatch(target)
-    found = _GPU.get(target) if match is None else _LAPACK.get(match[1])
+    found = _OTHERS.get(target) if match is None else _LAPACK.get(match[1])
     if found is None:
         return None
     function, read = found

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hlo_run.analysis.dot_dims import Side, dot_side, size_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.shape import Shape
 from hlo_run.target import TargetSpec
@@ -15,16 +16,23 @@ from hlo_run.target import TargetSpec
 _SMALLEST_PRODUCT = 100
 _IN_KERNELS, _ALGORITHMS_IN_KERNELS = ("f16", "bf16", "f32"), ("unset", "dot_f32_f32_f32")
 _WORKSPACE_BYTES, _HOPPER_WORKSPACE_BYTES = 4 << 20, 32 << 20
-# Types of both operands to the types that cuBLAS has for their product.
-_PRODUCTS = {
-    "f16": ("f16", "f32"),
-    "bf16": ("bf16", "f32"),
-    "f32": ("f32",),
-    "f64": ("f64",),
-    "c64": ("c64",),
-    "c128": ("c128",),
-    "s8": ("s32",),
+# Types of the operands to the types that cuBLASLt has for their product.
+_NARROW_RESULTS = ("bf16", "f8e4m3fn", "f8e5m2", "f16", "f32")
+PRODUCTS = {
+    ("f16", "f16"): ("f16", "f32"),
+    ("bf16", "bf16"): ("bf16", "f32"),
+    ("f32", "f32"): ("f32",),
+    ("f64", "f64"): ("f64",),
+    ("c64", "c64"): ("c64",),
+    ("c128", "c128"): ("c128",),
+    ("s8", "s8"): ("s32",),
+    ("f8e4m3fn", "f8e4m3fn"): ("bf16", "f8e4m3fn", "f16", "f32"),
+    ("f8e4m3fn", "f8e5m2"): _NARROW_RESULTS,
+    ("f8e5m2", "f8e4m3fn"): _NARROW_RESULTS,
 }
+# Types of results with a product of two matrices, of which all but the second also have that of a matrix and a vector.
+_RESULTS = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64 c64".split())
+_RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".split())
 
 
 def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
@@ -44,21 +52,20 @@ def to_json(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"))
 
 
-def gemm_call(dot: HloInstruction, target: TargetSpec, has_workspace: bool = True) -> HloInstruction | None:
-    """Return the call of cuBLASLt for a dot, in no computation yet; None for a dot that no library takes.
+def gemm_call(dot: HloInstruction) -> HloInstruction | None:
+    """Return the call of cuBLASLt for a dot with any dimensions, in no computation yet; None for one that it does not take.
 
-    Its shape is (product, workspace); without `has_workspace` that is empty, and cuBLASLt takes what needs none.
+    Its shape is (product, an empty workspace), so that the library takes what needs none.
     """
-    left, right = (operand.shape for operand in dot.operands[:2])
-    if not _is_product_of_library(dot, left, right):
+    if not _is_large(dot) or not has_product(dot) or dot.operands[0].shape.element_type.startswith("f8"):
         return None
-    workspace = _HOPPER_WORKSPACE_BYTES if target.compute_capability >= (9, 0) else _WORKSPACE_BYTES
-    attrs: dict[str, Any] = {
-        "custom_call_target": "__cublas$lt$matmul",
-        "backend_config": gpu_backend_config("gemm_backend_config", _gemm_config(dot)),
-    }
-    shape = Shape.array("s8", (workspace if has_workspace else 0,))
-    return library_call(dot, "custom-call", dot.operands[:2], shape, attrs)
+    return library_call(dot, "custom-call", dot.operands[:2], Shape.array("s8", (0,)), gemm_attributes(dot))
+
+
+def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
+    """Return the attributes that make a custom call the product of a dot's operands."""
+    config = gpu_backend_config("gemm_backend_config", product_record(dot))
+    return {"custom_call_target": "__cublas$lt$matmul", "backend_config": config, **kept_attributes(dot)}
 
 
 def is_topk_call(instruction: HloInstruction) -> bool:
@@ -72,9 +79,8 @@ def library_call(
     old: HloInstruction, name: str, operands: Sequence[HloInstruction], workspace: Shape, attrs: Mapping[str, Any]
 ) -> HloInstruction:
     """Return a custom call of shape (what `old` has, workspace), in no computation yet; metadata goes along."""
-    kept = {key: old.attrs[key] for key in ("metadata", "frontend_attributes") if key in old.attrs}
     shape = Shape.make_tuple((old.shape, workspace))
-    return HloInstruction(name, "custom-call", shape, operands, {**attrs, **kept}, None, old.where)
+    return HloInstruction(name, "custom-call", shape, operands, {**attrs, **kept_attributes(old)}, None, old.where)
 
 
 def result_of(call: HloInstruction) -> HloInstruction:
@@ -84,27 +90,67 @@ def result_of(call: HloInstruction) -> HloInstruction:
     return HloInstruction("get-tuple-element", "get-tuple-element", shape, [call], {"index": 0, **kept}, None, call.where)
 
 
-def _is_product_of_library(dot: HloInstruction, left: Shape, right: Shape) -> bool:
-    if len(dot.operands) != 2 or left.element_type != right.element_type or "sparsity_config" in dot.attrs:
+def kept_attributes(old: HloInstruction) -> dict[str, Any]:
+    """Return the attributes of an instruction that a library call in its place takes over."""
+    return {key: old.attrs[key] for key in ("metadata", "frontend_attributes") if key in old.attrs}
+
+
+def workspace_bytes(target: TargetSpec) -> int:
+    """Return how much scratch memory XLA gives cuBLASLt on a card."""
+    return _HOPPER_WORKSPACE_BYTES if target.compute_capability >= (9, 0) else _WORKSPACE_BYTES
+
+
+def has_product(dot: HloInstruction) -> bool:
+    """True if cuBLASLt has a product of these types."""
+    left, right = (operand.shape.element_type for operand in dot.operands[:2])
+    return dot.shape.element_type in PRODUCTS.get((left, right), ())
+
+
+def is_product_of_library(dot: HloInstruction) -> bool:
+    """True for a product of two matrices, or of a matrix and a vector, that is large enough and of a type for a library.
+
+    XLA's `IsCublasSupportedMatMul`, and its bound for what a kernel of its own computes.
+    """
+    if not _is_large(dot):
         return False
-    if dot.shape.element_type not in _PRODUCTS.get(left.element_type, ()) or not dot.shape.element_count:
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    if not all(_is_matrix(operand.shape, side) for operand, side in zip(dot.operands, sides, strict=True)):
+        return False
+    matrices = sum(size_of(dot, number, side.free) != 1 for number, side in enumerate(sides))
+    return matrices > 0 and _has_result_type(dot, matrices)
+
+
+def _is_large(dot: HloInstruction) -> bool:
+    """True for a product that is not small enough for a kernel of our own."""
+    if len(dot.operands) != 2 or "sparsity_config" in dot.attrs or not dot.shape.element_count:
         return False
     if dot.shape.element_type not in _IN_KERNELS or str(dot.attrs.get("algorithm", "unset")) not in _ALGORITHMS_IN_KERNELS:
         return True
-    depth = math.prod(left.dims[dim] for dim in _dims(dot, "lhs_contracting_dims"))
-    return (_free(dot, "lhs", left) + _free(dot, "rhs", right)) * depth >= _SMALLEST_PRODUCT
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    free = sum(size_of(dot, number, side.free) for number, side in enumerate(sides))
+    return free * size_of(dot, 0, sides[0].contracting) >= _SMALLEST_PRODUCT
 
 
-def _free(dot: HloInstruction, side: str, shape: Shape) -> int:
-    taken = (*dot.attrs.get(f"{side}_batch_dims", ()), *dot.attrs.get(f"{side}_contracting_dims", ()))
-    return math.prod(size for dim, size in enumerate(shape.dims) if dim not in taken)
+def _is_matrix(shape: Shape, side: Side) -> bool:
+    return len(side.contracting) == 1 and len(side.free) <= 1 and shape.rank - 1 not in side.batch
 
 
-def _gemm_config(dot: HloInstruction) -> dict[str, Any]:
+def _has_result_type(dot: HloInstruction, matrices: int) -> bool:
+    element_type = dot.shape.element_type
+    if element_type == "s32":
+        return all(operand.shape.element_type == "s8" for operand in dot.operands)
+    return element_type in _RESULTS or (matrices == len(dot.operands) and element_type in _RESULTS_OF_MATRICES)
+
+
+def product_record(dot: HloInstruction) -> dict[str, Any]:
+    """Return the `gemm_backend_config` of a dot's product and nothing else, its fields in XLA's order."""
     left, right = (operand.shape for operand in dot.operands[:2])
     default: tuple[str, ...] = ("default", "default")
     precisions: tuple[str, ...] = dot.attrs.get("operand_precision", default)
     algorithm = str(dot.attrs.get("algorithm", "unset"))
+    if algorithm == "dot_bf16_bf16_f32" and left.element_type == right.element_type == "bf16":
+        # What it asks for is what a product of these types is.
+        algorithm = "unset"
     return {
         "alpha_real": 1,
         "beta": 0,
@@ -134,5 +180,5 @@ def _dims(dot: HloInstruction, name: str) -> tuple[int, ...]:
 
 
 def _matrix_size(dot: HloInstruction, side: str, shape: Shape) -> int:
-    """Return the elements of one matrix of a batch."""
-    return math.prod(size for dim, size in enumerate(shape.dims) if dim not in dot.attrs.get(f"{side}_batch_dims", ()))
+    """Return what XLA gives as the elements of one matrix of a batch; it takes the batch to come first."""
+    return math.prod(shape.dims[len(dot.attrs.get(f"{side}_batch_dims", ())) :])

@@ -74,7 +74,8 @@ class Observer:
     """Base of observers: every callback does nothing. `watches` says whether changes of that level must be known.
 
     Knowing whether a kernel row changed anything costs a printing per row, so it is done only when somebody watches.
-    An observer with `only_times` looks at names and seconds of steps alone: kernels may then be compiled in other processes.
+    An observer with `only_times` looks at names and seconds of steps alone: kernels may then be compiled in other processes,
+    and what priority fusion decides need not be kept.
     """
 
     only_times: ClassVar[bool] = False

@@ -387,7 +387,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
             HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
             HloRow("layout_normalization", lambda c: LayoutNormalization()),
-            HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
+            HloRow("scatter_simplifier", lambda c: ScatterSimplifier(sees_layouts=True)),
             HloGroup("float_normalization", _FLOAT_NORMALIZATION),
             HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
             HloRow(

@@ -17,7 +17,7 @@ from hlo_run.reference.async_ops import zeros
 from hlo_run.reference.device import Device
 from hlo_run.reference.plan import Frame, ProgramEvaluator
 from hlo_run.reference.shards import to_shard, to_whole
-from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, out_of_memory, unsupported
+from hlo_run.reference.values import TOKEN, Array, Calls, Evaluator, Value, as_array, out_of_memory, unsupported
 
 
 def target_of(instruction: HloInstruction) -> str:
@@ -106,6 +106,8 @@ def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
         if len(parts) == len(shape.tuple_shapes):
             return tuple(_as_value(instruction, s, part) for s, part in zip(shape.tuple_shapes, parts, strict=True))
         raise DeviceError(f"custom call {target_of(instruction)} returned {len(parts)} parts (%{instruction.name})")
+    if not shape.is_array:
+        return TOKEN
     array: Array = np.asarray(result)
     if array.shape != shape.dims or array.dtype != shape.dtype.numpy:
         found = f"{array.dtype}{list(array.shape)}"

@@ -44,11 +44,16 @@ def _part(instruction: HloInstruction, index: int) -> Shape:
     return instruction.shape.tuple_shapes[index] if instruction.shape.is_tuple else instruction.shape
 
 
+# How many scales the operands of a product have, and the range of the types of results that have one.
+_OPERAND_SCALES = 2
+_LARGEST_RESULT = {"f8e4m3fn": (2 - 2.0**-2) * 2.0**8, "f8e5m2": (2 - 2.0**-2) * 2.0**15}
+
+
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
 def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """epilogue(alpha * scales * a . b + beta * c + bias), rounded once."""
+    """epilogue(alpha * scales * a . b + beta * c + bias), rounded once; 8-bit results times a scale, and within their range."""
     config: Mapping[str, Any] = _config(instruction).get("gemm_backend_config", {})
     result = _part(instruction, 0).dtype
     wide = _wide(result)
@@ -60,17 +65,41 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
         value = value * value.dtype.type(alpha if result.is_complex else alpha.real)
     beta, epilogue = float(config.get("beta", 0)), str(config.get("epilogue", "DEFAULT"))
     addend = rest.pop(0) if beta else None
-    bias = rest.pop() if "BIAS" in epilogue else None
-    for scale in rest:
+    # Without a beta of its own a matrix to add stays unread; scales are those of products of 8-bit floats.
+    is_f8 = str(instruction.attrs["custom_call_target"]).endswith("$f8")
+    bias = rest.pop(_place_of_bias(rest) if is_f8 else -1) if "BIAS" in epilogue else None
+    for scale in rest[:_OPERAND_SCALES] if is_f8 else ():
         value = value * scale.reshape(())
     if addend is not None:
         value = value + value.dtype.type(beta) * addend
     if bias is not None:
-        value = value + bias
-    outputs = [narrow(_epilogue(instruction, value, epilogue), result)]
+        value = value + _along_columns(bias, value)
+    after = _epilogue(instruction, value, epilogue)
+    outputs = [narrow(_scaled_result(after, rest[_OPERAND_SCALES:], result), result)]
     if epilogue.endswith("_AUX"):
         outputs.append(narrow(value, _part(instruction, 1).dtype))
+    if config.get("damax_output", False):
+        outputs.append(narrow(np.max(np.abs(after), initial=0), _part(instruction, 1).dtype))
     return _with_workspace(instruction, *outputs)
+
+
+def _place_of_bias(rest: Sequence[Array]) -> int:
+    """The bias stands behind the scales of both operands, and before that of the result; it alone may be a vector."""
+    return next((place for place, array in enumerate(rest) if array.ndim), len(rest) - 1)
+
+
+def _along_columns(bias: Array, value: Array) -> Array:
+    """A bias that is shorter than the rows, which XLA pads for the library, leaves the rest alone."""
+    missing = value.shape[-1] - bias.shape[-1] if bias.ndim and value.ndim else 0
+    return np.pad(bias, (0, missing)) if missing > 0 else bias
+
+
+def _scaled_result(value: Array, scales: Sequence[Array], result: DType) -> Array:
+    """Only results of 8 bits have a scale; the last one is it, older modules have that of the addend before it."""
+    if not scales or result.name not in _LARGEST_RESULT:
+        return value
+    largest = value.dtype.type(_LARGEST_RESULT[result.name])
+    return np.clip(value * scales[-1].reshape(()), -largest, largest)
 
 
 def _wide(result: DType) -> DType:

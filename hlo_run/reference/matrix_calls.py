@@ -272,6 +272,16 @@ def _cholesky_update(_call: MatrixCall, operands: Sequence[Array], _shapes: Sequ
     return rows[:size], rows[size]
 
 
+def _csr_product(_call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+    """The sparse matrix as a dense one."""
+    values, starts, columns, dense = operands
+    matrix = np.zeros((shapes[0][0], dense.shape[0]), values.dtype)
+    for row in range(len(matrix)):
+        for entry in range(int(starts[row]), int(starts[row + 1])):
+            matrix[row, int(columns[entry])] += values[entry]
+    return (matrix @ dense,)
+
+
 _FUNCTIONS: dict[str, _Function] = {
     "potrf": _potrf,
     "getrf": _getrf,
@@ -290,4 +300,5 @@ _FUNCTIONS: dict[str, _Function] = {
     "trsm": _trsm,
     "syrk": _syrk,
     "cholesky_update": _cholesky_update,
+    "csr_product": _csr_product,
 }

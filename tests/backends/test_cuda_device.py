@@ -35,35 +35,12 @@ def test_an_example_agrees_with_the_reference_and_with_host(name: str) -> None:
             pytest.fail(comparison.report())
 
 
-LIBRARIES = {
-    "product": """a = f32[96,64] parameter(0)
-  b = f32[64,80] parameter(1)
-  ROOT d = f32[96,80] dot(a, b), lhs_contracting_dims={1}, rhs_contracting_dims={0}""",
-    "products": """a = bf16[3,96,64] parameter(0)
-  b = bf16[3,80,64] parameter(1)
-  ROOT d = bf16[3,96,80] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={2}""",
-    "solve": """a = f32[2,24,24] parameter(0)
-  b = f32[2,24,8] parameter(1)
-  d = f32[24,24] iota(), iota_dimension=0
-  e = f32[24,24] iota(), iota_dimension=1
-  i = pred[24,24] compare(d, e), direction=EQ
-  c = f32[] constant(8)
-  z = f32[] constant(0)
-  cs = f32[24,24] broadcast(c), dimensions={}
-  zs = f32[24,24] broadcast(z), dimensions={}
-  s = f32[24,24] select(i, cs, zs)
-  t = f32[2,24,24] broadcast(s), dimensions={1,2}
-  m = f32[2,24,24] add(a, t)
-  ROOT x = f32[2,24,8] triangular-solve(m, b), left_side=true, lower=true, transpose_a=NO_TRANSPOSE""",
-    "transform": """a = f32[5,12,16] parameter(0)
-  f = c64[5,12,9] fft(a), fft_type=RFFT, fft_length={12,16}
-  ROOT r = f32[5,12,16] fft(f), fft_type=IRFFT, fft_length={12,16}""",
-}
+LIBRARIES = sorted((Path(__file__).resolve().parents[1] / "data" / "cuda").glob("*.hlo"))
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_libraries_agree_with_the_reference(name: str) -> None:
-    module = hlo_run.parse(f"HloModule m\nENTRY e {{\n  {LIBRARIES[name]}\n}}")
+@pytest.mark.parametrize("file", LIBRARIES, ids=[file.stem for file in LIBRARIES])
+def test_libraries_agree_with_the_reference(file: Path) -> None:
+    module = hlo_run.parse(file.read_text(encoding="utf-8"), file.name)
     arguments = make_fake_arguments(module, 4)
     device = open_backend("CUDA", Options())
     assert device.target is not None

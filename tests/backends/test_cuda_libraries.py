@@ -97,8 +97,57 @@ def test_f8_with_scales(bench: Bench) -> None:
     inputs |= {scales[0]: np.array(0.5, np.float32), scales[1]: np.array(3.0, np.float32)}
     agree(bench.run(thunk, inputs, [result]), by_numpy(thunk, inputs), 5e-2)
     assert bench.log.count("cublasLt.matmul") == 1
+    # Hopper has no product of such operands, which numpy computes then.
     turned = GemmThunk("g", left, array(1, "f8e5m2", (32, 48)), result, PLAIN, scales=scales)
-    assert isinstance(plan_matmul(turned), str)
+    inputs = {spec: values(rng, spec) for spec in (left, turned.rhs)} | {scale: inputs[scale] for scale in scales}
+    agree(bench.run(turned, inputs, [result]), by_numpy(turned, inputs), 5e-2)
+    assert bench.log.count("cublasLt.matmul") == 1
+
+
+@pytest.mark.parametrize("out", ["f8e4m3fn", "f8e5m2"])
+@pytest.mark.parametrize("epilogue", ["DEFAULT", "RELU", "BIAS", "BIAS_GELU"])
+@pytest.mark.parametrize("has_largest", [False, True])
+def test_f8_results(bench: Bench, out: str, epilogue: str, has_largest: bool) -> None:
+    left, right = array(0, "f8e4m3fn", (16, 32)), array(1, "f8e4m3fn", (48, 32))
+    result, scales = array(2, out, (16, 48)), (array(3, "f32", ()), array(4, "f32", ()))
+    thunk = GemmThunk(
+        "g",
+        left,
+        right,
+        result,
+        DotNumbers((), (1,), (), (1,)),
+        epilogue=epilogue,
+        bias=array(5, "bf16", (48,)) if "BIAS" in epilogue else None,
+        scales=scales,
+        result_scale=array(6, "f32", ()),
+        largest=array(7, "f32", ()) if has_largest else None,
+    )
+    rng = np.random.default_rng(9)
+    inputs = {spec: values(rng, spec) for spec in (left, right, thunk.bias) if spec is not None}
+    assert thunk.result_scale is not None
+    # Large enough that some results are beyond what 8 bits hold.
+    factors = {scales[0]: 0.5, scales[1]: 3.0, thunk.result_scale: 40.0 if out == "f8e4m3fn" else 9000.0}
+    inputs |= {spec: np.array(value, np.float32) for spec, value in factors.items()}
+    found = bench.run(thunk, inputs, [result, *([thunk.largest] if thunk.largest is not None else [])])
+    agree(found, by_numpy(thunk, inputs), 0.15)
+    edge = 448 if out == "f8e4m3fn" else 57344
+    assert np.abs(found[0].astype(np.float32)).max() == edge
+    assert bench.log.count("cublasLt.matmul") == 1
+
+
+@pytest.mark.parametrize(("out", "added"), [("f32", "f32"), ("bf16", "bf16"), ("f8e4m3fn", "f16"), ("f8e4m3fn", "f32")])
+def test_f8_with_an_addend(bench: Bench, out: str, added: str) -> None:
+    left, right = array(0, "f8e4m3fn", (16, 32)), array(1, "f8e4m3fn", (48, 32))
+    result, scales, addend = array(2, out, (16, 48)), (array(3, "f32", ()), array(4, "f32", ())), array(5, added, (16, 48))
+    scale = array(6, "f32", ()) if out.startswith("f8") else None
+    numbers = DotNumbers((), (1,), (), (1,))
+    thunk = GemmThunk("g", left, right, result, numbers, beta=1.0, addend=addend, scales=scales, result_scale=scale)
+    rng = np.random.default_rng(10)
+    inputs = {spec: values(rng, spec) for spec in (left, right, addend)}
+    inputs |= {spec: np.array(0.75, np.float32) for spec in (*scales, scale) if spec is not None}
+    agree(bench.run(thunk, inputs, [result]), by_numpy(thunk, inputs), 0.15)
+    # The library adds no f32 to what becomes f8.
+    assert bench.log.count("cublasLt.matmul") == (0 if (out, added) == ("f8e4m3fn", "f32") else 1)
 
 
 def random_product(rng: random.Random) -> GemmThunk:

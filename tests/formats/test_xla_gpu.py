@@ -35,9 +35,18 @@ def _fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -
     monkeypatch.setattr(xla_gpu, "find_plugin", lambda: Path("plugin.so"))
 
 
-def _compile() -> xla_gpu.XlaCompilation:
+LAYOUTS = """HloModule m, entry_computation_layout={(f32[64,32]{1,0})->f32[64,32]{0,1}}
+
+ENTRY e {
+  p = f32[64,32]{1,0} parameter(0)
+  ROOT n = f32[64,32]{0,1} negate(p)
+}
+"""
+
+
+def _compile(module: str = MODULE) -> xla_gpu.XlaCompilation:
     ptxas = find_ptxas()
-    return compile_with_xla(MODULE, "m.hlo", _target(), EMITTERS_ONLY, ptxas.parent.parent if ptxas else None)
+    return compile_with_xla(module, "m.hlo", _target(), EMITTERS_ONLY, ptxas.parent.parent if ptxas else None)
 
 
 def test_a_target_reads_back() -> None:
@@ -53,7 +62,17 @@ def test_without_the_extra_the_hint_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setattr("importlib.util.find_spec", find_nothing)
     with pytest.raises(UsageError, match="jaxlib") as caught:
         _compile()
-    assert caught.value.hint == "pip install 'hlo-run[xla]'"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("pip install 'hlo-run[xla-gpu]'")
+
+
+def test_the_compiler_is_found_where_jax_does_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jaxlib")
+    monkeypatch.setattr(xla_gpu, "PLUGIN_FOLDER", tmp_path)
+    plugin = tmp_path / "jax_plugins" / "xla_cuda13" / "xla_cuda_plugin.so"
+    plugin.parent.mkdir(parents=True)
+    plugin.touch()
+    assert find_plugin() == plugin
 
 
 def test_a_failed_check_of_xla_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,11 +109,21 @@ for name, text in {
     assert made == xla_gpu.XlaCompilation("HloModule m", ("kCopy", "kWhile", "kGemm"), 42)
 
 
-def test_real_xla_compiles_without_a_card() -> None:
+@pytest.fixture
+def real_plugin() -> None:
     try:
         find_plugin()
     except UsageError as missing:
         pytest.skip(missing.message)
+
+
+@pytest.mark.usefixtures("real_plugin")
+def test_real_xla_keeps_the_layouts_of_the_entry() -> None:
+    assert "->f32[64,32]{0,1}" in _compile(LAYOUTS).text
+
+
+@pytest.mark.usefixtures("real_plugin")
+def test_real_xla_compiles_without_a_card() -> None:
     made = _compile()
     assert made.thunk_kinds == ("kCustomKernel",)
     assert made.memory_bytes == 2 * 64 * 32 * 4

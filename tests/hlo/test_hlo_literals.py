@@ -226,3 +226,13 @@ def test_dynamic_arrays_show_their_sizes() -> None:
 def test_only_four_characters_are_blanks(blank: str) -> None:
     with pytest.raises(ParseError):
         hlo_run.parse(f"HloModule m\nENTRY e {{ ROOT c = s32[2] constant({{3{blank}4}}) }}")
+
+
+def test_many_empty_rows_are_not_printed() -> None:
+    text = "HloModule m\nENTRY e {\n  ROOT c = f32[300000000,0] constant({...})\n}"
+    (constant,) = hlo_run.parse(text).entry.instructions
+    assert constant.attrs["literal"].shape == (300000000, 0)
+    printed = hlo_run.parse(text).to_string()
+    assert "constant({...})" in printed
+    assert hlo_run.parse(printed).to_string() == printed
+    assert "constant({ {}, {} })" in hlo_run.parse(text.replace("300000000", "2")).to_string()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -73,10 +74,105 @@ def test_products(target: str, changes: dict[str, Any], extra: list[str]) -> Non
         np.testing.assert_allclose(result, value, rtol=1e-4, atol=1e-5)
 
 
-def test_narrow_products_with_scales() -> None:
-    text = config(alpha_real=1)
-    call = f'(bf16[8,8], s8[64]) = custom_call_target="__cublas$lt$matmul$f8", backend_config={text}'
-    both(call, ["f8e4m3fn[8,16]", "f8e4m3fn[16,8]", "f32[]", "f32[]"])
+F8 = {"f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
+
+
+def narrow_product(
+    result: str, extra: list[str], *, largest: bool = False, types: tuple[str, str] = ("f8e4m3fn", "f8e5m2"), **changes: Any
+) -> tuple[Any, Any, list[Any]]:
+    """Return what the reference gives for a product of 8-bit floats, alone or with its largest magnitude, and the arguments.
+
+    Scales are positive; the reference and Host agree.
+    """
+    text = config(alpha_real=1, damax_output=largest, **changes)
+    shapes = [f"{result}[24,40]", *(["f32[]"] if largest else []), "s8[64]"]
+    operands = [f"{types[0]}[24,64]", f"{types[1]}[64,40]", *extra]
+    lines = [f"  p{number} = {shape} parameter({number})" for number, shape in enumerate(operands)]
+    names = ", ".join(f"p{number}" for number in range(len(operands)))
+    lines.append(
+        f'  c = ({", ".join(shapes)}) custom-call({names}), custom_call_target="__cublas$lt$matmul$f8", backend_config={text}'
+    )
+    lines += [f"  g{n} = {shape} get-tuple-element(c), index={n}" for n, shape in enumerate(shapes[:-1])]
+    kept = ", ".join(f"g{n}" for n in range(len(shapes) - 1))
+    lines.append(f"  ROOT t = ({', '.join(shapes[:-1])}) tuple({kept})")
+    made = hlo_run.parse("HloModule m\nENTRY e {\n" + "\n".join(lines) + "\n}")
+    arguments = [
+        (RNG.uniform(0.3, 2.0, p.shape.dims) if not p.shape.dims else 2 * RNG.standard_normal(p.shape.dims)).astype(
+            p.shape.dtype.numpy
+        )
+        for p in made.entry.parameters
+    ]
+    expected, actual = hlo_run.evaluate(made, *arguments), hlo_run.run(made, *arguments, platform="Host")
+    assert not disagreements(expected, actual, made.entry.root.shape)
+    assert isinstance(expected, tuple)
+    return expected[0], expected[1] if largest else None, arguments
+
+
+def exact(arguments: list[Any]) -> tuple[Any, Any]:
+    """Return the scaled product of the first four arguments in f64, and a bound of what f32 sums may differ by."""
+    a, b, s, t = (np.asarray(x).astype(np.float64) for x in arguments)
+    return s * t * (a @ b), 64 * 2.0**-24 * s * t * (np.abs(a) @ np.abs(b))
+
+
+def roundings(value: Any, error: Any, kind: Any) -> tuple[Any, Any]:
+    """Return the least and the largest that a value rounds to."""
+    edge = 448 if kind is F8["f8e4m3fn"] else 57344
+    return tuple(
+        np.clip(value + sign * error, -edge, edge).astype(np.float32).astype(kind).astype(np.float64) for sign in (-1, 1)
+    )
+
+
+@pytest.mark.parametrize("result", ["f32", "bf16", "f16"])
+def test_narrow_products_with_scales(result: str) -> None:
+    found, _, arguments = narrow_product(result, ["f32[]", "f32[]"])
+    value, error = exact(arguments)
+    kind = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}[result]
+    low, high = (np.asarray(value + sign * error).astype(kind).astype(np.float64) for sign in (-1, 1))
+    wide = found.astype(np.float64)
+    assert np.all((low <= wide) & (wide <= high))
+
+
+@pytest.mark.parametrize("result", list(F8))
+@pytest.mark.parametrize("older", [False, True])
+def test_results_of_8_bits(result: str, older: bool) -> None:
+    """The scale of the result stands last; older modules have that of the addend before it. What is too large is clamped."""
+    found, largest, arguments = narrow_product(result, ["f32[]"] * (4 if older else 3), largest=True)
+    value, error = exact(arguments[:4])
+    assert abs(float(largest) - np.abs(value).max()) <= error.max()
+    scale = float(arguments[-1])
+    low, high = roundings(value * scale, error * scale * (1 + 2.0**-20), F8[result])
+    wide = found.astype(np.float64)
+    assert np.all((low <= wide) & (wide <= high))
+
+
+def test_results_of_8_bits_without_a_scale_are_rounded_as_written() -> None:
+    found, _, arguments = narrow_product("f8e4m3fn", ["f32[]", "f32[]"], types=("f8e4m3fn", "f8e4m3fn"))
+    value, _ = exact(arguments)
+    near = np.abs(np.abs(value) - 464) > 1
+    np.testing.assert_array_equal(np.isnan(found.astype(np.float32))[near], (np.abs(value) > 464)[near])
+
+
+@pytest.mark.parametrize("columns", [40, 33])
+def test_narrow_products_with_a_vector(columns: int) -> None:
+    """A vector that is shorter than the rows, which were padded for the library, leaves their ends alone."""
+    extra = ["f32[]", "f32[]", f"bf16[{columns}]", "f32[]"]
+    found, largest, arguments = narrow_product("f8e4m3fn", extra, largest=True, epilogue="BIAS_RELU")
+    value, error = exact(arguments[:4])
+    value[:, :columns] += arguments[4].astype(np.float64)
+    value = np.maximum(value, 0)
+    error = error + 2.0**-23 * np.abs(value)
+    assert abs(float(largest) - value.max()) <= error.max()
+    scale = float(arguments[5])
+    low, high = roundings(value * scale, error * scale * (1 + 2.0**-20), F8["f8e4m3fn"])
+    wide = found.astype(np.float64)
+    assert np.all((low <= wide) & (wide <= high))
+
+
+def test_narrow_products_with_a_matrix() -> None:
+    found, _, arguments = narrow_product("f32", ["f32[24,40]", "f32[]", "f32[]"], beta=1)
+    a, b, c, s, t = arguments
+    value, error = exact([a, b, s, t])
+    assert np.all(np.abs(found - (value + c)) <= error + 2.0**-22 * np.abs(value + c) + 2.0**-22 * np.abs(c))
 
 
 WINDOW = "window={size=3x2 stride=2x1 pad=1_1x0_0 rhs_dilate=1x2}, dim_labels=b01f_o01i->b01f"

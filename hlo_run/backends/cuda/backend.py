@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hlo_run.artifact import Executable, Kernel
@@ -12,6 +12,7 @@ from hlo_run.backends.cuda.graphs import Graphs
 from hlo_run.backends.cuda.libraries import Libraries
 from hlo_run.backends.cuda.memory import DeviceMemory
 from hlo_run.backends.cuda.run import CudaRun, DeviceState
+from hlo_run.backends.cuda.timing import DeviceTimer, KernelTime, kernel_thunks, touched_bytes
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes, result_literal
@@ -80,9 +81,57 @@ class CudaBackend:
             self._forget()
             raise
 
+    @property
+    def driver(self) -> Any:
+        """The module `pycuda.driver`, for what is measured beside runs."""
+        return self._driver
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which everything runs."""
+        return self._state.stream
+
+    @property
+    def graph_count(self) -> int:
+        """How many command buffers of the last executable are CUDA graphs now."""
+        return self._state.graphs.count
+
+    def kernel_times(self, executable: Executable, repeats: int) -> list[KernelTime]:
+        """Time every kernel of the executable that ran last, on the memory that its run left. Raises DeviceError.
+
+        Kernels that write in place see their own results from the second launch on; their values are of no use afterwards.
+        """
+        times: list[KernelTime] = []
+        for thunk in kernel_thunks(executable.thunks):
+            launch = self._run_of(executable).launcher(thunk)
+            measured = self._measured(executable, launch, repeats)
+            times.append(KernelTime(thunk.name, thunk.kernel, measured, touched_bytes(thunk)))
+        return times
+
+    def run_times(self, executable: Executable, repeats: int) -> tuple[float, ...]:
+        """Time all thunks of the executable that ran last, without transfers of arguments and results; milliseconds.
+
+        Command buffers are graphs where they can be recorded. The L2 cache is not flushed. Raises DeviceError.
+        """
+        return self._measured(executable, lambda: self._run_of(executable).run(), repeats, flush=False)
+
+    def _run_of(self, executable: Executable) -> CudaRun:
+        assert self._executable is executable, "it ran last"
+        return CudaRun(self._state, executable, seed=42)
+
+    def _measured(self, executable: Executable, work: Callable[[], None], repeats: int, flush: bool = True) -> tuple[float, ...]:
+        state = self._state
+        timer = DeviceTimer(self._driver, state.stream, self._device.target.l2_cache_size_bytes)
+        try:
+            return timer.measure(work, repeats, flush)
+        except self._driver.Error as error:
+            self._forget()
+            raise DeviceError(f"{executable.name} failed on {self._device.name}: {error}") from error
+
     def _forget(self) -> None:
         """Free what the last executable had."""
         self._executable = None
+        self._state.libraries.refused.clear()
         self._state.graphs.clear()
         self._state.memory.release()
 

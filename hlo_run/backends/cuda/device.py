@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -34,6 +36,9 @@ def device_problem() -> str:
 
 def load_driver() -> Driver:
     """Return the module `pycuda.driver`; raises ImportError."""
+    # A pycuda built on a machine without a driver does not name the driver's library as one that it needs.
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
     return importlib.import_module("pycuda.driver")
 
 

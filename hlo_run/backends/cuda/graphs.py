@@ -35,6 +35,11 @@ class Graphs:
             self._graphs[name] = self._record(work)
         self._check(self._cuda.cuGraphLaunch(self._graphs[name], self._stream))
 
+    @property
+    def count(self) -> int:
+        """How many graphs there are."""
+        return len(self._graphs)
+
     def clear(self) -> None:
         """Forget all graphs."""
         while self._graphs:

@@ -1,9 +1,9 @@
 """Products by cuBLASLt: what its call is for a `GemmThunk`, and the call.
 
-    d = epilogue(alpha * scale_a * scale_b * op(a) . op(b) + beta * c + bias)        all stored column by column
+    d = scale_d * epilogue(alpha * scale_a * scale_b * op(a) . op(b) + beta * c + bias)      all stored column by column
 
 A product that is to lie row by row is that of the transposed operands in the other order; only then goes a bias along the
-last dimension, as cuBLASLt adds it to every column.
+last dimension, as cuBLASLt adds it to every column. Scales are for f8 alone, that of d for a d in f8.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ _TYPES: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 _F8 = ("f8e4m3fn", "f8e5m2")
 _F8_RESULTS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
+# Types of what a product of f8 adds, by the type of the result.
+_F8_BIASES = {"bf16": ("bf16",), "f16": ("f16",), "f32": ("bf16",), "f8e4m3fn": ("bf16", "f16"), "f8e5m2": ("bf16", "f16")}
+_F8_ADDENDS = _F8_BIASES | {"f32": ("f32",)}
 # XLA's names of epilogues to cuBLASLt's.
 _EPILOGUES = {
     "DEFAULT": "DEFAULT",
@@ -86,6 +89,9 @@ class MatmulPlan:
     auxiliary: Operand | None = None
     scale_a: BufferSlice | None = None
     scale_b: BufferSlice | None = None
+    scale_d: BufferSlice | None = None
+    largest_d: BufferSlice | None = None
+    bias_dtype: str = ""
 
 
 def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
@@ -126,14 +132,14 @@ def _not_taken(thunk: GemmThunk) -> str:
     known = _F8_RESULTS if is_f8 else _TYPES.get(left, ((),))[0] if left == right else ()
     if result not in known:
         return f"cuBLASLt has no product of {left} and {right} in {result}"
-    if thunk.scales and (not is_f8 or len(thunk.scales) != 2 or any(scale.dtype != "f32" for scale in thunk.scales)):
-        return "cuBLASLt scales two operands in f8 only"
+    if reason := _wrong_scales(thunk, is_f8):
+        return reason
     if thunk.epilogue not in _EPILOGUES or ("BIAS" in thunk.epilogue) != (thunk.bias is not None):
         return f"cuBLASLt has no epilogue {thunk.epilogue}"
     if ("AUX" in thunk.epilogue) != (thunk.auxiliary is not None):
         return f"epilogue {thunk.epilogue} and its second result do not fit"
-    if any(spec is not None and spec.dtype != result for spec in (thunk.addend, thunk.bias, thunk.auxiliary)):
-        return f"bias and second result are not {result}"
+    if reason := _wrong_types(thunk, is_f8):
+        return reason
     if thunk.bias is not None and (not thunk.result.dims or thunk.bias.dims != thunk.result.dims[-1:]):
         return "the bias does not go along the last dimension"
     if thunk.beta and (thunk.addend is None or thunk.addend.dims != thunk.result.dims):
@@ -142,6 +148,26 @@ def _not_taken(thunk: GemmThunk) -> str:
         return "alpha is complex"
     is_whole = float(thunk.alpha[0]).is_integer() and float(thunk.beta).is_integer()
     return "" if result != "s32" or is_whole else "alpha and beta are no integers"
+
+
+def _wrong_scales(thunk: GemmThunk, is_f8: bool) -> str:
+    others = [spec for spec in (thunk.result_scale, thunk.largest) if spec is not None]
+    if not thunk.scales and not others:
+        return ""
+    if not is_f8 or len(thunk.scales) != 2 or any(spec.dtype != "f32" for spec in (*thunk.scales, *others)):
+        return "cuBLASLt scales two operands in f8 only"
+    return "cuBLASLt scales results in f8 only" if others and thunk.result.dtype not in _F8 else ""
+
+
+def _wrong_types(thunk: GemmThunk, is_f8: bool) -> str:
+    result = thunk.result.dtype
+    biases, addends = (_F8_BIASES[result], _F8_ADDENDS[result]) if is_f8 else ((result,), (result,))
+    for spec, known in ((thunk.addend, addends), (thunk.bias, biases), (thunk.auxiliary, (result,))):
+        if spec is not None and spec.dtype not in known:
+            return f"bias and second result are not {' or '.join(known)}"
+    if is_f8 and thunk.auxiliary is not None:
+        return "cuBLASLt has no second result in f8"
+    return ""
 
 
 def _axes(spec: ArraySpec, *groups: Any) -> list[Axis | None]:
@@ -164,19 +190,28 @@ def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan 
     b = Operand(second.dtype, second.slice, found[1])
     d = Operand(thunk.result.dtype, thunk.result.slice, found[2])
     rest = iter(found[3:])
-    c = d if thunk.addend is None else Operand(thunk.addend.dtype, thunk.addend.slice, next(rest))
+    c = _no_addend(thunk, d) if thunk.addend is None else Operand(thunk.addend.dtype, thunk.addend.slice, next(rest))
     auxiliary = None if thunk.auxiliary is None else Operand(thunk.auxiliary.dtype, thunk.auxiliary.slice, next(rest))
     if thunk.bias is not None and d.matrix.rows != thunk.bias.dims[0]:
         return "the bias does not go along all columns"
-    if a.dtype in _F8 and not (a.matrix.is_transposed and not b.matrix.is_transposed):
-        return "cuBLASLt multiplies f8 only where both operands lie along what is summed"
     _, compute, scalar = _TYPES.get(a.dtype, ((), "32F", "f32"))
     scales = tuple(scale.slice for scale in thunk.scales)
     scale_a, scale_b = (None, None) if not scales else (scales[1], scales[0]) if is_turned else scales
     bias = None if thunk.bias is None else thunk.bias.slice
     alpha, epilogue = complex(*thunk.alpha), _EPILOGUES[thunk.epilogue]
     beta = thunk.beta if thunk.addend is not None else 0.0
-    return MatmulPlan(a, b, c, d, compute, scalar, alpha, beta, epilogue, bias, auxiliary, scale_a, scale_b)
+    scale_d = None if thunk.result_scale is None else thunk.result_scale.slice
+    largest_d = None if thunk.largest is None else thunk.largest.slice
+    kind = "" if thunk.bias is None or thunk.bias.dtype == d.dtype else thunk.bias.dtype
+    tail = (bias, auxiliary, scale_a, scale_b, scale_d, largest_d, kind)
+    return MatmulPlan(a, b, c, d, compute, scalar, alpha, beta, epilogue, *tail)
+
+
+def _no_addend(thunk: GemmThunk, d: Operand) -> Operand:
+    """Return what stands for c where nothing is added: d itself, but of a type that c may have."""
+    if d.dtype not in _F8:
+        return d
+    return Operand("bf16" if thunk.bias is None else thunk.bias.dtype, d.place, d.matrix)
 
 
 class CublasLt:
@@ -249,8 +284,16 @@ class CublasLt:
             "TRANSB": int(plan.b.matrix.is_transposed),
             "EPILOGUE": int(getattr(self._lt.Epilogue, plan.epilogue)),
         }
-        pointers = {"BIAS_POINTER": plan.bias, "A_SCALE_POINTER": plan.scale_a, "B_SCALE_POINTER": plan.scale_b}
+        pointers = {
+            "BIAS_POINTER": plan.bias,
+            "A_SCALE_POINTER": plan.scale_a,
+            "B_SCALE_POINTER": plan.scale_b,
+            "D_SCALE_POINTER": plan.scale_d,
+            "AMAX_D_POINTER": plan.largest_d,
+        }
         found |= {name: address(place) for name, place in pointers.items() if place is not None}
+        if plan.bias_dtype:
+            found["BIAS_DATA_TYPE"] = self._data_type(plan.bias_dtype)
         if plan.auxiliary is not None:
             matrix = plan.auxiliary.matrix
             found |= {"EPILOGUE_AUX_POINTER": address(plan.auxiliary.place), "EPILOGUE_AUX_LD": matrix.leading}

@@ -95,8 +95,7 @@ class CudaRun:
     def _thunk(self, thunk: Thunk) -> None:
         match thunk:
             case KernelThunk():
-                pointers = [np.uint64(self._address(argument.slice)) for argument in thunk.arguments]
-                self._launch(thunk.kernel, pointers)
+                self.launcher(thunk)()
             case CopyThunk():
                 if thunk.source.size_bytes:
                     target, source = self._address(thunk.destination), self._address(thunk.source)
@@ -179,9 +178,12 @@ class CudaRun:
 
     # ---- kernels and libraries ----------------------------------------------------------------------------------
 
-    def _launch(self, name: str, pointers: Sequence[Any]) -> None:
-        kernel = self._executable.kernel(name)
-        self._state.function(kernel)(*pointers, grid=kernel.grid, block=kernel.block, stream=self._state.stream)
+    def launcher(self, thunk: KernelThunk) -> Callable[[], None]:
+        """Return what launches the thunk's kernel; it is loaded, and its arguments have their addresses."""
+        kernel = self._executable.kernel(thunk.kernel)
+        function = self._state.function(kernel)
+        pointers = [np.uint64(self._address(argument.slice)) for argument in thunk.arguments]
+        return partial(function, *pointers, grid=kernel.grid, block=kernel.block, stream=self._state.stream)
 
     def _by_numpy(self, call: LibraryCall) -> None:
         inputs = [view(spec, self._read(spec.slice)) for spec in call.inputs]

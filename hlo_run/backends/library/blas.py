@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
-import os
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -21,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from hlo_run.backends.library.arrays import Array
+from hlo_run.parallel import available_cores
 
 _WORTH_A_THREAD = 8_000_000
 """Multiplications from which a second core begins early enough to help."""
-_CORES = os.cpu_count() or 1
+_CORES = available_cores()
 _guard = threading.Lock()
 _depth = 0
 _before = 1

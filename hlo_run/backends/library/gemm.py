@@ -17,14 +17,16 @@ from hlo_run.hlo.dtype import DTYPES, DType
 _BindProduct: TypeAlias = "Callable[[Array, Array, Array], Callable[[], object]]"
 
 _EXACT_IN_F32 = 24
+# The largest finite values of 8-bit results that are scaled.
+_LARGEST = {"f8e4m3fn": 448.0, "f8e5m2": 57344.0}
 _EXACT_IN_F64 = 53
 
 
 def gemm_call(thunk: GemmThunk) -> LibraryCall:
     """Return the call of a product; everything that depends on shapes alone is found here, once."""
-    optional = [spec for spec in (thunk.addend, thunk.bias) if spec is not None]
+    optional = [spec for spec in (thunk.addend, thunk.bias, thunk.result_scale) if spec is not None]
     inputs = (thunk.lhs, thunk.rhs, *optional, *thunk.scales)
-    outputs = (thunk.result,) if thunk.auxiliary is None else (thunk.result, thunk.auxiliary)
+    outputs = (thunk.result, *(spec for spec in (thunk.auxiliary, thunk.largest) if spec is not None))
     bind = _bind_product(thunk)
     if _is_plain(thunk):
         return LibraryCall.prepared(inputs, outputs, sparing(lambda arrays, results: bind(arrays[0], arrays[1], results[0])))
@@ -36,6 +38,8 @@ def _is_plain(thunk: GemmThunk) -> bool:
         thunk.alpha == (1.0, 0.0)
         and not thunk.beta
         and not thunk.scales
+        and thunk.result_scale is None
+        and thunk.largest is None
         and thunk.epilogue == "DEFAULT"
         and DTYPES[thunk.result.dtype].numpy == _sum_type(thunk)
     )
@@ -109,14 +113,14 @@ def _with_extras(thunk: GemmThunk, bind_product: _BindProduct) -> Bind:
     result = DTYPES[thunk.result.dtype]
     real, imaginary = thunk.alpha
     factor = complex(real, imaginary) if result.is_complex else real
-    has_addend, has_bias = thunk.addend is not None, thunk.bias is not None
 
     def bind(arrays: Sequence[Array], results: Sequence[Array]) -> Callable[[], object]:
         total: Array = np.empty(thunk.result.dims, kind)
         multiply = bind_product(arrays[0], arrays[1], total)
         rest = list(arrays[2:])
-        addend = rest.pop(0) if has_addend else None
-        bias = rest.pop(0) if has_bias else None
+        addend = rest.pop(0) if thunk.addend is not None else None
+        bias = rest.pop(0) if thunk.bias is not None else None
+        result_scale = rest.pop(0) if thunk.result_scale is not None else None
 
         def compute() -> None:
             multiply()
@@ -128,14 +132,34 @@ def _with_extras(thunk: GemmThunk, bind_product: _BindProduct) -> Bind:
             if addend is not None and thunk.beta:
                 value = value + value.dtype.type(thunk.beta) * addend.astype(value.dtype)
             if bias is not None:
-                value = value + bias.astype(value.dtype)
-            if len(results) > 1:
-                results[1][...] = _narrow(value, DTYPES[thunk.auxiliary.dtype] if thunk.auxiliary else result)
-            results[0][...] = _narrow(_activate(value, thunk.epilogue), result)
+                value = _plus_bias(value, bias.astype(value.dtype))
+            if thunk.auxiliary is not None:
+                results[1][...] = _narrow(value, DTYPES[thunk.auxiliary.dtype])
+            value = _activate(value, thunk.epilogue)
+            if thunk.largest is not None:
+                results[-1][...] = np.abs(value).max(initial=0)
+            if result_scale is not None:
+                value = _in_range(value * result_scale.astype(value.dtype).reshape(()), result)
+            results[0][...] = _narrow(value, result)
 
         return compute
 
     return bind
+
+
+def _plus_bias(value: Array, bias: Array) -> Array:
+    """Add a bias along the last dimension; one that is shorter leaves the last columns as they are."""
+    if not bias.ndim or not value.ndim or bias.shape[-1] == value.shape[-1]:
+        return value + bias
+    summed = value.copy()
+    summed[..., : bias.shape[-1]] += bias
+    return summed
+
+
+def _in_range(value: Array, dtype: DType) -> Array:
+    """Clamp to the finite values of a type of 8 bits; what is not a number stays."""
+    largest = value.dtype.type(_LARGEST[dtype.name])
+    return np.clip(value, -largest, largest)
 
 
 def _activate(value: Array, epilogue: str) -> Array:

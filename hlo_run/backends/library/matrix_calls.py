@@ -280,6 +280,17 @@ def _cholesky_update(_call: MatrixCall, operands: Sequence[Array], _shapes: Sequ
     return factor, vector
 
 
+def _sparse_product(_call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[object, ...]:
+    """The products of all entries, added up row by row; entries beyond the last row's end are padding."""
+    values, starts, columns, dense = operands
+    (shape,) = shapes
+    used = slice(int(starts[0]), int(starts[-1]))
+    rows = np.repeat(np.arange(shape[0]), np.diff(starts))
+    result = np.zeros(shape, np.result_type(values, dense))
+    np.add.at(result, rows, values[used].reshape(-1, *[1] * (dense.ndim - 1)) * dense[columns[used]])
+    return (result,)
+
+
 # Name → (function, ranks of its operands without their stacks).
 _FUNCTIONS: dict[str, tuple[_Function, tuple[int, ...]]] = {
     "potrf": (_cholesky, (2,)),
@@ -298,4 +309,5 @@ _FUNCTIONS: dict[str, tuple[_Function, tuple[int, ...]]] = {
     "gtsv": (_tridiagonal_solve, (1, 1, 1, 2)),
     "syrk": (_symmetric_product, (2, 2, 0, 0)),
     "cholesky_update": (_cholesky_update, (2, 1)),
+    "csr_product": (_sparse_product, (1, 1, 1, 2)),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from hlo_run.analysis.topk_order import picks_largest
@@ -26,6 +26,8 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.pipeline.runtime.emission import Emission, EmitThunk, backend_config, number, record, text
 
 _ACTIVATIONS = ("kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh")
+_OPERAND_SCALES = 2
+_F8_RESULTS = ("f8e4m3fn", "f8e5m2")
 _EPILOGUES = ("DEFAULT", "BIAS", "RELU", "GELU", "BIAS_RELU", "BIAS_GELU", "GELU_AUX", "BIAS_GELU_AUX")
 
 
@@ -47,7 +49,7 @@ def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
 
 
 def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """`__cublas$gemm` and `__cublas$lt$matmul` with their fp8 form: a, b, (c), (scales), (bias) to (d, (aux), workspace)."""
+    """`__cublas$gemm` and `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace); the form for f8 has scales too."""
     target: str = call.attrs["custom_call_target"]
     config = record(backend_config(call), "gemm_backend_config")
     beta = number(config, "beta", 0.0)
@@ -57,13 +59,15 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
     waiting = [emission.array(operand) for operand in call.operands]
     left, right = waiting.pop(0), waiting.pop(0)
     addend = waiting.pop(0) if beta and waiting else None
-    bias = waiting.pop() if "BIAS" in epilogue and waiting else None
+    bias = waiting.pop(_place_of_bias(waiting)) if "BIAS" in epilogue and waiting else None
+    result = emission.array(call, (0,) if call.shape.is_tuple else ())
     auxiliary = emission.array(call, (1,)) if epilogue.endswith("_AUX") else None
+    is_f8 = target.endswith("$f8")
     thunk = GemmThunk(
         call.name,
         left,
         right,
-        emission.array(call, (0,) if call.shape.is_tuple else ()),
+        result,
         _dot_numbers(config),
         alpha=(number(config, "alpha_real", 1.0), number(config, "alpha_imag", 0.0)),
         beta=beta,
@@ -71,11 +75,19 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
         addend=addend,
         bias=bias,
         auxiliary=auxiliary,
-        scales=tuple(waiting) if target.endswith("$f8") else (),
+        scales=tuple(waiting[:_OPERAND_SCALES]) if is_f8 else (),
+        # The last one: older modules have the addend's, which is not of 8 bits, before it.
+        result_scale=waiting[-1] if is_f8 and len(waiting) > _OPERAND_SCALES and result.dtype in _F8_RESULTS else None,
+        largest=emission.array(call, (1,)) if config.get("damax_output") is True else None,
         kind="kGemm" if target == "__cublas$gemm" else "kCublasLtMatmul",
     )
     _check_gemm(call, thunk)
     return [thunk]
+
+
+def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
+    """Return which of the operands is the bias: among the scales it alone is a vector, without scales it is the last."""
+    return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
 
 
 def _dot_numbers(config: Mapping[str, Any]) -> DotNumbers:
@@ -95,6 +107,8 @@ def _check_gemm(call: HloInstruction, thunk: GemmThunk) -> None:
     fits = all(0 <= dim < len(spec.dims) for spec, dims in ((thunk.lhs, left), (thunk.rhs, right)) for dim in dims)
     if not fits or _product_dims(thunk) != thunk.result.dims:
         raise ParseError(f"the dimensions in the backend_config of %{call.name} do not go with its arrays", call.where)
+    if any(scale is not None and scale.dims for scale in (*thunk.scales, thunk.result_scale)):
+        raise ParseError(f"the scales of %{call.name} are no scalars", call.where)
 
 
 def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
@@ -228,7 +242,7 @@ def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
 
 
 def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """The first by the comparator that comes along. Raises Unsupported for one that is no comparison of the two elements."""
+    """The first by the comparator that comes along. Raises Unsupported unless it compares the two elements."""
     largest = picks_largest(call)
     if largest is None:
         raise Unsupported(f"TopK by the comparator of %{call.name}", call.where, hint="sort the elements instead")

@@ -329,3 +329,26 @@ def test_an_unknown_function_is_refused() -> None:
     matrix = random("float32", 3, 3)
     with pytest.raises(Unsupported, match="No registered implementation"):
         hlo_run.run(hlo_run.parse(module_of("lapack_sgees_ffi", "", [matrix], [matrix])), matrix, platform="Host")
+
+
+@pytest.mark.parametrize("kind", ["float32", "complex64", "int32"])
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_a_sparse_matrix_by_rows_times_a_dense_one(kind: str, columns: tuple[int, ...]) -> None:
+    sparse: Any = pytest.importorskip("scipy.sparse")
+    dense = (random("float32", 4, *columns) * 5).astype(kind)
+    # A row without entries, and one entry of padding behind the last row.
+    values, starts, places = (
+        (random("float32", 6) * 5).astype(kind),
+        np.array([0, 2, 2, 5], np.int32),
+        np.array([3, 0, 1, 2, 1, 0], np.int32),
+    )
+    expected = (sparse.csr_array((values[:5], places[:5], starts), shape=(3, 4)) @ dense).astype(kind)
+    text = module_of("cpu_csr_sparse_dense_ffi", "", [values, starts, places, dense], [expected])
+    module = hlo_run.parse(text.replace(f"({shape_of(expected)})", shape_of(expected)))
+    results: list[Any] = [
+        hlo_run.run(module, values, starts, places, dense, platform="Host"),
+        hlo_run.evaluate(module, values, starts, places, dense),
+    ]
+    for found in results:
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

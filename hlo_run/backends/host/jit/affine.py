@@ -32,6 +32,7 @@ class PureValues:
     Symbols are `.lane`, `.warp`, `.cta.x` .., `.tid.x` .. (if a block has several dimensions), names of pure registers and
     those of `quotients`.
     `kept` are registers that must not be computed again though they could be; `addresses` gives (space, address) of symbols.
+    `lanes` threads make what `.warp` counts; of a one-dimensional launch only the first `active` threads do anything.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class PureValues:
         block: tuple[int, int, int],
         addresses: Mapping[str, tuple[str, int]],
         kept: frozenset[str],
+        lanes: int = WARP_THREADS,
+        active: int | None = None,
     ) -> None:
         self._registers = graph.registers
         self._addresses = addresses
@@ -48,8 +51,10 @@ class PureValues:
         self.grid, self.block = grid, block
         self.threads = block[0] * block[1] * block[2]
         self.flat = block[1] * block[2] == 1
-        self.ranges: dict[str, Interval] = {".lane": (0, min(WARP_THREADS, self.threads) - 1)}
-        self.ranges[".warp"] = (0, (self.threads - 1) // WARP_THREADS)
+        self.lanes = lanes
+        self.active = active
+        self.ranges: dict[str, Interval] = {".lane": (0, min(lanes, self.threads, active or self.threads) - 1)}
+        self.ranges[".warp"] = (0, (self.threads - 1) // lanes)
         for axis, blocks, threads in zip("xyz", grid, block, strict=True):
             self.ranges[f".cta.{axis}"] = (0, blocks - 1)
             self.ranges[f".tid.{axis}"] = (0, threads - 1)
@@ -58,6 +63,8 @@ class PureValues:
         """What symbols with a slash stand for: an affine sum that is not negative, divided by a number and rounded down."""
         self._pure: dict[str, int] = {}
         self._affine: dict[str, Affine | None] = {}
+        factors = {".lane": 1, ".warp": lanes, ".cta.x": self.threads}
+        self._numbers = {name: factor for name, factor in factors.items() if self.ranges[name][1] > 0}
 
     # ---- purity -------------------------------------------------------------------------------------------------
 
@@ -161,7 +168,12 @@ class PureValues:
         if not self.flat or self.block[index] == 1:
             return self._symbol(f".tid.{axis}", self.ranges[f".tid.{axis}"])
         lane, warp = self._symbol(".lane", self.ranges[".lane"]), self._symbol(".warp", self.ranges[".warp"])
-        return self.combine(lane, self._scaled(warp, WARP_THREADS), 1)
+        return self.combine(lane, self._scaled(warp, self.lanes), 1)
+
+    def thread_number(self) -> Affine:
+        """Return the number of a thread in its launch; both are one-dimensional."""
+        block = self._symbol(".cta.x", self.ranges[".cta.x"])
+        return self.combine(self._thread("x", 0), self._scaled(block, self.threads), 1)
 
     def combine(self, a: Affine, b: Affine, sign: int) -> Affine:
         """Return a + sign * b."""
@@ -181,6 +193,8 @@ class PureValues:
         for symbol, coefficient in terms.items():
             ends = [coefficient * end for end in self.ranges[symbol]]
             low, high = low + min(ends), high + max(ends)
+        if self.active is not None and depth:
+            low, high = self._bounds_of_active(terms, constant, depth, low, high)
         for symbol in terms if depth else ():
             if symbol not in self.quotients:
                 continue
@@ -194,6 +208,23 @@ class PureValues:
                 remainder = times * min(divisor - 1, dividend.high)
                 low, high = max(low, least + min(0, remainder)), min(high, most + max(0, remainder))
         return low, high
+
+    def _bounds_of_active(self, terms: dict[str, int], constant: int, depth: int, low: int, high: int) -> Interval:
+        """Return closer bounds of a sum in which the number of an active thread is."""
+        assert self.active is not None, "some threads are known to end"
+        number = self._numbers
+        if len(number) < 2 or not (times := terms.get(".lane", 0)) or any(terms.get(s) != times * c for s, c in number.items()):
+            return low, high
+        rest = {name: coefficient for name, coefficient in terms.items() if name not in number}
+        least, most = self._bounds(rest, constant, depth - 1)
+        ends = (0, times * (self.active - 1))
+        return max(low, least + min(ends)), min(high, most + max(ends))
+
+    def depends_on_lane(self, symbol: str) -> bool:
+        """True if a symbol may differ between threads side by side."""
+        if symbol in self.quotients:
+            return any(self.depends_on_lane(name) for name, _ in self.quotients[symbol][0].terms)
+        return not symbol.startswith((".cta", ".warp"))
 
     def _remainders(self, terms: Mapping[str, int], symbol: str) -> set[int]:
         """Return how often the remainder that belongs to a quotient may be in a sum."""

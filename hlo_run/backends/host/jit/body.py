@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from hlo_run.backends.host.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
 from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.builder import ModuleText
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
@@ -20,17 +21,32 @@ PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
 """What every function about one thread takes after the state."""
 
 
+# Lines of LLVM IR that make up for a load which vectors do as a gather: that takes some 2 cycles an item, a load 0.5.
+_LINES_PER_GATHER = 18
+# Vectors go through all blocks, a thread by itself only through some.
+_MOST_BLOCKS = 16
+
+
 class Body(Registers):
     """The function of one phase."""
 
-    def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters) -> None:
+    def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters, *, jumps: bool = False) -> None:
         super().__init__(plan, module, phase)
+        self.jumps = jumps
+        """Code that is no vectors in any case jumps over loads that must not be made."""
         self._emitters = emitters
         self.result_is_used = True
         self.is_parallel = True
         """No thread of the phase touches what another one writes, as far as the order of this phase's code tells."""
         self.normal: set[str] = set()
         """Names of f32 values that are never subnormal: nothing is there to flush."""
+        self.unit: set[str] = set()
+        """Names of values in [0, 1]."""
+        self.numbers: set[str] = set()
+        """Names of values that are never NaN."""
+        self.gathers = 0
+        """Items that have to be checked, and do not lie side by side for threads side by side as far as one can tell."""
+        self._straight = True
         self._written: set[str] = set()
         self._detours: list[tuple[str, int]] = []
         self._stored = self._registers_between_blocks()
@@ -49,11 +65,31 @@ class Body(Registers):
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def fault(self, line: int, condition: str = "") -> None:
-        """Note a fault at a PTX line, unless `condition` holds; the thread goes on."""
+        """Note a fault at a PTX line, unless `condition` holds; the thread goes on.
+
+        The lines of several faults are ored: a number that is not 0, and no line of the text. The emulator names the right one.
+        """
         old = self.b.op("load i32, ptr %fault")
         code = self.b.select(condition, "i32", "0", str(line)) if condition else str(line)
-        # A maximum, not a jump: LLVM knows how to vectorise that.
-        self.b.do(f"store i32 {self.b.math('umax', 'i32', old, code)}, ptr %fault")
+        # No jump and no maximum: LLVM knows how to vectorise this, even where the access itself is in a branch.
+        self.b.do(f"store i32 {self.b.binary('or', 'i32', old, code)}, ptr %fault")
+
+    # ---- whether vectors pay ------------------------------------------------------------------------------------
+
+    def note_places(self, offset: Affine | None, size: int, count: int) -> None:
+        """Note a load, to be checked, of `count` items of `size` bytes at an offset from a base."""
+        by_lane = dict(offset.terms) if offset is not None else {}
+        step = by_lane.pop(".lane", 0)
+        depends = offset is None or any(self.plan.pure.depends_on_lane(name) for name in by_lane)
+        if depends or step not in ((0, size, size * count) if self._straight else (0, size)):
+            self.gathers += count
+
+    @property
+    def pays_as_vectors(self) -> bool:
+        """False if the phase does little besides loads from all over the place, which are slower in vectors, or parts often."""
+        if self.gathers and len(self.phase.blocks) > _MOST_BLOCKS:
+            return False
+        return len(self.b.lines) + len(self._prologue) >= _LINES_PER_GATHER * self.gathers
 
     # ---- order of accesses --------------------------------------------------------------------------------------
 
@@ -114,6 +150,7 @@ class Body(Registers):
 
     def _block(self, index: int) -> None:
         plan, block = self.plan, self.plan.graph.blocks[index]
+        self._straight = index == self.phase.entry or (plan.guard is not None and index == plan.guard.goes_on)
         self.b.label(f"block{index}")
         self._values.clear()
         self._defined.clear()
@@ -147,6 +184,9 @@ class Body(Registers):
 
     def _terminate(self, index: int) -> None:
         block = self.plan.graph.blocks[index]
+        if index == 0 and self.plan.guard is not None and self.plan.is_one_loop:
+            self.b.jump(self._way(index, self.plan.guard.goes_on))  # the loop leaves the others out
+            return
         match block.terminator:
             case Jump(target):
                 self.b.jump(self._way(index, target))

@@ -19,10 +19,11 @@ class ModuleText:
     functions: list[str] = field(default_factory=list[str])
     trailer: list[str] = field(default_factory=list[str])
 
-    def parallel_loop(self) -> str:
-        """Return what to append to a loop's branch back: its turns are independent of each other."""
+    def parallel_loop(self, *, vectors: bool = True) -> str:
+        """Return what to append to a loop's branch back: its turns are independent of each other, and vectors may be slower."""
         number = 10 + len(self.trailer)
-        self.trailer.append(f"!{number} = distinct !{{!{number}, !3}}")
+        rest = "" if vectors else ', !{!"llvm.loop.vectorize.enable", i1 false}'
+        self.trailer.append(f"!{number} = distinct !{{!{number}, !3{rest}}}")
         return f", !llvm.loop !{number}"
 
     def __str__(self) -> str:

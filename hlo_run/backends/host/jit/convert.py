@@ -132,9 +132,10 @@ def _floats(e: Body, op: Operation, target: Operand, source: Operand) -> None:
         result = flush(e, "f32", result)
     if "sat" in op.flags:
         result = saturate(e, REAL[to], result)
+        e.unit.add(result)
     if "relu" in op.flags:
         result = relu(e, REAL[to], result)
-    e.define(target, to, result, dirty=to != "f64")
+    e.define(target, to, result, dirty=to != "f64" and result not in e.unit)
 
 
 def _narrowed(e: Body, op: Operation, to: str, origin: str, value: str, mode: str) -> str:

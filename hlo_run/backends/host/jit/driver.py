@@ -29,14 +29,19 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
     plan = Plan(graph, shape)
     module = ModuleText()
     parallel: dict[int, bool] = {}
+    pays: dict[int, bool] = {}
     exchanges: set[int] = set()
     for phase in plan.phases:
         body = Body(plan, module, phase, EMITTERS)
-        module.functions.append(body.write())
+        text = body.write()
+        if not (body.pays_as_vectors and body.is_parallel):
+            text = Body(plan, module, phase, EMITTERS, jumps=True).write()
+        module.functions.append(text)
         parallel[phase.number] = body.is_parallel
+        pays[phase.number] = body.pays_as_vectors
         if write_exchange(plan, module, phase):
             exchanges.add(phase.number)
-    _Driver(plan, module, parallel, exchanges).write()
+    _Driver(plan, module, parallel, pays, exchanges).write()
     name, features = host_processor()
     width = vector_bits()
     attributes = f'nounwind "target-cpu"="{name}" "target-features"="{features}" "prefer-vector-width"="{width}"'
@@ -50,10 +55,13 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
 
 
 class _Driver:
-    def __init__(self, plan: Plan, module: ModuleText, parallel: dict[int, bool], exchanges: set[int]) -> None:
+    def __init__(
+        self, plan: Plan, module: ModuleText, parallel: dict[int, bool], pays: dict[int, bool], exchanges: set[int]
+    ) -> None:
         self._plan = plan
         self._module = module
         self._parallel = parallel
+        self._pays = pays
         self._exchanges = exchanges
         self._may_part = any(not phase.is_uniform for phase in plan.phases)
         self.b = Builder(module)
@@ -89,7 +97,9 @@ class _Driver:
         b.label("done")
         b.do("ret void")
         self._fault_exit()
-        head = "define void @run(i64 %first, i64 %last, ptr %st) #0 {"
+        # What is known to be there may be read early: else LLVM leaves the loads of pointers in branches, inside of loops.
+        state = f"ptr noalias dereferenceable({8 * self._plan.state_words}) align 8 %st"
+        head = f"define void @run(i64 %first, i64 %last, {state}) #0 {{"
         self._module.functions.append("\n".join([head, *b.lines, "}"]))
         if self._may_part:
             self._helpers()
@@ -153,17 +163,37 @@ class _Driver:
         if threads == 1:
             self._call(phase, "0", "0", "alwaysinline")
             return
+        if self._plan.is_one_loop:
+            self._one_loop(phase, is_parallel)
+            return
         warps, rest = divmod(threads, WARP_THREADS)
         if warps:
             with self.b.loop(str(warps), "w") as warp:
-                self._lanes(phase, warp.index, WARP_THREADS, is_parallel)
+                self._lanes(phase, warp.index, str(WARP_THREADS), is_parallel)
         if rest:
-            self._lanes(phase, str(warps), rest, is_parallel)
+            self._lanes(phase, str(warps), str(rest), is_parallel)
 
-    def _lanes(self, phase: Phase, warp: str, count: int, is_parallel: bool) -> None:
-        with self.b.loop(str(count), "lane") as lane:
+    def _one_loop(self, phase: Phase, is_parallel: bool) -> None:
+        """Go over the threads of the block that do anything."""
+        b, plan = self.b, self._plan
+        if plan.guard is None:
+            self._lanes(phase, "0", str(plan.threads), is_parallel)
+            return
+        before = b.binary("mul", "i32", "%ctax", str(plan.threads))
+        left = b.binary("sub", "i32", str(plan.guard.threads), before)
+        count = b.math("smin", "i32", left, str(plan.threads))
+        some, none = b.fresh("some"), b.fresh("none")
+        b.branch(b.compare("sgt", "i32", count, "0"), some, none)
+        b.label(some)
+        self._lanes(phase, "0", count, is_parallel)
+        b.jump(none)
+        b.label(none)
+
+    def _lanes(self, phase: Phase, warp: str, count: str, is_parallel: bool) -> None:
+        with self.b.loop(count, "lane") as lane:
             self._call(phase, warp, lane.index, "alwaysinline")
-            lane.metadata = self._module.parallel_loop() if is_parallel else ""
+            pays = self._pays[phase.number]
+            lane.metadata = self._module.parallel_loop(vectors=pays) if is_parallel else ""
 
     def _call(self, phase: Phase, warp: str, lane: str, how: str, fault: str = "%fault") -> None:
         self.b.do(f"call void @phase{phase.number}(ptr %st, ptr {fault}, i32 {warp}, i32 {lane}, {_CTA}) {how}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from hlo_run.backends.host.jit.workers import Execution, Team
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
 from hlo_run.errors import Unsupported
+from hlo_run.parallel import available_cores
 
 _Key: TypeAlias = "tuple[object, ...]"
 
@@ -166,7 +166,7 @@ class JitEngine:
     def _workers(self, graph: KernelGraph, launch: Launch) -> int:
         if self._in_order and self._traits_of(graph, launch).is_ordered:
             return 1
-        return min(os.cpu_count() or 1, launch.grid_blocks) if self._weight(graph, launch) >= _WORTH_SPREADING else 1
+        return min(available_cores(), launch.grid_blocks) if self._weight(graph, launch) >= _WORTH_SPREADING else 1
 
     def _weight(self, graph: KernelGraph, launch: Launch) -> int:
         traits = self._traits_of(graph, launch)

@@ -5,6 +5,7 @@ f32 and f64 are LLVM's float and double; f16 and bf16 are computed on f32 and ro
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 
 from hlo_run.backends.host.instruction_set import Operation
@@ -13,7 +14,7 @@ from hlo_run.backends.host.jit.approx import approximate
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
 from hlo_run.backends.host.jit.integer import INTEGER_PART, Emit, is_integer_type
-from hlo_run.backends.host.ptx import Float, Operand
+from hlo_run.backends.host.ptx import Float, Operand, Register
 
 REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
 """LLVM's type in which a format's values are computed with."""
@@ -64,6 +65,7 @@ def compute(e: Body, op: Operation, kind: str, values: list[str], constants: tup
         e.normal.add(result)
     if "sat" in op.flags:
         result = saturate(e, REAL[kind], result)
+        e.unit.add(result)
     if "relu" in op.flags:
         if op.opcode != "fma":
             raise op.unsupported()
@@ -119,6 +121,10 @@ def _single(e: Body, op: Operation, opcode: str, kind: str, values: list[str]) -
 
 
 def _directed(e: Body, op: Operation, opcode: str, kind: str, mode: str, values: list[str]) -> str:
+    if kind == "f32" and opcode == "fma" and mode == "rm" and values[0] in e.unit and _lands_among_integers(e, op):
+        result = rounding.whole_below(e.b, *values)
+        e.numbers.add(result)
+        return result
     if opcode == "sub":
         opcode, values = "add", [values[0], e.b.op(f"fneg {REAL[kind]} {values[1]}")]
     if opcode not in ("add", "mul", "fma", "div", "rcp", "sqrt"):
@@ -128,6 +134,15 @@ def _directed(e: Body, op: Operation, opcode: str, kind: str, mode: str, values:
     if opcode == "rcp":
         opcode, values = "div", [f64_constant(1.0), values[0]]
     return rounding.directed_f64(e.b, opcode, mode, values)
+
+
+def _lands_among_integers(e: Body, op: Operation) -> bool:
+    """True if `x * y + z` is in [2**23, 2**24), whatever x in [0, 1] is, and z is an integer: f32 has only integers there."""
+    factor, addend = (_constant(e, operand, "f32") for operand in op.operands[2:4])
+    if factor is None or addend is None:
+        return False
+    y, z = (struct.unpack("<f", (bits & 0xFFFFFFFF).to_bytes(4, "little"))[0] for bits in (factor, addend))
+    return 0 <= y <= 2.0**22 and z >= 2.0**23 and z + y < 2.0**24
 
 
 def _divide_approx(e: Body, x: str, y: str) -> str:
@@ -171,11 +186,14 @@ def _emit(e: Body, op: Operation) -> None:
         known = e.known(sources[0])
         dirty = known is not None and known.dirty
     constants = tuple(bits for source in sources if (bits := _constant(e, source, kind)) is not None)
-    e.define(target, kind, compute(e, op, kind, values, constants), dirty=dirty)
+    result = compute(e, op, kind, values, constants)
+    e.define(target, kind, result, dirty=dirty and result not in e.numbers)
 
 
 def _constant(e: Body, operand: Operand, kind: str) -> int | None:
     """Return the bits of an operand that are the same in all threads and launches."""
+    if isinstance(operand, Register) and (moved := e.plan.pure.definitions.get(operand.name)) and moved.opcode == "mov":
+        operand = moved.operands[1] if isinstance(moved.operands[1], Float) else operand
     if isinstance(operand, Float):
         return operand.bits if f"f{operand.width}" == kind else None
     return e.constant(operand)

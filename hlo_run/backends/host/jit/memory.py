@@ -24,13 +24,16 @@ _GROUP = "!llvm.access.group !1"
 class Place:
     """Where an access goes: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": it always does).
 
-    `space` tells what may be the same memory: "" says nothing about it.
+    `space` tells what may be the same memory: "" says nothing about it. `safe` is an offset at which an access of that size
+    reads memory that is there, if one is known; `affine` is the offset as a sum, if it is one.
     """
 
     base: str
     offset: str
     condition: str
     space: str
+    safe: int | None = None
+    affine: Affine | None = None
 
 
 def space_of(op: Operation) -> str:
@@ -62,10 +65,18 @@ def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place
     pointer = _region_base(e, region)
     if affine is not None:
         offset = e.plan.pure.make(dict(affine.terms), affine.constant + displacement - start)
-        return Place(pointer, e.sum(offset, 64), _affine_condition(e, region, offset, size, kind), name)
+        condition = _affine_condition(e, region, offset, size, kind)
+        return Place(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size), offset)
     value = _address(e, base)
     offset_name = e.b.binary("add", "i64", value, str(displacement - start))
-    return Place(pointer, offset_name, _condition(e, region, offset_name, size, kind, aligned=False), name)
+    condition = _condition(e, region, offset_name, size, kind, aligned=False)
+    return Place(pointer, offset_name, condition, name, _safe_offset(region, size))
+
+
+def _safe_offset(region: RegionSpec, size: int) -> int | None:
+    """Return the first place in a region where `size` bytes can be read."""
+    first = -(-region.low // size) * size
+    return first if first + size <= region.high else None
 
 
 def _static_number(e: Body, base: Register | Symbol | Integer, space: str, affine: Affine | None) -> int | None:
@@ -152,12 +163,19 @@ def _before(e: Body, offset: str, size: int, high: str) -> str:
     return e.b.compare("sle", "i64", e.b.binary("add", "i64", offset, str(size)), high)
 
 
-def guarded(e: Body, place: Place, line: int, access: Callable[[str], list[tuple[str, str]]]) -> list[str]:
+def guarded(
+    e: Body, place: Place, line: int, access: Callable[[str], list[tuple[str, str]]], *, is_load: bool = False
+) -> list[str]:
     """Write an access (pointer → (type, name) of its results) that is made only where it may be; else its results are 0."""
     b = e.b
     if not place.condition:
         return [name for _, name in access(b.pointer(place.base, place.offset))]
     e.fault(line, place.condition)
+    if is_load and place.safe is not None and not e.jumps:
+        # No way around the load: LLVM's vectoriser takes a choice of addresses, and is slow to take a jump.
+        offset = b.select(place.condition, "i64", place.offset, str(place.safe))
+        found = access(b.pointer(place.base, offset))
+        return [b.select(place.condition, type_name, name, "0") for type_name, name in found]
     before, inside, after = b.place(), b.fresh("inside"), b.fresh("after")
     b.branch(place.condition, inside, after)
     b.label(inside)
@@ -191,7 +209,9 @@ def _load(e: Body, op: Operation) -> None:
     if all(used):
         place = locate(e, address, space, size * len(elements), "load")
         e.note_load("constant" if is_constant else place.space)
-        names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements)))
+        if place.condition:
+            e.note_places(place.affine, size, len(elements))
+        names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements)), is_load=True)
     else:
         names = _load_used(e, op, address, space, size, used)
     for element, name in zip(elements, names, strict=True):
@@ -222,7 +242,9 @@ def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, 
             continue
         place = locate(e, Address(address.base, address.offset + number * size), space, size, "load")
         e.note_load(place.space)
-        names += guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, 1))
+        if place.condition:
+            e.note_places(place.affine, size, 1)
+        names += guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, 1), is_load=True)
     return names
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hlo_run.backends.host.control_flow import KernelGraph
 from hlo_run.backends.host.instruction_set import CARRY, Operation
 from hlo_run.backends.host.jit.affine import PureValues, single_definitions
+from hlo_run.backends.host.jit.guard import Guard, choose_loops
 from hlo_run.backends.host.jit.phases import cut_phases
 from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, VARIABLE_NUMBER
 from hlo_run.backends.host.ptx import Address, Integer, Operand, Register, Symbol
@@ -89,7 +90,7 @@ class Plan:
         self.registers: Mapping[str, str] = {**graph.registers, CARRY: "pred"}
         self.phases = cut_phases(graph)
         self.addresses = self._addresses()
-        self.pure = PureValues(graph, shape.grid, shape.block, self.addresses, _exchanged(graph))
+        self.pure, self.guard = choose_loops(graph, self._pure_values)
         self.local_stride = -(-graph.local.size_bytes // 16) * 16
         self.regions = {region.number: region for region in shape.regions}
         count = len(self.regions)
@@ -104,6 +105,16 @@ class Plan:
     @property
     def has_cuts(self) -> bool:
         return len(self.phases) > 1
+
+    def _pure_values(self, lanes: int, guard: Guard | None) -> PureValues:
+        shape, graph = self.shape, self.graph
+        active = guard.threads if guard else None
+        return PureValues(graph, shape.grid, shape.block, self.addresses, _exchanged(graph), lanes, active)
+
+    @property
+    def is_one_loop(self) -> bool:
+        """True if one loop goes over all threads of a block: `%lane` is the thread's number and `%warp` is 0."""
+        return self.pure.lanes >= self.threads
 
     def width(self, name: str) -> int:
         """Return the bits of a register; a predicate has 1."""

@@ -42,7 +42,9 @@ class Registers(Forms):
         if known is None:
             with self.prologue():
                 place = self.b.pointer("%st", str(8 * index))
-                known = self._pointers[index] = self.b.op(f"load ptr, ptr {place}, align 8, !invariant.load !2")
+                known = self._pointers[index] = self.b.op(
+                    f"load ptr, ptr {place}, align 8, !invariant.load !2, !llvm.access.group !1"
+                )
         return known
 
     def symbol(self, name: str, bits: int) -> str:
@@ -76,7 +78,7 @@ class Registers(Forms):
 
     def thread(self) -> str:
         """Return the linear number of the thread in its block (i32)."""
-        if self.plan.threads <= 32:
+        if self.plan.is_one_loop:
             return "%lane"
         known = self._symbols.get((".thread", 32))
         if known is None:

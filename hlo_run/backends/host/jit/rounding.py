@@ -187,6 +187,18 @@ def directed_f32(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
             return narrow_f64(b, to_odd(b, quotient, signed), mode)
 
 
+def whole_below(b: Builder, x: str, y: str, z: str) -> str:
+    """Return x * y + z of f32 rounded down, where x and y are not negative, z is an integer, and the sum is in [2**23, 2**24).
+
+    The sum rounded to nearest is an integer, so what it is beyond z is exact, and so is the sign of what rounding left.
+    """
+    nearest = b.math("fma", "float", x, y, z)
+    whole = b.binary("fsub", "float", nearest, z)
+    rest = b.math("fma", "float", x, y, b.op(f"fneg float {whole}"))
+    below = b.binary("fsub", "float", nearest, f64_constant(1.0))
+    return b.select(b.compare("olt", "float", rest, "0.0"), "float", below, nearest)
+
+
 def _directed_sum(b: Builder, x: str, y: str, mode: str) -> str:
     """Add f64 that are f32 values or products of such, and round to f32.
 

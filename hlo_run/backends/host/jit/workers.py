@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -31,6 +30,7 @@ from hlo_run.backends.host.jit.plan import (
 )
 from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.memory import LOCAL_NUMBER, SHARED_NUMBER
+from hlo_run.parallel import available_cores
 from hlo_run.target import WARP_THREADS
 
 Bytes = NDArray[np.uint8]
@@ -236,7 +236,7 @@ class _Pool:
 
     def submit(self, work: Callable[[], None]) -> _Task:
         """Have it done soon."""
-        if self._count < (os.cpu_count() or 1):
+        if self._count < available_cores():
             self._count += 1
             threading.Thread(target=self._loop, daemon=True, name=f"host-jit-{self._count}").start()
         task = _Task(work)

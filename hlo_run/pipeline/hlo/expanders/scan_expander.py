@@ -3,7 +3,8 @@
     scan(x, carry), dimensions={0}, num_carries=1, to_apply=f
         =>   while (i < n): element = x[i];  (out, carry) = f(element, carry);  outs[i] = out
 
-XLA's `scan_expander.cc`; the body of the scan stands in the loop's body, not in a call.
+A scan over no element is its initial carries. XLA's `scan_expander.cc`; the body of the scan stands in the loop's body, not in
+a call.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ def _loop(b: HloBuilder, old: HloInstruction, *operands: HloValue) -> HloValue:
     scan = _Scan(old)
     carries, inputs = operands[len(operands) - scan.carry_count :], operands[: len(operands) - scan.carry_count]
     outputs = [b.broadcast(b.constant(0, shape.element_type), shape.dims) for shape in scan.output_shapes]
-    state = b.tuple([b.constant(0, "s64"), *carries, *inputs, *outputs])
     size = inputs[0].shape.dims[scan.dimension] if inputs else scan.output_shapes[0].dims[scan.dimension]
-    if size == 0:
-        return b.tuple([*outputs, *carries]) if old.shape.is_tuple else [*outputs, *carries][0]
+    if not size:
+        # The body of a loop would read an element all the same.
+        results = [*outputs, *carries]
+        return b.tuple(results) if old.shape.is_tuple else results[0]
+    state = b.tuple([b.constant(0, "s64"), *carries, *inputs, *outputs])
 
     def condition(value: HloValue) -> HloValue:
         return value[0] < size

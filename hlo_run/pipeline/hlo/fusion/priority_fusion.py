@@ -45,7 +45,10 @@ class PriorityFusion:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        before = module_to_string(module, dump_options(ctx.options)) if ctx.observers else ""
+        if all(observer.only_times for observer in ctx.observers):
+            _fuse_all(module, ctx.target, ctx.fuel, None)
+            return
+        before = module_to_string(module, dump_options(ctx.options))
         steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
         for observer in ctx.observers:
             observer.decided(self.name, steps)
@@ -55,9 +58,13 @@ class PriorityFusion:
 def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> list[FusionStep]:
     """Fuse in place, and return what was tried, in order."""
     steps: list[FusionStep] = []
+    _fuse_all(module, target, fuel, steps)
+    return steps
+
+
+def _fuse_all(module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
     for computation in fusible_computations(module):
         _ComputationFusion(computation, target, fuel, steps).run()
-    return steps
 
 
 @dataclass(slots=True)
@@ -78,9 +85,9 @@ class _Outlook:
 
 
 class _ComputationFusion:
-    """The fusion of one computation."""
+    """The fusion of one computation; what is tried is added to `steps`, if there are any: each names all users of a producer."""
 
-    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[FusionStep]) -> None:
+    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
         self._graph = FusionGraph(computation)
         self._facts = Facts()
         self._costs = CostAnalysis(target)
@@ -134,9 +141,7 @@ class _ComputationFusion:
             return _NEVER
         refusal = self._ask_users(producer, outlook)
         if refusal is not None:
-            refusing = outlook.refusing.name if outlook.refusing is not None else ""
-            users = tuple(user.name for user in producer.users)
-            self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
+            self._note_refusal(producer, outlook, refusal)
             return _NEVER
         saved = self._model.alone(producer).execution + LAUNCH_TICKS + outlook.total
         self._note_times(producer, outlook)
@@ -158,7 +163,16 @@ class _ComputationFusion:
             outlook.total += saving
         return None
 
+    def _note_refusal(self, producer: Node, outlook: _Outlook, refusal: Decision) -> None:
+        if self._steps is None:
+            return
+        refusing = outlook.refusing.name if outlook.refusing is not None else ""
+        users = tuple(user.name for user in producer.users)
+        self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
+
     def _note_times(self, producer: Node, outlook: _Outlook) -> None:
+        if self._steps is None:
+            return
         users = tuple(outlook.savings)
         unfused = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
         own = self._model.alone(producer).execution + LAUNCH_TICKS
@@ -201,7 +215,8 @@ class _ComputationFusion:
         outlook = self._outlooks.get(producer)
         if outlook is not None:
             outlook.drop(user)
-        self._steps.append(Fused(user.name, producer.name, name))
+        if self._steps is not None:
+            self._steps.append(Fused(user.name, producer.name, name))
 
     def _remove(self, producer: Node) -> None:
         self._graph.remove(producer)

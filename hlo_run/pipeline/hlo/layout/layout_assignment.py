@@ -15,8 +15,10 @@ from typing import ClassVar
 
 from hlo_run.analysis.convolution_layouts import is_convolution_call, liked_orders
 from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout_propagation import LayoutPropagation, Order, leaf_at
+from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -33,7 +35,9 @@ _DEFAULT = frozenset(
     outfeed partition-id ragged-all-to-all ragged-dot recv recv-done reduce-scatter replica-id rng rng-bit-generator
     rng-get-and-update-state scan send send-done set-dimension-size sort topk triangular-solve while""".split()
 )
+_CALLERS = frozenset("async-done async-start call conditional while".split())
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
+_NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,19 @@ class LayoutAssignment:
 
 def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
     layouts = LayoutPropagation(computation)
-    for instruction in computation.post_order():
+    instructions = computation.post_order()
+    # What is asked for last is heeded first, as in XLA: library calls (the first before the second), results, loops, parameters.
+    _pin_parameters(layouts, module)
+    for instruction in instructions:
+        if instruction.opcode in _CALLERS:
+            _pin(layouts, instruction, target)
+    _pin_result(layouts, module)
+    for instruction in reversed(instructions):
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, target)
-        else:
-            _pin(layouts, instruction)
-    _pin_ends(layouts, module)
+        elif instruction.opcode not in _CALLERS:
+            _pin(layouts, instruction, target)
     layouts.run()
-    instructions = computation.post_order()
     for (instruction, index), order in layouts.values.items():
         _set_order(instruction, index, order)
     for instruction in instructions:
@@ -66,27 +75,31 @@ def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) 
     _insert_copies(layouts, instructions)
 
 
-def _pin(layouts: LayoutPropagation, instruction: HloInstruction) -> None:
+def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: TargetSpec) -> None:
     """Ask for what an instruction must have, whatever is around it; arrays of dynamic sizes are taken in any order."""
     opcode = instruction.opcode
     if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
         for number, operand in enumerate(instruction.operands):
-            for index, leaf in operand.shape.leaves():
-                if leaf.is_array and not any(leaf.dynamic_dims):
-                    written = _operand_as_written(instruction, number, index) if opcode in _AS_WRITTEN else _default(leaf)
-                    layouts.pin_use((instruction, number, index), written)
+            leaves = [(index, leaf) for index, leaf in operand.shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
+            if opcode in _AS_WRITTEN:
+                layouts.pin_use(instruction, number, {i: _operand_as_written(instruction, number, i) for i, _ in leaves})
+            else:
+                layouts.pin_use(instruction, number, {index: _default(leaf) for index, leaf in leaves})
         for index, leaf in instruction.shape.leaves():
             if leaf.is_array and not any(leaf.dynamic_dims):
                 layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
     elif opcode == "dot":
-        _pin_dot(layouts, instruction)
+        _pin_dot(layouts, instruction, target)
+    elif opcode == "transpose":
+        _pin_transposed_dot(layouts, instruction)
 
 
 def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
     operands, result = liked_orders(call, target)
     for number, order in enumerate(operands):
-        layouts.pin_use((call, number, ()), order)
-    layouts.pin_value((call, (0,)), result)
+        layouts.pin_use(call, number, {(): order})
+        if number == 1:
+            layouts.pin_value((call, (0,)), result)
     for index, leaf in call.shape.leaves():
         if index != (0,):
             layouts.pin_value((call, index), _default(leaf))
@@ -102,31 +115,69 @@ def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIn
     return leaf_at(instruction.operands[number].shape, index).minor_to_major
 
 
-def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction) -> None:
-    """Let batch, row and column dimensions each be neighbours, the batch not innermost: so they are in default layouts."""
-    batch = dot.attrs.get("lhs_batch_dims", ())
-    free = [operand.shape.rank - len(batch) - 1 for operand in dot.operands]
-    for number, side in enumerate(("lhs", "rhs")):
-        if batch or free[number] > 1 or len(dot.attrs[f"{side}_contracting_dims"]) > 1:
-            layouts.pin_use((dot, number, ()), _default(dot.operands[number].shape))
-    if batch or max(free) > 1:
-        layouts.pin_value((dot, ()), _default(dot.shape))
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec) -> None:
+    """Let batch, row and column dimensions each be neighbours, the batch not innermost, where there is more than a matrix.
+
+    Operands stay as they are written if they are so, the result is as a user has asked for it; else they are in default layouts.
+    Where the library reads along what is summed only, that is innermost.
+    """
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    for number, side in enumerate(sides):
+        shape = dot.operands[number].shape
+        if _is_read_along_depth(dot, target):
+            is_innermost = not side.contracting or side.contracting[-1] == shape.rank - 1
+            along_depth = tuple(reversed((*side.batch, *side.free, *side.contracting)))
+            layouts.pin_use(dot, number, {(): _default(shape) if is_innermost else along_depth})
+        elif side.batch or len(side.free) > 1 or len(side.contracting) > 1:
+            order = shape.minor_to_major
+            is_product = lies_as_matrices(order, side.batch, side.contracting, side.free)
+            layouts.pin_use(dot, number, {(): order if is_product else _default(shape)})
+    if sides[0].batch or max(len(side.free) for side in sides) > 1:
+        uses = ((user, number, ()) for user in dot.users for number, operand in enumerate(user.operands) if operand is dot)
+        asked = (layouts.uses[use] for use in uses if use in layouts.uses)
+        layouts.pin_value((dot, ()), next((order for order in asked if _gives(dot, order)), _default(dot.shape)))
 
 
-def _pin_ends(layouts: LayoutPropagation, module: HloModule) -> None:
-    """Settle parameters and results: of the entry as they were given, of other computations the default."""
-    computation = layouts.computation
-    given = module.attrs.get("entry_computation_layout")
-    shape = given.result if computation.is_entry and isinstance(given, EntryLayout) else computation.root.shape
-    # The last first, as in XLA: what is asked for first is heeded.
-    for index, leaf in reversed(list(shape.leaves())):
-        if leaf.is_array:
-            layouts.pin_use((None, 0, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
+    """True for a product of cuBLASLt for which both operands lie along what is summed; of e5m2 XLA decides that later."""
+    types = {operand.shape.element_type for operand in dot.operands}
+    return (types == {"s8"} and dot.shape.element_type == "s32") or (types <= _NARROW_TYPES and not target.is_blackwell)
+
+
+def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
+    """Let a product give its result transposed, if nobody else takes it and the library can."""
+    dot, order = transpose.operands[0], tuple(reversed(transpose.attrs["dimensions"]))
+    if dot.opcode == "dot" and len(dot.users) == 1 and _gives(dot, order):
+        layouts.pin_use(transpose, 0, {(): order})
+
+
+def _gives(dot: HloInstruction, order: Order) -> bool:
+    """True if a product of matrices can have its result in this layout."""
+    batch = len(dot.attrs.get("lhs_batch_dims", ()))
+    columns = dot.shape.rank - (dot.operands[1].shape.rank - batch - len(dot.attrs["rhs_contracting_dims"]))
+    return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
+
+
+def _pin_parameters(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle the parameters: of the entry as they were given, of other computations the default."""
+    computation, given = layouts.computation, _given_layout(layouts.computation, module)
     for number, parameter in enumerate(computation.parameters):
-        shape = given.parameters[number] if computation.is_entry and isinstance(given, EntryLayout) else parameter.shape
+        shape = parameter.shape if given is None else given.parameters[number]
         for index, leaf in shape.leaves():
             if leaf.is_array:
                 layouts.pin_value((parameter, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+
+
+def _pin_result(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle the result: of the entry as it was given, of other computations the default."""
+    computation, given = layouts.computation, _given_layout(layouts.computation, module)
+    leaves = [(i, leaf) for i, leaf in (computation.root.shape if given is None else given.result).leaves() if leaf.is_array]
+    layouts.pin_result({index: leaf.minor_to_major if computation.is_entry else _default(leaf) for index, leaf in leaves})
+
+
+def _given_layout(computation: HloComputation, module: HloModule) -> EntryLayout | None:
+    given = module.attrs.get("entry_computation_layout")
+    return given if computation.is_entry and isinstance(given, EntryLayout) else None
 
 
 def _default(shape: Shape) -> Order:

@@ -150,9 +150,17 @@ def _is_to_do(instruction: HloInstruction) -> bool:
         return False
     if instruction.opcode == "copy":
         return instruction.shape.minor_to_major != shapes[1].minor_to_major
+    if instruction.opcode == "bitcast-convert" and instruction.shape.rank != shapes[1].rank:
+        return _parts_lie_together(*shapes)
     full = [shape for shape in shapes if shape.rank == instruction.shape.rank]
     # Elements stand where the operands' stand: one order holds for all of them.
     return instruction.opcode in _OF_SEVERAL_ORDERS or len({shape.minor_to_major for shape in full}) == 1
+
+
+def _parts_lie_together(one: Shape, other: Shape) -> bool:
+    """True if the last dimension of a split element is innermost, and the other dimensions lie alike in both shapes."""
+    split, whole = (one, other) if one.rank > other.rank else (other, one)
+    return split.minor_to_major == (split.rank - 1, *whole.minor_to_major)
 
 
 _OF_SEVERAL_ORDERS = frozenset(("broadcast", "iota", "transpose"))

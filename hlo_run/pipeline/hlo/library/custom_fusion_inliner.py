@@ -42,7 +42,7 @@ class CustomFusionInliner:
             for fusion in list(computation.instructions):
                 if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom" and _is_for_others(fusion, ctx):
                     found = True
-                    result = _Inliner(ctx, computation, fusion).inline(fusion.fused_computation, fusion.operands)
+                    result = _Inliner(computation, fusion).inline(fusion.fused_computation, fusion.operands)
                     module.replace(fusion, result)
                     for other in computation.instructions:
                         if fusion in other.control_predecessors:
@@ -75,8 +75,7 @@ def _is_one_kernel(fusion: HloInstruction, ctx: PassContext) -> bool:
 class _Inliner:
     """Copies instructions to the place right before `fusion`."""
 
-    def __init__(self, ctx: PassContext, computation: HloComputation, fusion: HloInstruction) -> None:
-        self._target = ctx.target
+    def __init__(self, computation: HloComputation, fusion: HloInstruction) -> None:
         self._computation = computation
         self._fusion = fusion
 
@@ -93,7 +92,7 @@ class _Inliner:
     def _copy(self, old: HloInstruction, operands: tuple[HloInstruction, ...]) -> HloInstruction:
         copy = copy_instruction(old, operands)
         # Triton's kernels have no workspace, and the module is not to take more memory than with them.
-        call = gemm_call(copy, self._target, has_workspace=False) if old.opcode == "dot" else None
+        call = gemm_call(copy) if old.opcode == "dot" else None
         if call is None:
             return self._computation.add(copy, before=self._fusion)
         copy.operands = ()

@@ -54,14 +54,48 @@ def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruct
         if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
             groups.setdefault(_key(dot, shared), []).append(dot)
     candidates = [group for group in groups.values() if len(group) > 1]
-    places = {instruction: place for place, instruction in enumerate(computation.post_order())} if candidates else {}
+    needs = _needs(computation, [dot for group in candidates for dot in group])
     clusters: list[list[HloInstruction]] = []
     for group in candidates:
-        while len(group) > 1:
-            cluster = _independent(group, places)
-            group = [dot for dot in group if dot not in cluster]
+        left = sum(needs.bit[dot] for dot in group)
+        while left:
+            cluster = _independent(left, needs)
+            left &= ~sum(needs.bit[dot] for dot in cluster)
             clusters += [cluster] if len(cluster) > 1 else []
     return clusters
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Bits of the `dots`, by number: a dot's own, and those of the dots that it needs or that need it."""
+
+    dots: list[HloInstruction]
+    bit: dict[HloInstruction, int]
+    related: dict[HloInstruction, int]
+
+
+def _needs(computation: HloComputation, dots: list[HloInstruction]) -> _Needs:
+    """Find out which dots need which others, directly or not, by a walk over the computation in each direction."""
+    found = _Needs(dots, {dot: 1 << number for number, dot in enumerate(dots)}, dict.fromkeys(dots, 0))
+    order = computation.post_order() if dots else []
+    needed: dict[HloInstruction, int] = {}
+    needing = dict.fromkeys(order, 0)
+    for instruction in order:
+        bits = 0
+        for operand in (*instruction.operands, *instruction.control_predecessors):
+            bits |= needed[operand]
+        if instruction in found.bit:
+            found.related[instruction] = bits
+            bits |= found.bit[instruction]
+        needed[instruction] = bits
+    for instruction in reversed(order):
+        bits = needing[instruction]
+        if instruction in found.bit:
+            found.related[instruction] |= bits
+            bits |= found.bit[instruction]
+        for operand in (*instruction.operands, *instruction.control_predecessors):
+            needing[operand] |= bits
+    return found
 
 
 def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]) -> bool:
@@ -94,28 +128,17 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
     return dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
 
 
-def _independent(group: list[HloInstruction], places: dict[HloInstruction, int]) -> list[HloInstruction]:
-    """Return the first dot and those that neither depend on another one of the result nor make it too large."""
-    cluster = [group[0]]
-    for dot in group[1:]:
-        small = min(cluster[0].shape.size_bytes, dot.shape.size_bytes) <= _MOST_BYTES
-        if small and not any(_depends(one, other, places) for chosen in cluster for one, other in ((dot, chosen), (chosen, dot))):
+def _independent(left: int, needs: _Needs) -> list[HloInstruction]:
+    """Return the first of the dots left and those that neither depend on another one of the result nor make it too large."""
+    cluster: list[HloInstruction] = []
+    while left:
+        lowest = left & -left
+        dot = needs.dots[lowest.bit_length() - 1]
+        left &= ~lowest
+        if not cluster or min(cluster[0].shape.size_bytes, dot.shape.size_bytes) <= _MOST_BYTES:
             cluster.append(dot)
+            left &= ~needs.related[dot]
     return cluster
-
-
-def _depends(user: HloInstruction, source: HloInstruction, places: dict[HloInstruction, int]) -> bool:
-    seen: set[HloInstruction] = set()
-    waiting = [user]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction is source:
-            return True
-        for operand in (*instruction.operands, *instruction.control_predecessors):
-            if operand not in seen and places[operand] >= places[source]:
-                seen.add(operand)
-                waiting.append(operand)
-    return False
 
 
 def _merge(module: HloModule, dots: list[HloInstruction], shared: int) -> None:

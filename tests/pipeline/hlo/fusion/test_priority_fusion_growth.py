@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 import hlo_run
-from hlo_run.analysis import fusion_launch
+from hlo_run.analysis import node_cost, node_heroes
+from hlo_run.analysis.node_heroes import NodeHeroes
+from hlo_run.analysis.run_time_model import RunTimeModel
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pipeline.fuel import Fuel
 from hlo_run.pipeline.hlo.fusion.priority_fusion import priority_fusion_steps
@@ -21,16 +23,22 @@ def _chain(last: str) -> HloModule:
 
 def _searches(module: HloModule, monkeypatch: pytest.MonkeyPatch) -> int:
     """Fuse, and return how often a hero was looked for."""
-    found = 0
-    original = fusion_launch.find_hero
+    return _calls(module, monkeypatch, NodeHeroes, "find")
 
-    def find_hero(*arguments: object) -> object:
+
+def _calls(module: HloModule, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> int:
+    """Fuse, and return how often a function was called."""
+    found = 0
+    original = getattr(owner, name)
+
+    def counted(*arguments: object, **named: object) -> object:
         nonlocal found
         found += 1
-        return original(*arguments)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+        return original(*arguments, **named)
 
-    monkeypatch.setattr(fusion_launch, "find_hero", find_hero)
+    monkeypatch.setattr(owner, name, counted)
     priority_fusion_steps(module, preset("h100"), Fuel())
+    monkeypatch.undo()
     return found
 
 
@@ -47,3 +55,36 @@ def test_a_reduce_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _searches(module, monkeypatch) > 0
     kinds = {fusion.fused_computation.root.opcode: fusion.attrs["kind"] for fusion in module.instructions_of("fusion")}
     assert kinds["reduce"] == "kInput"
+
+
+def _sums(size: int) -> HloModule:
+    """Sums of ever more of the `size` arrays, of which one kernel is made in the end; a concatenate is in it."""
+    lines = [f"  p{i} = f32[64,64] parameter({i})" for i in range(size)]
+    lines += [
+        f"  t{i} = f32[64,64] tanh(p{i})\n  sum{i} = f32[64,64] add({f'sum{i - 1}' if i else 'p0'}, t{i})" for i in range(size)
+    ]
+    lines += ["  c = f32[64,128] concatenate(sum0, p0), dimensions={1}", "  h = f32[64,64] slice(c), slice={[0:64], [64:128]}"]
+    lines += [f"  ROOT r = f32[64,64] multiply(h, sum{size - 1})"]
+    return hlo_run.parse("\n".join(["HloModule m", "ENTRY e {", *lines, "}"]))
+
+
+@pytest.mark.parametrize(("owner", "name"), [(node_heroes, "is_intermediate"), (node_cost, "_keeps_index")])
+def test_a_question_about_a_pair_does_not_walk_through_both(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    steps = [_calls(_sums(size), monkeypatch, owner, name) for size in (20, 80)]
+    questions = [_calls(_sums(size), monkeypatch, RunTimeModel, "together") for size in (20, 80)]
+    assert 0 < steps[1] / questions[1] < 1.5 * steps[0] / questions[0]
+
+
+def test_producers_of_a_fusion_of_many_operands_do_not_each_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 40
+    parameters = [f"  q{i} = f32[64,64] parameter({i})" for i in range(size)]
+    sums = [f"  a{i} = f32[64,64] add({f'a{i - 1}' if i > 1 else 'q0'}, q{i})" for i in range(1, size)]
+    body = "\n".join(["body {", *parameters, *sums[:-1], sums[-1].replace("  a", "  ROOT a", 1), "}"])
+    dots = [f"  d{i} = f32[64,64] dot(p, p), lhs_contracting_dims={{{i % 2}}}, rhs_contracting_dims={{0}}" for i in range(size)]
+    tanhs = [f"  t{i} = f32[64,64] tanh(d{i})" for i in range(size)]
+    root = f"  ROOT r = f32[64,64] fusion({', '.join(f't{i}' for i in range(size))}), kind=kLoop, calls=body"
+    module = hlo_run.parse(
+        "\n".join(["HloModule m", body, "ENTRY e {", "  p = f32[64,64] parameter(0)", *dots, *tanhs, root, "}"])
+    )
+    questions = _calls(module.clone(), monkeypatch, RunTimeModel, "together")
+    assert _calls(module, monkeypatch, RunTimeModel, "_read") < 10 * questions

@@ -1,0 +1,64 @@
+"""How long work takes on the device: CUDA events around it, the L2 cache flushed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hlo_run.artifact import KernelThunk, Thunk, nested_sequences
+
+_FLUSH_FACTOR = 4  # the flush also covers the time that the processor needs for the launch
+_WARM_UP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """The times of one kernel thunk in milliseconds, in the order measured; `bytes` counts each argument's slice once."""
+
+    thunk: str
+    kernel: str
+    milliseconds: tuple[float, ...]
+    bytes: int
+
+
+class DeviceTimer:
+    """Times work on `stream`. Before each measurement it overwrites `_FLUSH_FACTOR` times the L2 cache."""
+
+    def __init__(self, driver: Any, stream: Any, l2_cache_size_bytes: int) -> None:
+        self._driver, self._stream = driver, stream
+        self._flush_bytes = _FLUSH_FACTOR * l2_cache_size_bytes
+
+    def measure(self, work: Callable[[], None], repeats: int, flush: bool = True) -> tuple[float, ...]:
+        """Do `work` some times to warm up, then `repeats` times; return the milliseconds of each."""
+        for _ in range(_WARM_UP):
+            work()
+        begin, end = self._driver.Event(), self._driver.Event()
+        # Memory of its own: graphs know where the scratch memory of libraries lies.
+        block = self._driver.mem_alloc(self._flush_bytes) if flush else None
+        times: list[float] = []
+        for _ in range(repeats):
+            if block is not None:
+                self._driver.memset_d8_async(int(block), 0, self._flush_bytes, self._stream)
+            begin.record(self._stream)
+            work()
+            end.record(self._stream)
+            end.synchronize()
+            times.append(float(begin.time_till(end)))
+        if block is not None:
+            block.free()
+        return tuple(times)
+
+
+def kernel_thunks(thunks: Sequence[Thunk]) -> Iterator[KernelThunk]:
+    """Yield all kernel thunks in order; bodies of loops and all branches once."""
+    for thunk in thunks:
+        if isinstance(thunk, KernelThunk):
+            yield thunk
+        for inner in nested_sequences(thunk):
+            yield from kernel_thunks(inner)
+
+
+def touched_bytes(thunk: KernelThunk) -> int:
+    """Return the bytes of the distinct slices that a kernel is given."""
+    return sum(place.size_bytes for place in {argument.slice for argument in thunk.arguments})

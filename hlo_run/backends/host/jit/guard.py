@@ -1,0 +1,99 @@
+"""Which threads of a launch do anything, and over how many of them one loop goes.
+
+Kernels begin with a question: is my number below the count of elements? Where all that others do is to end, a block's loop
+stops at the last thread that goes on, and addresses are bounded by that thread's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hlo_run.backends.host.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph
+from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.jit.affine import PureValues, single_definitions
+from hlo_run.backends.host.ptx import Operand, Register, SpecialRegister
+from hlo_run.target import WARP_THREADS
+
+_OF_WARPS = ("%laneid", "%warpid", "%nwarpid", "%lanemask")
+_LAST = {"gt": 0, "ge": -1, "le": 0, "lt": -1}
+"""What to add to the other side of a comparison for the last number that goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The first `threads` threads of a launch go on at the block of number `goes_on`; the others end."""
+
+    threads: int
+    goes_on: int
+
+
+def choose_loops(graph: KernelGraph, make: Callable[[int, Guard | None], PureValues]) -> tuple[PureValues, Guard | None]:
+    """Return what is known of the registers, and the guard. `make(lanes, guard)` is told how many threads a loop goes over.
+
+    That is a warp, or the whole block if no address becomes less clear by it.
+    """
+    by_warps = make(WARP_THREADS, None)
+    guard = _find_guard(graph, by_warps)
+    if guard is not None:
+        by_warps = make(WARP_THREADS, guard)
+    if by_warps.threads <= WARP_THREADS or any(block.cut is not None for block in graph.blocks) or _asks_for_warps(graph):
+        return by_warps, guard
+    whole = make(by_warps.threads, guard)
+    return (whole if _unclear(graph, whole) <= _unclear(graph, by_warps) else by_warps), guard
+
+
+def _asks_for_warps(graph: KernelGraph) -> bool:
+    return any(
+        isinstance(operand, SpecialRegister) and operand.name.startswith(_OF_WARPS)
+        for operation in _operations(graph)
+        for operand in operation.operands
+    )
+
+
+def _unclear(graph: KernelGraph, values: PureValues) -> int:
+    """Return how many registers can be computed again and are no sum of anything else."""
+    names = (name for operation in _operations(graph) for name in operation.writes() if values.is_pure(name))
+    found = ((name, values.affine_of(Register(name))) for name in names)
+    return sum(affine is not None and affine.terms == ((name, 1),) for name, affine in found)
+
+
+def _operations(graph: KernelGraph) -> Iterator[Operation]:
+    return (operation for block in graph.blocks for operation in block.operations)
+
+
+def _find_guard(graph: KernelGraph, values: PureValues) -> Guard | None:
+    first = graph.blocks[0]
+    branch = first.terminator
+    if not isinstance(branch, Branch) or branch.guards or any(block.cut is not None for block in graph.blocks):
+        return None
+    if not values.flat or values.grid[1] * values.grid[2] != 1 or any(_does_something(op) for op in first.operations):
+        return None
+    comparison = single_definitions(graph).get(branch.register)
+    if comparison is None or comparison.opcode != "setp" or comparison.types[0] not in ("u32", "s32"):
+        return None
+    relation = comparison.choice(*_LAST)
+    if not relation or len(comparison.operands) != 3 or comparison.flags & {"and", "or", "xor"}:
+        return None
+    ends, goes_on = (branch.taken, branch.otherwise)
+    if (relation in ("lt", "le")) != branch.negated:
+        ends, goes_on = goes_on, ends
+    last = _last_thread(values, comparison.operands[1:], relation)
+    return Guard(last + 1, goes_on) if last is not None and _only_ends(graph.blocks[ends]) else None
+
+
+def _last_thread(values: PureValues, sides: tuple[Operand, ...], relation: str) -> int | None:
+    """Return the number of the last thread that goes on, if it is the thread's number in the launch that is compared."""
+    number, limit = (values.affine_of(side) for side in sides)
+    if number is None or limit is None or limit.terms or number.constant or number.terms != values.thread_number().terms:
+        return None
+    last = limit.constant + _LAST[relation]
+    return last if 0 <= last < number.high else None
+
+
+def _does_something(operation: Operation) -> bool:
+    return operation.opcode in EFFECTS and not operation.flags & {"param", "param::entry"}
+
+
+def _only_ends(block: Block) -> bool:
+    return isinstance(block.terminator, Exit) and not any(_does_something(operation) for operation in block.operations)

@@ -1,0 +1,30 @@
+"""Operands and users follow each other, also where an instruction has very many operands."""
+
+from __future__ import annotations
+
+import pytest
+
+import hlo_run
+
+
+@pytest.mark.parametrize("size", [3, 500])
+def test_operands_that_are_replaced_one_by_one(size: int) -> None:
+    lines = [f"  p{i} = f32[2] parameter({i})\n  n{i} = f32[2] negate(p{i})" for i in range(size)]
+    operands = ["p0", "p1", "p0", *(f"p{i}" for i in range(2, size))]
+    shapes = ", ".join(["f32[2]"] * len(operands))
+    text = f"  ROOT r = ({shapes}) tuple({', '.join(operands)})"
+    module = hlo_run.parse("\n".join(["HloModule m", "ENTRY e {", *lines, text, "}"]))
+    root = module.entry.root
+    parameters = module.entry.parameters
+    negated = {p: next(user for user in p.users if user is not root) for p in parameters}
+    for number, parameter in enumerate(parameters):
+        root.replace_operand(parameter, negated[parameter])
+        assert root.operands[number + 1 if number > 1 else number] is negated[parameter]
+        assert root not in parameter.users
+    assert [o.name for o in root.operands] == ["n0", "n1", "n0", *(f"n{i}" for i in range(2, size))]
+    root.replace_operand(negated[parameters[1]], negated[parameters[0]])
+    assert negated[parameters[0]].users == [root]
+    assert negated[parameters[1]].users == []
+    root.operands = [parameters[0]]
+    assert root.operands == (parameters[0],)
+    assert negated[parameters[0]].users == []
