@@ -19,6 +19,8 @@ from hlo_run.fuzz.check import Outcome
 from hlo_run.fuzz.generate import random_module
 from hlo_run.fuzz.hunt import Plan, hunt
 
+_REPORT_EVERY = 500
+
 
 def main() -> int:
     parser = argparse.ArgumentParser()
@@ -31,7 +33,13 @@ def main() -> int:
     parser.add_argument("--engine", default="auto")
     arguments = parser.parse_args()
 
+    done = 0
+
     def tell(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        if done % _REPORT_EVERY == 0:
+            print(f"{done} modules done", flush=True)
         if outcome.kind == "ok":
             return
         print(f"seed {outcome.seed}: {outcome.kind}: {outcome.signature}", flush=True)

@@ -66,6 +66,8 @@ class ReductionDescription:
     def is_elemental(self) -> str:
         """Why a loop does as well, empty if it does not."""
         _, b, c = self.dims
+        if 0 in self.dims:
+            return "it reduces nothing"
         if self.is_row:
             return f"rows of {c} elements fill no warp" if c < WARP_SIZE and WARP_SIZE % c else ""
         is_short = any(b < rows and c < columns for rows, columns in _COLUMN_IS_ELEMENTAL)
@@ -95,8 +97,6 @@ def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decis
     if isinstance(found, Decision):
         return found
     a, b, c = found.dims
-    if 0 in found.dims:
-        return no("it reduces nothing")
     if not _lie_alike(instruction.operands[: len(instruction.operands) // 2]):
         return no("its inputs lie in different orders")
     if not init_may_repeat(instruction):

@@ -45,7 +45,7 @@ class _Record:
     def note(self, target: str, value: Array) -> None:
         # A zero has two signs, which no result tells apart.
         plain = np.asarray(value).astype(np.complex128 if np.iscomplexobj(value) else np.float64) + 0.0
-        self.calls.append((target, f"{plain.shape} {hashlib.sha1(plain.tobytes()).hexdigest()}"))
+        self.calls.append((target, f"{list(plain.shape)} {hashlib.sha1(plain.tobytes()).hexdigest()}"))
 
     def take(self) -> Counter[tuple[str, str]]:
         taken = Counter(self.calls)
@@ -61,8 +61,8 @@ def register_calls() -> None:
 
     @custom_call(FLIP)
     def flip(*values: Array) -> Any:  # pyright: ignore[reportUnusedFunction]
-        flipped = tuple(np.flip(value) for value in values)
-        return flipped if len(flipped) > 1 else flipped[0]
+        flipped = [np.flip(value) for value in values]
+        return tuple(flipped) if len(flipped) > 1 else flipped[0]
 
     @custom_call(RECORD)
     def record(value: Array) -> Array:  # pyright: ignore[reportUnusedFunction]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 from hlo_run.cache import choose_cache
 from hlo_run.fuzz.check import Outcome, check, options_of, register_calls
@@ -54,7 +55,7 @@ class Findings:
 
 @dataclass
 class _Child:
-    process: multiprocessing.process.BaseProcess
+    process: BaseProcess
     pipe: Connection
     seed: int
     since: float

@@ -59,7 +59,8 @@ def reduce_several(scope: Scope) -> None:
     dims = _reduced(scope, value.dims)
     count = math.prod(value.dims[d] for d in dims)
     # Floats of two types would be mixed precision, which compilers refuse.
-    others = [v for v in (scope.pick(lambda v: v.dims == value.dims and _goes_with(v, value)) for _ in range(2)) if v]
+    first = value
+    others = [v for v in (scope.pick(lambda v: v.dims == first.dims and _goes_with(v, first)) for _ in range(2)) if v]
     parts: list[tuple[Value, str, float, Range]] = []
     for part in [value, *others][: scope.rng.randint(2, 3)]:
         found = _reducer(scope, part, count)

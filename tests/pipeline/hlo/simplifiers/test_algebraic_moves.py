@@ -31,6 +31,24 @@ CASES = (
         "broadcast<8,2>(p)",
     ),
     Case(
+        "bits of broadcast",
+        "p=f32[4]",
+        "b = f32[3,4] broadcast(p), dimensions={1}; ROOT r = s32[3,4] bitcast-convert(b)",
+        "broadcast<3,4>(bitcast-convert(p))",
+    ),
+    Case(
+        "bits of another width of broadcast",
+        "p=s8[4,2]",
+        "b = s8[3,4,2] broadcast(p), dimensions={1,2}; ROOT r = s16[3,4] bitcast-convert(b)",
+        "bitcast-convert(broadcast<3,4,2>(p))",
+    ),
+    Case(
+        "bits of another width of broadcast scalar",
+        "p=s32[]",
+        "b = s32[3] broadcast(p), dimensions={}; ROOT r = s8[3,4] bitcast-convert(b)",
+        "bitcast-convert(broadcast<3>(p))",
+    ),
+    Case(
         "slice of reverse",
         "p=f32[20]",
         "x = f32[20] reverse(p), dimensions={0}; ROOT r = f32[6] slice(x), slice={[3:20:3]}",
