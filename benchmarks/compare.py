@@ -13,8 +13,8 @@ from time import process_time
 
 import numpy as np
 
-from hlo_run.hlo.shape import Shape
-from hlo_run.reference.compare import ErrorSpec, compare
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.compare.compare import ErrorSpec, compare
 
 
 def _peak_bytes() -> int:

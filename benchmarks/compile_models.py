@@ -150,12 +150,12 @@ def _worker(what: str, path: Path, folder: str) -> dict[str, Any]:
     from hlo_run.cache import choose_cache
     from hlo_run.executable_cache import compile_or_load, key_of, open_for
     from hlo_run.hlo.wrap import wrap_bare_module
+    from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.options import Options
     from hlo_run.pipeline.observers.timing import TimingObserver
-    from hlo_run.pipeline.passes import PassContext
     from hlo_run.target import preset
 
-    for name in ("hlo_run.hlo.parser", "hlo_run.ops.verify"):
+    for name in ("hlo_run.hlo.text.parser", "hlo_run.ops.verify"):
         importlib.import_module(name)
     choose_cache(folder)
     watch = TimingObserver()

@@ -26,10 +26,10 @@ import hlo_run
 from hlo_run.cache import choose_cache
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import Observer, Step
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module, plan_module
-from hlo_run.pipeline.observer import Observer, Step
-from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import preset
 
 _SHAPE = "f32[1024,32]"

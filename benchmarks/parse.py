@@ -21,8 +21,8 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.printer import DEFAULT, module_to_string
+from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.verify import verify
 
 _ROUNDS = 3

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import hlo_run
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.values import Array, Value
 
 _LARGE_SECONDS = 5e-3

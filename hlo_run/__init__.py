@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hlo_run.custom_calls import custom_call
     from hlo_run.errors import HloRunError
     from hlo_run.hlo.graph import HloModule
-    from hlo_run.hlo.shape import Shape
+    from hlo_run.hlo.values.shape import Shape
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +38,7 @@ _HOMES = {
     "HloModule": "hlo_run.hlo.graph",
     "HloRunError": "hlo_run.errors",
     "HloValue": "hlo_run.builder.core",
-    "Shape": "hlo_run.hlo.shape",
+    "Shape": "hlo_run.hlo.values.shape",
     "custom_call": "hlo_run.custom_calls",
     "evaluate": "hlo_run.api",
     "from_jax": "hlo_run.api",
@@ -67,8 +67,8 @@ def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
     valid HLO beyond us.
     """
     # Imported late, like all the rest.
-    from hlo_run.collection import paused_collection
-    from hlo_run.hlo.parser import parse_module
+    from hlo_run.gc_pause import paused_collection
+    from hlo_run.hlo.text.parser import parse_module
     from hlo_run.ops.infer import fill_shapes
     from hlo_run.ops.verify import verify
 

@@ -8,7 +8,6 @@ from typing import Any
 import hlo_run
 from hlo_run import target as targets
 from hlo_run.backends.memory import check_memory
-from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.errors import UsageError
 from hlo_run.executable_cache import compile_or_load
 from hlo_run.execution import MODULE_SEED
@@ -20,12 +19,13 @@ from hlo_run.hlo.arguments import ArgumentLike, fit_arguments
 from hlo_run.hlo.feeds import given_feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
-from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.isolation import find_fusion, operands_in_run
 from hlo_run.options import Options
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.evaluate import evaluate as evaluate_reference
+from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
+from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
 
 
 def load(path: str, input_format: str = "") -> HloModule:

@@ -16,8 +16,8 @@ from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags, OptFlags, Options, read_flags
 
 if TYPE_CHECKING:
-    from hlo_run.analysis.side_by_side import XlaDiff
-    from hlo_run.reference.findings import Findings
+    from hlo_run.analysis.cost.side_by_side import XlaDiff
+    from hlo_run.reference.compare.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
 _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare with a reference.
@@ -144,7 +144,7 @@ class PlainConsole:
             show_mismatch(findings)
             return
         # Whoever has findings has imported the reference already.
-        from hlo_run.reference.report import report
+        from hlo_run.reference.compare.report import report
 
         _stdout(report(findings))
 
@@ -154,7 +154,7 @@ class PlainConsole:
 
             show_xla_diff(diff)
             return
-        from hlo_run.analysis.side_by_side import diff_text
+        from hlo_run.analysis.cost.side_by_side import diff_text
 
         _stdout(diff_text(diff))
 

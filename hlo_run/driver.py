@@ -9,36 +9,36 @@ from pathlib import Path
 
 import hlo_run
 from hlo_run import target as targets
-from hlo_run.analysis.side_by_side import diff_record
+from hlo_run.analysis.cost.side_by_side import diff_record
 from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
-from hlo_run.backends.platforms import INTERPRETER, choose_platform, open_backend, platform_name
 from hlo_run.backends.profile import Profile
 from hlo_run.cache import choose_cache
-from hlo_run.compilation import StageOutput, Watch, choose_target, target_config
+from hlo_run.compile_run import StageOutput, Watch, choose_target, target_config
 from hlo_run.errors import DeviceError, HloRunError, InternalError, Unsupported, UsageError
 from hlo_run.executable_cache import compile_or_load
-from hlo_run.executables import is_executable_file, load_custom_calls, read_executable, write_executable
+from hlo_run.executable_files import is_executable_file, load_custom_calls, read_executable, write_executable
 from hlo_run.execution import MODULE_SEED, Arguments, Console, Execution, Place, Runner, error_spec
 from hlo_run.explain import FusionExplainer, asked_names
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.arguments import fit_arguments
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.isolate import isolate_instruction
-from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.printer import FULL, module_to_string
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
+from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
 from hlo_run.isolation import find_fusion, operands_in_run, write_isolated
 from hlo_run.options import Options
 from hlo_run.pass_check import PassChecker
-from hlo_run.pipeline.observer import FUSION_ANALYSIS, OPTIMIZED_HLO, Observer, StopAtStage
 from hlo_run.pipeline.observers.stage import StageObserver
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.replacements import KernelIr, is_kernel_dump, read_kernel_dump
-from hlo_run.reference.arguments import make_fake_arguments
+from hlo_run.platforms import INTERPRETER, choose_platform, open_backend, platform_name
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.results import FileResult, check_writable, to_json, to_junit, write_artefact
 
 HLO_INPUT = "hlo-input"

@@ -15,9 +15,9 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.options import FIELDS, Options
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.replacements import Replacements
 
 # Flags of the section Compile that say where results go and who makes them, not what they are.
 _NO_MATTER = frozenset(("cache", "compile_processes", "output", "output_machine_code"))

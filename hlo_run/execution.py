@@ -9,22 +9,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from hlo_run.analysis.side_by_side import XlaDiff
+from hlo_run.analysis.cost.side_by_side import XlaDiff
 from hlo_run.backends.interpreter import InterpreterBackend
-from hlo_run.backends.platforms import INTERPRETER
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.literal import Literal, literal_to_string
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import Literal, literal_to_string
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
-from hlo_run.reference.arguments import make_fake_arguments, random_feeds
-from hlo_run.reference.compare import Comparison, ErrorSpec, compare
-from hlo_run.reference.devices import DeviceGrid
-from hlo_run.reference.findings import Findings
+from hlo_run.platforms import INTERPRETER
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments, random_feeds
+from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.compare.findings import Findings
+from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
-from hlo_run.reference.precision import round_value
+from hlo_run.reference.numerics.precision import round_value
 from hlo_run.reference.random import RandomEngine
 from hlo_run.results import FileResult, IterationResult
 

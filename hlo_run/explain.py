@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hlo_run.analysis.executed_computations import fusible_computations
-from hlo_run.analysis.fusion_process import AnyFusionStep, Fused, Joined, KeptApart, Refused, Weighed
-from hlo_run.analysis.fusion_rules import is_fusible
+from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused, Joined, KeptApart, Refused, Weighed
+from hlo_run.analysis.fusion.fusion_rules import is_fusible
 from hlo_run.errors import UsageError
 from hlo_run.hlo.fusion_graph import FusionGraph
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.pipeline.observer import OPTIMIZED_HLO, Observer, Step, StopAtStage
+from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, Observer, Step, StopAtStage
 
 _TOPIC = "fusion"
 # Rows that fuse, in their order.

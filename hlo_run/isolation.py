@@ -11,12 +11,12 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation
-from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.printer import FULL
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.literal_files import write_values
 from hlo_run.results import write_artefact
 from hlo_run.target import TargetSpec

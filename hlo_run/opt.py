@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import hlo_run
 from hlo_run.cache import choose_cache
-from hlo_run.compilation import Watch, choose_target, write_output
+from hlo_run.compile_run import Watch, choose_target, write_output
 from hlo_run.errors import UsageError
 from hlo_run.execution import Console
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
+from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.options import OptFlags, Options
-from hlo_run.pipeline.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.print_options import dump_options
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
@@ -123,7 +123,7 @@ def _stages(platform: str) -> list[str]:
 
 
 def _spelling(name: str) -> str:
-    from hlo_run.pipeline.rows import spelling  # imports every pass
+    from hlo_run.pipeline.table_rows import spelling  # imports every pass
 
     return spelling(name)
 
@@ -157,8 +157,8 @@ def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> st
     where a pass stands before layout assignment.
     """
     from hlo_run.ops.verify import READING
-    from hlo_run.pipeline.rows import Group, numbered
     from hlo_run.pipeline.runner import run_hlo_groups
+    from hlo_run.pipeline.table_rows import Group, numbered
 
     chosen = [row for name in names for row in _rows_of_pass(name, ctx)]
     order = list(_rows().values())
@@ -238,7 +238,7 @@ _DEFINED = re.compile(r"^define [^@\n]*@\"?([^\s\"(]+)", re.MULTILINE)
 
 def _linked(ctx: PassContext, module: HloModule, stage: str) -> str:
     """Return the LLVM modules of all kernels as one; the one with the largest first name leads, as in XLA."""
-    from hlo_run.pipeline.llvm.nvptx import Module
+    from hlo_run.codegen.llvm.nvptx import Module
 
     texts = _kernel_texts(ctx, module, stage)
     texts.sort(key=lambda text: min(_DEFINED.findall(text), default=""), reverse=True)

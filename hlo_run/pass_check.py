@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
-from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.isolation import write_isolated
-from hlo_run.pipeline.observer import Level, Observer, Step
-from hlo_run.reference.compare import Comparison, ErrorSpec, compare
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.evaluate.evaluate import evaluate
 
 # A text of so many lines is shown, a longer one is only written.
 _SHOWN_LINES = 60

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hlo_run.errors import HloRunError, Mismatch, Unsupported, UsageError, Where
-from hlo_run.reference.compare import Comparison
-from hlo_run.reference.findings import Findings
-from hlo_run.reference.report import report
-from hlo_run.reference.report_json import comparison_record
+from hlo_run.reference.compare.compare import Comparison
+from hlo_run.reference.compare.findings import Findings
+from hlo_run.reference.compare.report import report
+from hlo_run.reference.compare.report_json import comparison_record
 
 SCHEMA_VERSION = 1
 # What XML 1.0 cannot hold, even escaped.

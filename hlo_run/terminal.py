@@ -10,12 +10,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hlo_run.analysis.side_by_side import XlaDiff, headline, ratio_text, side_cells
-from hlo_run.hlo.dtype import DType
-from hlo_run.reference.element_text import element_text, precise_text
-from hlo_run.reference.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
-from hlo_run.reference.leaf_comparison import LeafComparison
-from hlo_run.reference.report import error_text, join, report, worst_errors
+from hlo_run.analysis.cost.side_by_side import XlaDiff, headline, ratio_text, side_cells
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.reference.compare.element_text import element_text, precise_text
+from hlo_run.reference.compare.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
+from hlo_run.reference.compare.leaf_comparison import LeafComparison
+from hlo_run.reference.compare.report import error_text, join, report, worst_errors
 
 _TOP = 10
 _MAX_DETAILED = 4

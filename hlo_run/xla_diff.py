@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import hlo_run
-from hlo_run.analysis.device_work import device_work
-from hlo_run.analysis.side_by_side import Side, XlaDiff, diff_sides, make_side
+from hlo_run.analysis.cost.device_work import device_work
+from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_sides, make_side
 from hlo_run.artifact import Thunk, nested_sequences
+from hlo_run.codegen.llvm.ptxas import find_ptxas
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_xla, environment_flags
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import plan_module
-from hlo_run.pipeline.llvm.ptxas import find_ptxas
-from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import TargetSpec
 
 MODES = ("emitters", "default")

@@ -8,7 +8,7 @@ Every module is compiled for each target, every kernel assembled with ptxas (whe
 compared with the numpy reference. With `--isolate_fusions` every kLoop and kInput fusion is a module of its own, equal
 ones once. With `--xla` it is also compared with real XLA:CPU: the command is called with
 `FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are those of
-`hlo_run.reference.agreement`. Each module has a
+`hlo_run.reference.compare.agreement`. Each module has a
 process of its own, so that a crash or a timeout costs one row. The table at the end, in Markdown, has a line per folder; where
 the folder's `index.tsv` says which modules real XLA:CPU runs, these are counted by themselves. Exit code 1 if any row
 differs, fails or times out.
@@ -40,20 +40,20 @@ import hlo_run
 from hlo_run.backends import load_backend
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.memory import check_memory
-from hlo_run.backends.platforms import open_backend
 from hlo_run.errors import HloRunError, Mismatch, Unsupported
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import Observer
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.observer import Observer
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments, random_feeds
-from hlo_run.reference.devices import DeviceGrid
-from hlo_run.reference.evaluate import Reference
+from hlo_run.platforms import open_backend
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments, random_feeds
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
 from hlo_run.target import preset
 

@@ -22,9 +22,9 @@ from xla_cpu import XlaCpu, XlaError
 
 import hlo_run
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.shape import Shape
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.evaluate import Reference
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.evaluate import Reference
 
 INTS = "s4 u4 s8 u8 s16 u16 s32 u32 s64 u64".split()
 WIDE_FLOATS = "bf16 f16 f32 f64".split()

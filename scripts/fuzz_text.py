@@ -34,7 +34,7 @@ from xla_print_options import as_xla_prints
 from xla_text import OPTIONS, XlaText
 
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.parser import parse_module
+from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.verify import verify
 

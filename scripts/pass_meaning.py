@@ -34,20 +34,20 @@ from pathlib import Path
 import numpy as np
 
 import hlo_run
-from hlo_run.backends.platforms import open_backend
 from hlo_run.cli import run_opt
 from hlo_run.errors import DeviceError, HloRunError, Unsupported
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import BOUNDS, NARROW_FLOAT_BOUND, disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.compare import ErrorSpec, compare
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.platforms import open_backend
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import BOUNDS, NARROW_FLOAT_BOUND, disagreements
+from hlo_run.reference.compare.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 
 LIMIT_S = 20

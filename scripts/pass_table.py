@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
-from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.table import PIPELINE
 from hlo_run.target import DEFAULT_TARGET, preset
 
@@ -136,7 +136,7 @@ def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tup
     """Return (state, what the table says) of one of XLA's rows."""
     if name in ours:
         file = ours[name][0][1]
-        link = f"[{file.removeprefix('hlo_run/pipeline/hlo/')}](../{file})"
+        link = f"[{file.removeprefix('hlo_run/hlo_passes/')}](../{file})"
         return "there", link if group in dict(ours[name]) else f"{link}, not at this place"
     if name in WHY_NOT:
         return "not needed", f"not needed: {WHY_NOT[name]}"

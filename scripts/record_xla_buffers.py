@@ -1,4 +1,4 @@
-"""Record what real XLA:GPU writes about the buffers of optimised modules, for tests/pipeline/runtime/test_buffers.py.
+"""Record what real XLA:GPU writes about the buffers of optimised modules, for tests/runtime/test_buffers.py.
 
     python scripts/record_xla_buffers.py "PYTHON COMPILE_GPU.py" FILE.hlo ...
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import hlo_run
-from hlo_run.analysis.fusion_contents import fusion_contents
+from hlo_run.analysis.fusion.fusion_contents import fusion_contents
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 Every module (of a folder with an `index.tsv`, those whose `cpu` column says ok) runs on both with the same arguments,
 per seed once with the fake arguments that `hlo-run` makes and once with standard normal floats and integers in [-8, 8].
-XLA:CPU rounds after every op. Bounds are those of `hlo_run.reference.agreement`: integers, pred and the bits of
+XLA:CPU rounds after every op. Bounds are those of `hlo_run.reference.compare.agreement`: integers, pred and the bits of
 rng-bit-generator must be equal. Rows are added to FILE.tsv as they are found, and a module that has a row there is not
 run again (with `--again`, those that agreed are not). Prints the table of docs/conformance.md and every exception.
 """
@@ -32,13 +32,13 @@ from xla_cpu import XlaCpu, XlaError
 import hlo_run
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.devices import DeviceGrid
-from hlo_run.reference.evaluate import Reference
-from hlo_run.reference.precision import round_value
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.evaluate.evaluate import Reference
+from hlo_run.reference.numerics.precision import round_value
 from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value
 

@@ -20,8 +20,8 @@ from xla_text import XlaText
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.print_options import FULL
+from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.verify import verify
 

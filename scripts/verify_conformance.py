@@ -25,7 +25,7 @@ import verify_cases
 from xla_verifier import XlaVerifier
 
 from hlo_run.errors import HloRunError
-from hlo_run.hlo.parser import parse_module
+from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.verify import COMPILING, LAID_OUT, READING, Strictness, verify
 
 _RECORDED = verify_cases.FOLDER / "verdicts.json"

@@ -12,8 +12,8 @@ from text_sections import Section, SectionFailure, check_error, check_output, re
 
 from hlo_run import executable_cache
 from hlo_run.errors import HloRunError
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.pipeline.kernel_cache import KernelCache
-from hlo_run.pipeline.passes import PassContext
 
 
 def _run_hlo(section: Section, folder: Path) -> str:

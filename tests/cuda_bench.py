@@ -15,7 +15,7 @@ from hlo_run.backends.cuda import device as cuda_device
 from hlo_run.backends.cuda import graphs, libraries
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.library.calls import library_call
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 class Bench:

@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 from xla_gpu_interpreter import Interpreter
 
-from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
-from hlo_run.analysis.in_place import in_place_operands
-from hlo_run.backends.platforms import open_backend
+from hlo_run.analysis.buffers.in_place import in_place_operands
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.dialects.printer import print_module
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.parser import parse_module
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.text.parser import parse_module
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.infer import infer_module
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.compare import ErrorSpec, compare
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.platforms import open_backend
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.compare.compare import ErrorSpec, compare
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.values import Value
 from hlo_run.target import TargetSpec, preset
 

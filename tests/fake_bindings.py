@@ -17,7 +17,7 @@ import numpy as np
 from fake_cuda import DriverMemory
 
 from hlo_run.backends.cuda.matmul import CUDA_TYPES
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 _NUMBERS = ("int ", "intptr_t ", "size_t ", "uint64_t ", "int64_t ", "long long ", "unsigned long long ")
 _REAL = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}

@@ -15,26 +15,26 @@ from pathlib import Path
 from text_sections import Section, SectionFailure
 
 import hlo_run
-from hlo_run.analysis.side_by_side import XlaDiff, diff_text
-from hlo_run.backends.platforms import open_backend
+from hlo_run.analysis.cost.side_by_side import XlaDiff, diff_text
 from hlo_run.cli import parse_arguments
 from hlo_run.driver import run_files
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.verify import LAID_OUT, verify
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.rows import spelling
 from hlo_run.pipeline.runner import verify_input
 from hlo_run.pipeline.table import PIPELINE
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import evaluate
-from hlo_run.reference.findings import Findings
-from hlo_run.reference.report import report
+from hlo_run.pipeline.table_rows import spelling
+from hlo_run.platforms import open_backend
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.compare.findings import Findings
+from hlo_run.reference.compare.report import report
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 
 

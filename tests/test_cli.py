@@ -15,8 +15,8 @@ from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.cli import run
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.literal import Literal
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.reference.evaluate.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """HloModule small

@@ -10,7 +10,7 @@ import pytest
 import hlo_run
 from hlo_run.cli import run
 from hlo_run.errors import DeviceError, UsageError
-from hlo_run.reference.arguments import random_feeds
+from hlo_run.reference.arguments.fake_arguments import random_feeds
 
 # Adds up `n` infeeds, and hands out every partial sum.
 LOOP = """

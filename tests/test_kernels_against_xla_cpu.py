@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from xla_recordings import MODULES, load
 
-from hlo_run.backends.platforms import open_backend
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
+from hlo_run.platforms import open_backend
+from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.target import preset
 
 

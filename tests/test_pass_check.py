@@ -11,11 +11,11 @@ import pytest
 import hlo_run
 from hlo_run.cli import run
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.pass_check import smallest_difference
 from hlo_run.pipeline import compile as compile_module
-from hlo_run.pipeline.passes import HloPass, PassContext
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
-from hlo_run.reference.compare import ErrorSpec
+from hlo_run.reference.compare.compare import ErrorSpec
 from hlo_run.reference.literal_files import read_values
 
 MODULE = """HloModule m

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.shape import Shape
-from hlo_run.reference.compare import ErrorSpec, compare
-from hlo_run.reference.findings import Findings
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.compare.compare import ErrorSpec, compare
+from hlo_run.reference.compare.findings import Findings
 from hlo_run.reference.values import Array, Value
 from hlo_run.terminal import mismatch_view
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from hlo_run import xla_diff
-from hlo_run.analysis.side_by_side import XlaDiff, diff_sides, make_side
+from hlo_run.analysis.cost.side_by_side import XlaDiff, diff_sides, make_side
 from hlo_run.cli import parse_arguments, run
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import XlaCompilation, find_plugin

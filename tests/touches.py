@@ -14,10 +14,10 @@ from xdsl.dialects import arith, func, scf, tensor
 from xdsl.dialects.builtin import IndexType, IntegerAttr, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
+from hlo_run.codegen.emitters.emit import EmittedKernel
 from hlo_run.dialects import xla_gpu
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
 from hlo_run.dialects.printer import HLO_OP
-from hlo_run.pipeline.emitters.emit import EmittedKernel
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

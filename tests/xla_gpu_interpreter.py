@@ -19,7 +19,7 @@ from xdsl.dialects import arith, func, math, scf, tensor
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from hlo_run.analysis.launch_dimensions import LaunchDimensions
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.dialects import xla_gpu
 from hlo_run.dialects.arith_extra import IndexCastUIOp, RemFOp
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import hlo_run
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Value
 
 FOLDER = Path(__file__).resolve().parent / "data" / "xla_cpu"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlo_run.hlo.attribute_values import OperandLabels
-from hlo_run.hlo.attributes import DimLabels, Window, WindowDim
+from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import OperandLabels
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 
 def physical_dims(shape: Shape) -> tuple[int, ...]:

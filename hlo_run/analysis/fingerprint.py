@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.literal import Array, Literal
+from hlo_run.hlo.values.literal import Array, Literal
 
 # Attributes that change nothing about the value.
 _NO_MEANING = frozenset(("metadata", "origin", "statistics", "frontend_attributes", "sharding"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.literal import float_info
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import float_info
 
 _OPCODES = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
 

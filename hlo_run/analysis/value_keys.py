@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 _COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
 # What says nothing about the value.

@@ -8,7 +8,7 @@ from hlo_run.artifact import Executable
 from hlo_run.backends import Backend
 from hlo_run.backends.literals import Literal
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
-from hlo_run.reference.devices import DeviceGrid
+from hlo_run.reference.evaluate.devices import DeviceGrid
 
 
 def run_on_grid(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hlo_run.backends.literals import Literal
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloModule
-from hlo_run.reference.devices import DeviceGrid
-from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.evaluate.evaluate import Reference
 
 
 class InterpreterBackend:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.hlo.dtype import DTYPES, DType
+from hlo_run.hlo.values.dtype import DTYPES, DType
 
 Literal: TypeAlias = "NDArray[Any] | tuple[Literal, ...]"
 Bytes: TypeAlias = NDArray[np.uint8]

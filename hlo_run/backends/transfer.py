@@ -9,7 +9,7 @@ import numpy as np
 from hlo_run.artifact import ArraySpec, ArrayTree, BufferSlice, Executable
 from hlo_run.backends.literals import Bytes, Literal, dynamic_from_bytes, dynamic_to_bytes, from_bytes, to_bytes
 from hlo_run.errors import UsageError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 def parameter_bytes(executable: Executable, arguments: Sequence[Literal]) -> Iterator[tuple[BufferSlice, Bytes]]:

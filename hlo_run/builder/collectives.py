@@ -8,7 +8,7 @@ from typing import Any
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.shaping import Ints, scalars_of, values_of
 from hlo_run.errors import UsageError
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 # Lists of device numbers, or text in any of XLA's spellings; nothing means all devices in one group.
 Groups = Sequence[Ints] | str

@@ -10,7 +10,7 @@ from hlo_run.builder.linalg import Precision, WindowLike
 from hlo_run.builder.values import ShapeLike, shape_of
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloComputation
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 _TOKEN = Shape("token")
 # {output index: (operand, operand index)}

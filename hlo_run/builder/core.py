@@ -12,13 +12,13 @@ from typing import Any, Self, TypeAlias
 from hlo_run.builder.spelling import attribute_value, header_value
 from hlo_run.builder.values import ShapeLike, TypeLike, literal_of, shape_of, type_of
 from hlo_run.errors import HloRunError, ParseError, UsageError, Where
-from hlo_run.hlo.attributes import CALLED_ATTRIBUTES
+from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_rules import Draft, settle
 from hlo_run.hlo.names import NameUniquer
-from hlo_run.hlo.opcodes import COMMON_ATTRIBUTES, OPCODES
-from hlo_run.hlo.parser import UNKNOWN_SHAPE
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.text.instruction_rules import Draft, settle
+from hlo_run.hlo.text.parser import UNKNOWN_SHAPE
+from hlo_run.hlo.values.opcodes import COMMON_ATTRIBUTES, OPCODES
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import infer_shape
 from hlo_run.ops.verify import verify
 

@@ -7,8 +7,8 @@ from typing import Any
 from hlo_run.builder.core import BuilderCore, HloValue, Operand
 from hlo_run.builder.values import TypeLike, type_of
 from hlo_run.errors import UsageError
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.shape import Shape
 
 # `result_accuracy` is text: `{mode=highest}` or `{tolerance={atol=..,rtol=..,ulps=..}}`.
 _Accuracy = str | None

@@ -7,7 +7,7 @@ from typing import Any
 
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.values import ShapeLike, TypeLike, shape_of, type_of
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 Ints = Sequence[int]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from hlo_run.builder.values import literal_of, shape_of
 from hlo_run.errors import HloRunError, ParseError, Where
-from hlo_run.hlo.attributes import AttributeValue, Window, WindowDim, attribute_kind
-from hlo_run.hlo.lexer import Lexer
-from hlo_run.hlo.literal import format_literal
-from hlo_run.hlo.parser import HEADER_ATTRIBUTES
+from hlo_run.hlo.attributes.lexer import Lexer
+from hlo_run.hlo.attributes.table import AttributeValue, Window, WindowDim, attribute_kind
+from hlo_run.hlo.text.parser import HEADER_ATTRIBUTES
+from hlo_run.hlo.values.literal import format_literal
 
 
 def attribute_value(opcode: str, name: str, value: Any, where: Where | None) -> AttributeValue:

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.lexer import Lexer
-from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.shape_text import parse_shape
+from hlo_run.hlo.attributes.lexer import Lexer
+from hlo_run.hlo.attributes.shape_text import parse_shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 
 # Shape text (`f32[2,3]{0,1}`), a Shape, anything with `shape` and `dtype` (arrays, jax.ShapeDtypeStruct), or a sequence of
 # these for a tuple.

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hlo_run.errors import ParseError, Unsupported
-from hlo_run.hlo.dtype import DTYPES, DType
-from hlo_run.hlo.literal import Array, Literal
+from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.hlo.values.literal import Array, Literal
 
 
 def literal_of_proto(message: Any, number: int) -> Literal:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from hlo_run.errors import ParseError, UsageError, Where
 from hlo_run.formats.proto_literals import literal_of_proto
 from hlo_run.formats.xla import INSTALL_HINT, require
-from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.values.literal import Literal
 
 # The messages' types are made while the program runs.
 Message: TypeAlias = Any

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.values.literal import Literal
 
 _HLO, _PROTO, _TEXT_PROTO, _MLIR = "HLO text", "binary proto", "text proto", "MLIR"
 # XLA's names, which are extensions too.

@@ -21,13 +21,13 @@ from hlo_run.custom_calls import custom_call, unregister
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.fuzz.families.effects import COUNT, FED, FLIP, RECORD
 from hlo_run.fuzz.generate import RandomModule
-from hlo_run.fuzz.values import TYPES, Range, Value
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.fuzz.program.values import TYPES, Range, Value
 from hlo_run.hlo.feeds import Feed
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.target import preset
 
 Array = NDArray[Any]

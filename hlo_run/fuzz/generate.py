@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from hlo_run.fuzz.scope import Program, Scope
+from hlo_run.fuzz.program.scope import Program, Scope
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, shape_text
 from hlo_run.fuzz.table import BY_NAME, FAMILIES
-from hlo_run.fuzz.values import TYPES, Dims, Range, Value, shape_text
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 31, 32, 33, 64, 65, 128, 130)
 

@@ -10,7 +10,7 @@ from typing import Any
 import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.feeds import Feeds
-from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.evaluate.evaluate import Reference
 
 _LINE = re.compile(r"(?:ROOT )?([\w.-]+) = (.*)")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")

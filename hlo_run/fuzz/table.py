@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hlo_run.fuzz.families import bits, control, dynamic, effects, elementwise, indexed, products, reductions, shaping
-from hlo_run.fuzz.scope import Scope
+from hlo_run.fuzz.program.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)

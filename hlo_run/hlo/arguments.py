@@ -9,8 +9,8 @@ import numpy as np
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 
 # Arrays (numpy's, or whatever numpy takes for one), Python numbers, nested lists; tuples for tuples.
 ArgumentLike: TypeAlias = Any

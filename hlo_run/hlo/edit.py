@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import AttributeValue, HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shape import Layout, Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.shape import Layout, Shape
 
 # What stays although nothing uses its result (XLA's `HasSideEffect`); fusions never have any.
 SIDE_EFFECTS = frozenset(

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.errors import DeviceError, UsageError
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.literal import Literal
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 
 # Returns the next array for an infeed that wants this element type and these dimensions; raises UsageError for another kind
 # of array, DeviceError when none is left.

@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 from hlo_run.errors import Where
 from hlo_run.hlo.fingerprint import module_fingerprint
-from hlo_run.hlo.literal import Literal
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
 
 # The closed set of attribute values is the union in hlo/attributes.py; the graph only stores them.
 AttributeValue = Any

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, is_one_instruction
-from hlo_run.hlo.attribute_text import format_int_lists
-from hlo_run.hlo.attributes import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
-from hlo_run.hlo.literal import Literal, format_literal
-from hlo_run.hlo.opcodes import OPCODES
+from hlo_run.hlo.attributes.table import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
+from hlo_run.hlo.attributes.text import format_int_lists
 from hlo_run.hlo.print_options import PrintOptions
-from hlo_run.hlo.replica_groups import ReplicaGroups
-from hlo_run.hlo.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
+from hlo_run.hlo.values.literal import Literal, format_literal
+from hlo_run.hlo.values.opcodes import OPCODES
+from hlo_run.hlo.values.replica_groups import ReplicaGroups
+from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
 
 if TYPE_CHECKING:
     # A module prints itself, so the graph needs the printer first.

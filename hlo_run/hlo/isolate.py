@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from hlo_run.hlo.attributes import AttributeValue
+from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 # Header attributes that instructions refer to by number.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.attributes import AttributeValue
+from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 
 def wrap_bare_module(module: HloModule) -> HloModule:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.async_ops import is_async_wrapper
-from hlo_run.hlo.attribute_values import OperandAliasing
-from hlo_run.hlo.attributes import FrontendAttributes
+from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.verify import instruction_error
+from hlo_run.hlo.values.attribute_values import OperandAliasing
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.module import instruction_error
 from hlo_run.ops.rule import brief
 
 CROSSINGS = ("Pin", "Unpin")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.groups import PARTITIONS, check_groups, device_counts, group_mode, group_size
 from hlo_run.ops.rule import Rule, array_operands, braces, brief, dynamic_dims, make_array, operand, refuse, tuple_or_one
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.attribute_values import OperandAliasing
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.attribute_values import OperandAliasing
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import CROSSINGS, array_of
 from hlo_run.ops.rule import Rule, array_operand, braces, brief, check_parameters, is_open, operand, refuse
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlo_run.hlo.attributes import DimLabels
+from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.dot import preferred_type
 from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, make_array, refuse
 from hlo_run.ops.windows import window_of, window_sizes

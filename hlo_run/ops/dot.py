@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import Rule, array_operands, braces, brief, dynamic_dims, is_open, make_array, refuse, wider_type
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.hlo.async_ops import async_start, execution_thread
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import TOKEN, Rule, array_operands, brief, operand, refuse
 
 _CONTEXT = Shape.array("u32", ())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import (
     Rule,
     array_operand,

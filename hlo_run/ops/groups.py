@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.replica_groups import ReplicaGroups
+from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.ops.rule import braces, refuse
 
 # Whose numbers the groups hold (XLA's CollectiveOpGroupMode).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hlo_run.hlo.attributes import Window, WindowDim
+from hlo_run.hlo.attributes.table import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing import Expr, IndexingMap, Interval, dim, symbol
 from hlo_run.ops.convolution import convolution_labels

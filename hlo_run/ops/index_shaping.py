@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, dim, reshape_map, symbol, transpose_map
 from hlo_run.indexing import bitcast_map as bitcast_indices
 from hlo_run.indexing.reshape import inverse_permutation

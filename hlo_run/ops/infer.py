@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hlo_run.errors import HloRunError, ParseError
+from hlo_run.hlo.attributes.shape_text import check_size
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.shape_text import check_size
-from hlo_run.hlo.verify import written_name
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.module import written_name
 from hlo_run.ops import collectives, control, convolution, dot, effects, elementwise, linalg, reduce, shaping, slicing, windows
 from hlo_run.ops.rule import Rule, brief, compatible_up_to_precision, is_open
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hlo_run.errors import ParseError
-from hlo_run.hlo.attributes import EntryLayout
+from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.verify import instruction_error
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.module import instruction_error
 
 # XLA's `LayoutAssignment::InstructionCanChangeLayout` says no to these.
 KEEPS_LAYOUT = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import Rule, array_operand, array_operands, brief, dynamic_dims, make_array, refuse
 
 _MATRIX_KINDS = ("float", "complex")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.verify import instruction_error
+from hlo_run.hlo.verify.module import instruction_error
 from hlo_run.ops.rule import brief
 
 # What hands buffers on, or says itself which widths go together.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import brief, called, compatible_up_to_precision, make_array, refuse, results_of
 
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from hlo_run.errors import ParseError
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.shape import Layout, Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.shape import Layout, Shape
 
 Rule: TypeAlias = "Callable[[HloInstruction], Shape]"
 

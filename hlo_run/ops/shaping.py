@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Layout, Shape
+from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.ops.rule import (
     Rule,
     array_operand,

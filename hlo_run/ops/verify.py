@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.verify import verify_entry_layout, verify_module
-from hlo_run.hlo.verify_chains import verify_chains
-from hlo_run.hlo.verify_config import verify_buffers, verify_schedule
-from hlo_run.hlo.verify_transfers import verify_transfers
+from hlo_run.hlo.verify.chains import verify_chains
+from hlo_run.hlo.verify.config import verify_buffers, verify_schedule
+from hlo_run.hlo.verify.module import verify_entry_layout, verify_module
+from hlo_run.hlo.verify.transfers import verify_transfers
 from hlo_run.ops.buffer_calls import verify_buffer_calls
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.layouts import check_layouts

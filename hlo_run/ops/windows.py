@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.hlo.attributes import Window, WindowDim
+from hlo_run.hlo.attributes.table import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.reduce import like_result, values_and_inits
 from hlo_run.ops.reducer import check_reducer
 from hlo_run.ops.rule import (

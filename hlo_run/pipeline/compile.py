@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from hlo_run.artifact import Executable, Kernel, Thunk
-from hlo_run.collection import paused_collection
+from hlo_run.gc_pause import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.parallel import available_cores, can_fork, run_in_processes
-from hlo_run.pipeline.fusion_table import fusion_table
-from hlo_run.pipeline.kernel_cache import KernelCache
-from hlo_run.pipeline.kernels import compile_kernel
-from hlo_run.pipeline.observer import (
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import (
     FUSION_ANALYSIS,
     GPU_DIALECT,
     OPTIMIZED_HLO,
@@ -25,18 +22,21 @@ from hlo_run.pipeline.observer import (
     Step,
     StopAtStage,
 )
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.print_options import dump_options
+from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.parallel import available_cores, can_fork, run_in_processes
+from hlo_run.pipeline.fusion_table import fusion_table
+from hlo_run.pipeline.kernel_cache import KernelCache
+from hlo_run.pipeline.kernels import compile_kernel
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.runtime.buffer_check import check_buffers
-from hlo_run.pipeline.runtime.buffer_dumps import buffer_texts
-from hlo_run.pipeline.runtime.buffers import BufferAssignment, assign_buffers
-from hlo_run.pipeline.runtime.command_buffers import command_buffer_conversion
-from hlo_run.pipeline.runtime.gpu_dialect import gpu_dialect_text
-from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
-from hlo_run.pipeline.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
-from hlo_run.pipeline.runtime.thunks import plan_thunks
 from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
+from hlo_run.runtime.buffer_check import check_buffers
+from hlo_run.runtime.buffer_dumps import buffer_texts
+from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
+from hlo_run.runtime.command_buffers import command_buffer_conversion
+from hlo_run.runtime.gpu_dialect import gpu_dialect_text
+from hlo_run.runtime.kernel_requests import KernelRequest
+from hlo_run.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
+from hlo_run.runtime.thunks import plan_thunks
 
 # Fewer kernels are compiled before processes have begun.
 _WORTH_PROCESSES = 3

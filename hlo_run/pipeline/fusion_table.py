@@ -14,17 +14,17 @@ from math import prod
 from xdsl.dialects.builtin import FixedBitwidthType
 from xdsl.ir import Attribute
 
-from hlo_run.analysis.copied_operands import copied_operands
+from hlo_run.analysis.buffers.copied_operands import copied_operands
+from hlo_run.analysis.buffers.in_place import in_place_operands
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_analysis import FusionAnalysis, analyze
-from hlo_run.analysis.fusion_owner import fusion_owner
-from hlo_run.analysis.in_place import in_place_operands
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.analysis.tiling.fusion_owner import fusion_owner
+from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.dialects.types import is_complex, is_tensor
 from hlo_run.dialects.xla_gpu import AllocateSharedOp
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
-from hlo_run.pipeline.runtime.buffers import ALLOCATION_ALIGNMENT_BYTES, PARAMETER_ALIGNMENT_BYTES
+from hlo_run.runtime.buffers import ALLOCATION_ALIGNMENT_BYTES, PARAMETER_ALIGNMENT_BYTES
 from hlo_run.target import TargetSpec
 
 _HEAD = ("fusion", "kind", "heroes", "emitter", "launch", "vector", "shared", "bytes in", "bytes out")

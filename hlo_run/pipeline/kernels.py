@@ -6,23 +6,23 @@ import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from hlo_run.analysis.fusion_analysis import analyze
+from hlo_run.analysis.tiling.fusion_analysis import analyze
 from hlo_run.artifact import BufferSlice, Kernel
-from hlo_run.collection import paused_collection
+from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
+from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm
+from hlo_run.codegen.llvm.print import llvm_ir_text
+from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, Where
-from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
-from hlo_run.pipeline.llvm.print import llvm_ir_text
-from hlo_run.pipeline.llvm.ptx import CompiledPtx, compile_llvm
-from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
-from hlo_run.pipeline.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.replacements import KernelIr
+from hlo_run.gc_pause import paused_collection
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
+from hlo_run.hlo_passes.replacements import KernelIr
 from hlo_run.pipeline.runner import KernelRun, run_crossing
-from hlo_run.pipeline.runtime.kernel_requests import KernelRequest
 from hlo_run.pipeline.table import KERNEL_GROUP, KERNEL_PIPELINE, KernelContext
+from hlo_run.runtime.kernel_requests import KernelRequest
 
 _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<count>\d+)\])?;", re.MULTILINE)
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 from hlo_run.errors import HloRunError, InternalError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.fuel import Fuel
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
+from hlo_run.hlo_passes.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
+from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.ops.layouts import fused_layouts_fit, layouts_fit
 from hlo_run.ops.verify import COMPILING, LAID_OUT, Strictness, verify
-from hlo_run.pipeline.fuel import Fuel
-from hlo_run.pipeline.observer import PIPELINE_END, PIPELINE_START, Level, Observer, Step
-from hlo_run.pipeline.passes import HloPass, PassContext
-from hlo_run.pipeline.print_options import dump_options
-from hlo_run.pipeline.rows import Group, Row
+from hlo_run.pipeline.table_rows import Group, Row
 
 if TYPE_CHECKING:
     from xdsl.context import Context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hlo_run.hlo.dtype import DType
+from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.values import Array
 
 # Exponent bits and mantissa bits (without the hidden one).

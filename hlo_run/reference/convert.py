@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.bits import FLOAT_FORMATS, element_bits, from_element_bits, from_packed_bytes, to_packed_bytes
 from hlo_run.reference.complex_functions import real_part
 from hlo_run.reference.values import Array, arrays_row, map_elements, narrow, table, widen

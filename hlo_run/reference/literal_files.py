@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo.dtype import DTYPES, DType
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.bits import element_bits, from_element_bits
 from hlo_run.reference.values import TOKEN, Array, Value
 

@@ -8,8 +8,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from hlo_run.hlo.dtype import DType
-from hlo_run.hlo.literal import float_info
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.hlo.values.literal import float_info
 from hlo_run.reference.bits import from_element_bits
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, narrow
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.errors import DeviceError, Unsupported
-from hlo_run.hlo.dtype import DType
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.dtype import DType
 
 Array: TypeAlias = NDArray[Any]
 # An array in logical order, a tuple of values, or an empty tuple for a token. Arrays are never written to after

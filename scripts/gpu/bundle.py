@@ -95,10 +95,10 @@ def compile_entry(file: Path, kind: str, target: str) -> Entry:
     from hlo_run.formats.write import module_to_bytes
     from hlo_run.hlo.printer import FULL
     from hlo_run.hlo.wrap import wrap_bare_module
+    from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.options import Options
     from hlo_run.pipeline.compile import compile_module
-    from hlo_run.pipeline.passes import PassContext
-    from hlo_run.reference.devices import DeviceGrid
+    from hlo_run.reference.evaluate.devices import DeviceGrid
     from hlo_run.target import preset
 
     choose_cache("off")
@@ -142,10 +142,10 @@ def without_fusions(module: Any) -> Any:
 
 def _xla_kernel(text: str, file: str, options: Any) -> dict[str, Any]:
     """Return the one kernel that XLA emits for the module as it is written; raises HloRunError."""
-    from hlo_run.compilation import target_config
+    from hlo_run.codegen.llvm.ptxas import find_ptxas
+    from hlo_run.compile_run import target_config
     from hlo_run.errors import Unsupported
     from hlo_run.formats.xla_gpu import EMITTERS_ONLY, compile_with_xla
-    from hlo_run.pipeline.llvm.ptxas import find_ptxas
 
     ptxas = find_ptxas(options.xla_gpu_cuda_data_dir)
     flags = [*EMITTERS_ONLY, "--xla_disable_all_hlo_passes", "--xla_allow_excess_precision=false"]

@@ -30,7 +30,7 @@ from hlo_run.artifact.file import load
 from hlo_run.backends.cuda.backend import CudaBackend
 from hlo_run.backends.cuda.timing import kernel_thunks
 from hlo_run.errors import DeviceError, HloRunError
-from hlo_run.reference.agreement import disagreements
+from hlo_run.reference.compare.agreement import disagreements
 
 ROOT = Path(__file__).resolve().parents[2]
 AGREES, DIFFERS, FAILED, SKIPPED = "agrees", "differs", "failed", "skipped"

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 import hlo_run
-from hlo_run.reference.arguments import make_fake_arguments, random_feeds
-from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments, random_feeds
+from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
 
 _SEED = 7

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 _PAIRS = [
     ((2, 3), (6,)),

@@ -7,14 +7,14 @@ import random
 import pytest
 
 import hlo_run
-from hlo_run.analysis.alias_analysis import analyze_aliases
-from hlo_run.analysis.best_fit_heap import BestFitHeap
-from hlo_run.analysis.dataflow import analyze_dataflow
-from hlo_run.analysis.dataflow_values import HloValue
-from hlo_run.analysis.heap_simulator import PeakHeap
-from hlo_run.analysis.live_range import flatten_schedule, live_ranges
+from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
+from hlo_run.analysis.buffers.best_fit_heap import BestFitHeap
+from hlo_run.analysis.buffers.dataflow import analyze_dataflow
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.analysis.buffers.heap_simulator import PeakHeap
+from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.shape import Shape
 
 
 def _value(number: int) -> HloValue:

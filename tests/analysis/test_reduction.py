@@ -6,9 +6,9 @@ import pytest
 from emitting import fusion_analysis, read_fusion
 
 from hlo_run.analysis.decision import Decision
-from hlo_run.analysis.reduction_description import ReductionDescription, judge_reduction
-from hlo_run.analysis.reduction_groups import group_roots
-from hlo_run.analysis.reduction_tiling import ReductionTiling, tile_reduction
+from hlo_run.analysis.tiling.reduction_description import ReductionDescription, judge_reduction
+from hlo_run.analysis.tiling.reduction_groups import group_roots
+from hlo_run.analysis.tiling.reduction_tiling import ReductionTiling, tile_reduction
 
 ADD = "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) } "
 

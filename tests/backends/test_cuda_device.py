@@ -8,13 +8,13 @@ import pytest
 
 import hlo_run
 from hlo_run.backends.cuda.device import device_problem
-from hlo_run.backends.platforms import open_backend
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.platforms import open_backend
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.evaluate import evaluate
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(bool(device_problem()), reason=device_problem() or "a device is there")]

@@ -31,7 +31,7 @@ from hlo_run.artifact import (
 from hlo_run.backends.cuda import graphs
 from hlo_run.backends.cuda.matmul import plan_matmul
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hlo_run.backends.literals import from_bytes, size_bytes, to_bytes
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 def random_array(dtype: str, dims: tuple[int, ...], seed: int = 0) -> np.ndarray:

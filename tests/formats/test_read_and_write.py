@@ -17,7 +17,7 @@ from hlo_run.formats import protos, xla
 from hlo_run.formats.proto_literals import literal_of_proto
 from hlo_run.formats.read import read_module
 from hlo_run.formats.write import hlo_proto, module_to_bytes
-from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.values.literal import Literal
 
 pytest.importorskip("jaxlib")
 pytest.importorskip("google.protobuf")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hlo_run import target as targets
+from hlo_run.codegen.llvm.ptxas import find_ptxas
 from hlo_run.errors import Unsupported, UsageError
 from hlo_run.formats import gpu_plugin, xla_gpu
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, compile_with_xla, find_plugin
-from hlo_run.pipeline.llvm.ptxas import find_ptxas
 
 MODULE = """HloModule m
 

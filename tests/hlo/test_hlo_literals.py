@@ -11,9 +11,9 @@ from numpy.testing import assert_array_equal
 
 import hlo_run
 from hlo_run.errors import ParseError
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.literal import Array, Literal, format_literal, literal_to_string
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import Array, Literal, format_literal, literal_to_string
+from hlo_run.hlo.values.shape import Shape
 
 
 def _literal(shape: str, text: str) -> Literal:

@@ -9,11 +9,11 @@ import pytest
 
 import hlo_run
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.attributes import EntryLayout, FrontendAttributes, OpMetadata
+from hlo_run.hlo.attributes.shape_text import array_shape
+from hlo_run.hlo.attributes.table import EntryLayout, FrontendAttributes, OpMetadata
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.parser import UNKNOWN_SHAPE, parse_module
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.shape_text import array_shape
+from hlo_run.hlo.text.parser import UNKNOWN_SHAPE, parse_module
+from hlo_run.hlo.values.shape import Shape
 
 _SEED = """HloModule m:
 

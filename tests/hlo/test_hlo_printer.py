@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hlo_run
-from hlo_run.hlo.attributes import WindowDim
+from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.printer import (
     CANONICAL,
     DEFAULT,

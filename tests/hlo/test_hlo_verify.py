@@ -9,8 +9,8 @@ import pytest
 import hlo_run
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.shape import Shape
-from hlo_run.hlo.verify import verify_module
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.module import verify_module
 
 _TEXT = """HloModule m
 f {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hlo_run
 from hlo_run.hlo.printer import SHORT_PARSABLE, module_to_string
-from hlo_run.hlo.verify import verify_module
+from hlo_run.hlo.verify.module import verify_module
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.infer import infer_module
 

@@ -13,8 +13,8 @@ from xla_print_options import OPTIONS, as_xla_prints
 import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo.parser import parse_module
 from hlo_run.hlo.print_options import FULL
+from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import fill_shapes
 
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"

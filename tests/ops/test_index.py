@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.parser import parse_module
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.text.parser import parse_module
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing import IndexingMap
 from hlo_run.ops.index import bitcast_map, fused_maps, operand_map, runtime_values, user_map
 from hlo_run.ops.index_rule import operand_dims, output_dims

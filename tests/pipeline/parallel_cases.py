@@ -18,11 +18,11 @@ import hlo_run
 from hlo_run.artifact import Executable
 from hlo_run.cli import run
 from hlo_run.errors import InternalError, Unsupported
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.parallel import run_in_processes
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.pipeline.observers.timing import TimingObserver
-from hlo_run.pipeline.passes import PassContext
 from hlo_run.target import preset
 
 _CONTEXT = multiprocessing.get_context("fork")

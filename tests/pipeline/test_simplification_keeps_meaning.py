@@ -9,13 +9,13 @@ from itertools import takewhile
 import pytest
 
 import hlo_run
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
-from hlo_run.pipeline.passes import PassContext
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import PIPELINE
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import DEFAULT_TARGET, preset
 
 _BINARY = {

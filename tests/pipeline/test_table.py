@@ -11,12 +11,12 @@ import pytest
 from hlo_run import parse
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import Observer, Step
 from hlo_run.options import Options
-from hlo_run.pipeline.observer import Observer, Step
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.pipeline.rows import numbered
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow, check_row_names
+from hlo_run.pipeline.table_rows import numbered
 from hlo_run.target import DEFAULT_TARGET, preset
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"

@@ -10,13 +10,13 @@ import pytest
 import hlo_run
 from hlo_run.artifact import Executable
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.codegen.llvm.ptxas import assemble, find_ptxas
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.llvm.ptxas import assemble, find_ptxas
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import preset
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "transpose.hlo"

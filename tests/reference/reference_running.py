@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hlo_run
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.values import Value
 
 Array: TypeAlias = NDArray[Any]

@@ -13,8 +13,8 @@ import pytest
 from reference_running import Array
 
 from hlo_run.errors import UsageError
-from hlo_run.hlo.dtype import DTYPES
-from hlo_run.hlo.shape import Shape
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.bits import element_bits, from_element_bits
 from hlo_run.reference.literal_files import read_values, write_values
 from hlo_run.reference.values import Value

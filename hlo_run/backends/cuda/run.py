@@ -47,8 +47,8 @@ from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import Profile
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
+from hlo_run.hlo.values.dtype import DTYPES
 
 _INITIAL_COUNTER = 0x7012395
 

@@ -10,25 +10,25 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hlo_run.artifact import ArraySpec, ArrayTree, Executable, Kernel, MachineCode, ObjectCode
-from hlo_run.backends.host.checks import ALWAYS_ON, CHECKS
-from hlo_run.backends.host.control_flow import KernelGraph, build_graph
-from hlo_run.backends.host.emulator import run_kernel
+from hlo_run.backends.host.emulator.checks import ALWAYS_ON, CHECKS
+from hlo_run.backends.host.emulator.emulator import run_kernel
+from hlo_run.backends.host.emulator.lanes import Launch
+from hlo_run.backends.host.emulator.program import Program, compile_graph
+from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.engine import GUESSED_TURNS, JitEngine, ReadyLaunch, has_loops
 from hlo_run.backends.host.jit.workers import JitFault
-from hlo_run.backends.host.lanes import Launch
 from hlo_run.backends.host.prepared import Prepared
-from hlo_run.backends.host.program import Program, compile_graph
-from hlo_run.backends.host.ptx_parser import parse_module
-from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.host.ptx.control_flow import KernelGraph, build_graph
+from hlo_run.backends.host.ptx.parser import parse_module
 from hlo_run.backends.host.team import Team
 from hlo_run.backends.host.world import World
 from hlo_run.backends.library.blas import calm_blas
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
 from hlo_run.errors import Unsupported, UsageError
-from hlo_run.hlo.dtype import DTYPES
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
+from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.target import TargetSpec
 
 ENGINES = ("auto", "emulator", "jit")

@@ -11,7 +11,7 @@ from hlo_run.backends.host.world import Meeting
 from hlo_run.backends.library.arrays import Array, store, view
 from hlo_run.backends.library.collectives import combine, members_of
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 class CollectiveStep(Leaf):

@@ -52,7 +52,7 @@ from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, to_bytes
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from hlo_run.artifact import BufferSlice
 from hlo_run.backends.host.control_steps import CommandBufferStep, ConditionalStep, SequenceStep, WhileStep
+from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.backends.host.jit.body import CANCELLED
 from hlo_run.backends.host.jit.engine import ReadyLaunch, slice_shift
 from hlo_run.backends.host.jit.llvm import Loaded
@@ -33,7 +34,6 @@ from hlo_run.backends.host.jit.workers import (
     table_rows,
 )
 from hlo_run.backends.host.machine import Machine
-from hlo_run.backends.host.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, Step
 
 _SCRATCH = range(SHARED, CHOSEN + 1)

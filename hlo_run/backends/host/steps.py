@@ -18,13 +18,13 @@ from hlo_run.artifact import (
     RngStateThunk,
     Thunk,
 )
-from hlo_run.backends.host.checks import make_observer
-from hlo_run.backends.host.control_flow import KernelGraph
-from hlo_run.backends.host.emulator import check_launch
-from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.emulator.checks import make_observer
+from hlo_run.backends.host.emulator.emulator import check_launch
+from hlo_run.backends.host.emulator.lanes import Launch
+from hlo_run.backends.host.emulator.memory import Region
+from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.machine import Machine, argument_region, pointer
-from hlo_run.backends.host.memory import Region
-from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.library.arrays import Array, LibraryCall, empty, is_viewable, store, view
 from hlo_run.backends.literals import Bytes
 

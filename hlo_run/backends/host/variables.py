@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
-from hlo_run.backends.host.ptx import Relocation, Variable
+from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, Region
+from hlo_run.backends.host.ptx.syntax import Relocation, Variable
 from hlo_run.errors import DeviceError
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hlo_run.artifact import ArraySpec
 from hlo_run.backends.literals import Bytes, from_bytes, to_bytes
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 Array: TypeAlias = "NDArray[Any]"
 Bind: TypeAlias = "Callable[[Sequence[Array], Sequence[Array]], Callable[[], object]]"

@@ -10,7 +10,7 @@ import numpy as np
 from hlo_run.artifact import CollectiveThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 # Every member's operands, in group order, to every member's results.
 Combine = Callable[[CollectiveThunk, Sequence[Sequence[Array]]], list[list[Array]]]

@@ -12,7 +12,7 @@ import numpy as np
 from hlo_run.artifact import ArraySpec, GemmThunk
 from hlo_run.backends.library.arrays import Array, Bind, LibraryCall, run_all, sparing
 from hlo_run.backends.library.blas import merged, product
-from hlo_run.hlo.dtype import DTYPES, DType
+from hlo_run.hlo.values.dtype import DTYPES, DType
 
 _BindProduct: TypeAlias = "Callable[[Array, Array, Array], Callable[[], object]]"
 

@@ -10,7 +10,7 @@ import numpy as np
 from hlo_run.artifact import ArraySpec, ArrayTree, CustomCallThunk
 from hlo_run.backends.library.arrays import Array
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 def checked_leaves(thunk: CustomCallThunk, result: Any) -> Iterator[tuple[ArraySpec, Array]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hlo_run.artifact import SelectKThunk, SortThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 
 def sort_call(thunk: SortThunk) -> LibraryCall:

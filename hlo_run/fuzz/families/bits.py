@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hlo_run.fuzz.making import positive
-from hlo_run.fuzz.scope import Scope
-from hlo_run.fuzz.values import TYPES, Range, Value
+from hlo_run.fuzz.program.making import positive
+from hlo_run.fuzz.program.scope import Scope
+from hlo_run.fuzz.program.values import TYPES, Range, Value
 
 
 def bitcast_convert(scope: Scope) -> None:

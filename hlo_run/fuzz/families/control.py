@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hlo_run.fuzz.making import fitted, obtain, state_range
-from hlo_run.fuzz.scope import Scope, without_layouts
-from hlo_run.fuzz.values import TYPES, Range, Value, join
+from hlo_run.fuzz.program.making import fitted, obtain, state_range
+from hlo_run.fuzz.program.scope import Scope, without_layouts
+from hlo_run.fuzz.program.values import TYPES, Range, Value, join
 
 _MOST_DEPTH = 3
 _TRIPS = (0, 1, 1, 2, 3, 3, 4, 5)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hlo_run.fuzz.making import obtain
-from hlo_run.fuzz.scope import Scope
-from hlo_run.fuzz.values import Dims, Range, Value, braces, sum_of
+from hlo_run.fuzz.program.making import obtain
+from hlo_run.fuzz.program.scope import Scope
+from hlo_run.fuzz.program.values import Dims, Range, Value, braces, sum_of
 
 
 def _text(value: Value, dim: int) -> str:

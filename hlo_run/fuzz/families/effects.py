@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hlo_run.fuzz.making import obtain
-from hlo_run.fuzz.scope import Scope, shape
-from hlo_run.fuzz.values import TYPES, Range, Value, braces
+from hlo_run.fuzz.program.making import obtain
+from hlo_run.fuzz.program.scope import Scope, shape
+from hlo_run.fuzz.program.values import TYPES, Range, Value, braces
 
 FLIP = "hlo_fuzz_flip"
 RECORD = "hlo_fuzz_record"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hlo_run.fuzz.making import converted, magnitude, obtain, some_number
-from hlo_run.fuzz.scope import Scope
-from hlo_run.fuzz.values import PART_OF, TYPES, Range, Value, join, plus, times
+from hlo_run.fuzz.program.making import converted, magnitude, obtain, some_number
+from hlo_run.fuzz.program.scope import Scope
+from hlo_run.fuzz.program.values import PART_OF, TYPES, Range, Value, join, plus, times
 
 # Opcode to (how much it enlarges an error, bound of its result, largest bound it takes).
 _SMOOTH: dict[str, tuple[float, float, float]] = {

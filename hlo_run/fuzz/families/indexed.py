@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hlo_run.fuzz.making import obtain, scalar_index
-from hlo_run.fuzz.scope import Scope
-from hlo_run.fuzz.values import TYPES, Dims, Range, Value, braces, join, plus, sum_of
+from hlo_run.fuzz.program.making import obtain, scalar_index
+from hlo_run.fuzz.program.scope import Scope
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, braces, join, plus, sum_of
 
 _INDEX_TYPES = ("s32", "s32", "s32", "s64", "u32", "s8", "u8", "s16")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hlo_run.fuzz.making import obtain
-from hlo_run.fuzz.scope import Scope
-from hlo_run.fuzz.values import TYPES, Dims, Range, Value, array_text, braces, join, sum_of
+from hlo_run.fuzz.program.making import obtain
+from hlo_run.fuzz.program.scope import Scope
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, braces, join, sum_of
 
 _MOST_SUMMED = 2.0**20
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hlo_run.fuzz.making import iota, obtain, some_number
-from hlo_run.fuzz.scope import Scope, number_range
-from hlo_run.fuzz.values import Range, Value, braces, join
+from hlo_run.fuzz.program.making import iota, obtain, some_number
+from hlo_run.fuzz.program.scope import Scope, number_range
+from hlo_run.fuzz.program.values import Range, Value, braces, join
 
 
 def broadcast(scope: Scope) -> None:

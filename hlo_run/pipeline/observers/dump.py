@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hlo_run.errors import HloRunError, UsageError
-from hlo_run.options import Options
-from hlo_run.pipeline.observer import (
+from hlo_run.hlo_passes.observer import (
     BUFFER_TEXTS,
     LLVM_BEFORE_OPTIMIZATIONS,
     OPTIMIZED_HLO,
@@ -22,7 +21,8 @@ from hlo_run.pipeline.observer import (
     Observer,
     Step,
 )
-from hlo_run.pipeline.replacements import file_name, header
+from hlo_run.hlo_passes.replacements import file_name, header
+from hlo_run.options import Options
 from hlo_run.target import TargetSpec
 
 _FILE_NAME_LIMIT = 255

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hlo_run.pipeline.observer import Observer, Step, StopAtStage
+from hlo_run.hlo_passes.observer import Observer, Step, StopAtStage
 
 
 @dataclass(frozen=True)

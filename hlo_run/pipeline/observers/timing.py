@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from hlo_run.pipeline.observer import PIPELINE_START, Observer, Step
+from hlo_run.hlo_passes.observer import PIPELINE_START, Observer, Step
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hlo_run.pipeline.observer import BUFFER_TEXTS, PIPELINE_START, THUNK_METADATA, Level, Observer, Step
+from hlo_run.hlo_passes.observer import BUFFER_TEXTS, PIPELINE_START, THUNK_METADATA, Level, Observer, Step
 
 
 @dataclass(frozen=True)

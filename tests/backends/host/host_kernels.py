@@ -14,15 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
-from hlo_run.backends.host.checks import make_observer
-from hlo_run.backends.host.emulator import check_launch, run_kernel
+from hlo_run.backends.host.emulator.checks import make_observer
+from hlo_run.backends.host.emulator.emulator import check_launch, run_kernel
+from hlo_run.backends.host.emulator.lanes import Launch
+from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, Region
+from hlo_run.backends.host.emulator.program import Program, compile_program
+from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.jit.engine import JitEngine
 from hlo_run.backends.host.jit.workers import JitFault
-from hlo_run.backends.host.lanes import Launch
-from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
-from hlo_run.backends.host.program import Program, compile_program
-from hlo_run.backends.host.ptx_parser import parse_module
-from hlo_run.backends.host.statistics import KernelStatistics
+from hlo_run.backends.host.ptx.parser import parse_module
 from hlo_run.backends.host.variables import variable_regions
 from hlo_run.errors import DeviceError
 

@@ -7,11 +7,11 @@ from itertools import product
 import pytest
 from host_kernels import kernel
 
-from hlo_run.backends.host.control_flow import build_graph
 from hlo_run.backends.host.jit.affine import PureValues
 from hlo_run.backends.host.jit.affine_sum import Affine
-from hlo_run.backends.host.ptx import Register
-from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.backends.host.ptx.control_flow import build_graph
+from hlo_run.backends.host.ptx.parser import parse_module
+from hlo_run.backends.host.ptx.syntax import Register
 
 Point = dict[str, int]
 

@@ -8,16 +8,16 @@ import pytest
 from hlo_run import parse
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.host.team import Team
-from hlo_run.backends.platforms import open_backend
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.devices import DeviceGrid
-from hlo_run.reference.evaluate import Reference
+from hlo_run.platforms import open_backend
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value
 from hlo_run.target import DEFAULT_TARGET, preset

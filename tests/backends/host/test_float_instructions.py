@@ -12,7 +12,7 @@ import pytest
 from host_kernels import apply, padded, pairs
 from numpy.typing import NDArray
 
-from hlo_run.backends.host import exact_numerics
+from hlo_run.backends.host.numerics import exact_numerics
 
 Array = NDArray[Any]
 BF16: Any = ml_dtypes.bfloat16

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from host_kernels import apply, kernel, launch_apart, run_text
 
-from hlo_run.backends.host.control_flow import build_graph
+from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT
+from hlo_run.backends.host.emulator.program import compile_program
 from hlo_run.backends.host.jit.builder import ModuleText
 from hlo_run.backends.host.jit.driver import write_module
 from hlo_run.backends.host.jit.plan import FIRST_REGION, LaunchShape, Plan, RegionSpec
-from hlo_run.backends.host.memory import NUMBER_SHIFT
-from hlo_run.backends.host.program import compile_program
-from hlo_run.backends.host.ptx_parser import parse_module
+from hlo_run.backends.host.ptx.control_flow import build_graph
+from hlo_run.backends.host.ptx.parser import parse_module
 from hlo_run.errors import DeviceError
 
 _NUMBER = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %tid.x; mad.lo.s32 %r3, %r1, 128, %r2;"

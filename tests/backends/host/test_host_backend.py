@@ -28,10 +28,10 @@ from hlo_run.artifact import (
 )
 from hlo_run.backends import BACKENDS, Backend, load_backend
 from hlo_run.backends.host.backend import HostBackend
-from hlo_run.backends.host.control_flow import KernelGraph
+from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.engine import JitEngine, ReadyLaunch
-from hlo_run.backends.host.lanes import Launch
+from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ptx"

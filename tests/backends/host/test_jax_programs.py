@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hlo_run
-from hlo_run.reference.agreement import disagreements
+from hlo_run.reference.compare.agreement import disagreements
 from hlo_run.reference.literal_files import read_values
 
 # Written by scripts/record_jax_programs.py.

@@ -13,9 +13,9 @@ import pytest
 from host_kernels import launch_apart
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.program import compile_program
-from hlo_run.backends.host.ptx_parser import parse_module
-from hlo_run.pipeline.llvm.ptx import compile_llvm
+from hlo_run.backends.host.emulator.program import compile_program
+from hlo_run.backends.host.ptx.parser import parse_module
+from hlo_run.codegen.llvm.emit_ptx import compile_llvm
 from hlo_run.target import preset
 
 Array = NDArray[Any]

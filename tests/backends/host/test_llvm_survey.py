@@ -15,10 +15,10 @@ from host_kernels import launch
 from host_survey import Survey, all_kernels, conversion_kernels, float_kernels, integer_kernels, module_text
 from numpy.typing import NDArray
 
-from hlo_run.backends.host import exact_numerics
-from hlo_run.backends.host.program import compile_program
-from hlo_run.backends.host.ptx_parser import parse_module
-from hlo_run.pipeline.llvm.ptx import compile_llvm
+from hlo_run.backends.host.emulator.program import compile_program
+from hlo_run.backends.host.numerics import exact_numerics
+from hlo_run.backends.host.ptx.parser import parse_module
+from hlo_run.codegen.llvm.emit_ptx import compile_llvm
 from hlo_run.target import preset
 
 Array = NDArray[Any]

@@ -13,19 +13,19 @@ from xdsl.parser import Parser
 import hlo_run
 from hlo_run.artifact import Executable
 from hlo_run.backends.host.backend import HostBackend
+from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.literal import Literal
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
-from hlo_run.pipeline.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
-from hlo_run.pipeline.passes import PassContext
-from hlo_run.reference.agreement import disagreements
-from hlo_run.reference.arguments import make_fake_arguments
-from hlo_run.reference.evaluate import evaluate
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.compare.agreement import disagreements
+from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import TargetSpec, preset
 
 TRANSPOSE = """HloModule m

@@ -30,7 +30,7 @@ from hlo_run.backends.library.convolution import convolution_call
 from hlo_run.backends.library.gemm import gemm_call
 from hlo_run.backends.library.linalg import cholesky_call, fft_call, triangular_solve_call
 from hlo_run.backends.library.sort import select_k_call, sort_call
-from hlo_run.hlo.dtype import DTYPES
+from hlo_run.hlo.values.dtype import DTYPES
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(5)

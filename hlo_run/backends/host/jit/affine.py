@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import gcd
 
-from hlo_run.backends.host.control_flow import KernelGraph
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
 from hlo_run.backends.host.jit.affine_sum import Affine, Interval, constant, fits, fits_type, monotonic
-from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
-from hlo_run.backends.host.ptx import Address, Integer, Operand, Register, SpecialRegister, Symbol
+from hlo_run.backends.host.ptx.control_flow import KernelGraph
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Address, Integer, Operand, Register, SpecialRegister, Symbol
 from hlo_run.target import WARP_THREADS
 
 _PURE_OPCODES = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.ptx.instruction_set import Operation
 
 Interval = tuple[int, int]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hlo_run.backends.host import approximations as a
 from hlo_run.backends.host.jit.builder import Builder, f64_constant
 from hlo_run.backends.host.jit.llvm import has_feature
 from hlo_run.backends.host.jit.rounding import is_finite, widen
+from hlo_run.backends.host.numerics import approximations as a
 
 _INFINITY = "0x7FF0000000000000"
 _NAN = "0x7FF8000000000000"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from hlo_run.backends.host.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
-from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.builder import ModuleText
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
 from hlo_run.backends.host.jit.registers import Registers, place_of
-from hlo_run.backends.host.ptx import Register
+from hlo_run.backends.host.ptx.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Register
 
 Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
 CANCELLED = 0x7FFFFFFF

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit import rounding
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
@@ -13,7 +12,8 @@ from hlo_run.backends.host.jit.floating import REAL, flush, relu, saturate
 from hlo_run.backends.host.jit.forms import NAN32
 from hlo_run.backends.host.jit.integer import Emit, is_integer_type
 from hlo_run.backends.host.jit.move import define_integer, integer_source
-from hlo_run.backends.host.ptx import Operand, Register
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Operand, Register
 
 _HALVES = ("f16", "bf16")
 _ROUND = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}

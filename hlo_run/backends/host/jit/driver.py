@@ -6,8 +6,7 @@ parted, phases run thread by thread: those at the lowest phase first, threads at
 
 from __future__ import annotations
 
-from hlo_run.backends.host.control_flow import KernelGraph
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.emulator.memory import POISON
 from hlo_run.backends.host.jit.body import CANCELLED, Body
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
 from hlo_run.backends.host.jit.emitters import EMITTERS
@@ -15,8 +14,9 @@ from hlo_run.backends.host.jit.llvm import host_processor, vector_bits
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, PLACES, SHARED, SLOTS, LaunchShape, Plan
 from hlo_run.backends.host.jit.threads import write_exchange
-from hlo_run.backends.host.memory import POISON
-from hlo_run.backends.host.ptx import Register
+from hlo_run.backends.host.ptx.control_flow import KernelGraph
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Register
 from hlo_run.target import WARP_THREADS
 
 _CTA = "i32 %ctax, i32 %ctay, i32 %ctaz"

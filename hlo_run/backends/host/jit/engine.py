@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hlo_run.backends.host.control_flow import KernelGraph
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.emulator.lanes import Launch
+from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, Region
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.driver import write_module
 from hlo_run.backends.host.jit.plan import FIRST_REGION, LaunchShape, Plan, RegionSpec
 from hlo_run.backends.host.jit.player import player_code
 from hlo_run.backends.host.jit.workers import Execution, Team
-from hlo_run.backends.host.lanes import Launch
-from hlo_run.backends.host.memory import NUMBER_SHIFT, Region
+from hlo_run.backends.host.ptx.control_flow import KernelGraph
+from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.errors import Unsupported
 from hlo_run.parallel import available_cores
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit import rounding
 from hlo_run.backends.host.jit.approx import approximate
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import f64_constant
 from hlo_run.backends.host.jit.integer import INTEGER_PART, Emit, is_integer_type
-from hlo_run.backends.host.ptx import Float, Operand, Register
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Float, Operand, Register
 
 REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
 """LLVM's type in which a format's values are computed with."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hlo_run.backends.host.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph
-from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit.affine import PureValues, single_definitions
-from hlo_run.backends.host.ptx import Operand, Register, SpecialRegister
+from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Operand, Register, SpecialRegister
 from hlo_run.target import WARP_THREADS
 
 _OF_WARPS = ("%laneid", "%warpid", "%nwarpid", "%lanemask")

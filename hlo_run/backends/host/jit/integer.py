@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hlo_run.backends.host.instruction_set import CARRY, Operation
 from hlo_run.backends.host.jit.body import Body
-from hlo_run.backends.host.ptx import Integer, Operand, Register
+from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
+from hlo_run.backends.host.ptx.syntax import Integer, Operand, Register
 
 Emit = Callable[[Body, Operation], None]
 

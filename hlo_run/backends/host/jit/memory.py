@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, POISON, SHARED_NUMBER, VARIABLE_NUMBER
 from hlo_run.backends.host.jit import rounding
 from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.body import Body
@@ -13,8 +13,8 @@ from hlo_run.backends.host.jit.forms import Value
 from hlo_run.backends.host.jit.integer import Emit
 from hlo_run.backends.host.jit.move import define_integer, integer_source
 from hlo_run.backends.host.jit.plan import MIXED, ROW_WORDS, TABLE, RegionSpec
-from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, POISON, SHARED_NUMBER, VARIABLE_NUMBER
-from hlo_run.backends.host.ptx import TYPE_BYTES, Address, Float, Integer, Operand, Register, Sink, Symbol, Vector
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Float, Integer, Operand, Register, Sink, Symbol, Vector
 
 _HALF = 1 << (NUMBER_SHIFT - 1)
 _GROUP = "!llvm.access.group !1"

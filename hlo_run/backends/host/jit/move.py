@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.floating import REAL, flush
 from hlo_run.backends.host.jit.integer import Emit, bits_of, is_integer_type
-from hlo_run.backends.host.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
-from hlo_run.backends.host.ptx import Float, Negated, Operand, Pair, Register, Sink, Symbol, Vector
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Float, Negated, Operand, Pair, Register, Sink, Symbol, Vector
 
 _ORDERED = ("eq", "ne", "lt", "le", "gt", "ge")
 _SAME_AS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}

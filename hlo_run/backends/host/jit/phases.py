@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hlo_run.backends.host.control_flow import Block, Exit, KernelGraph
-from hlo_run.backends.host.instruction_set import Operation
+from hlo_run.backends.host.ptx.control_flow import Block, Exit, KernelGraph
+from hlo_run.backends.host.ptx.instruction_set import Operation
 
 
 @dataclass(frozen=True, slots=True)

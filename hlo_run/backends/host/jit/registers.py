@@ -6,13 +6,13 @@ from abc import abstractmethod
 
 import numpy as np
 
-from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit.affine_sum import Affine
 from hlo_run.backends.host.jit.builder import FORM_TYPES, ModuleText, f32_constant
 from hlo_run.backends.host.jit.forms import Forms, Name, Value
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import Plan
-from hlo_run.backends.host.ptx import Float, Integer, Negated, Operand, Register, Sink, SpecialRegister, Symbol
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Float, Integer, Negated, Operand, Register, Sink, SpecialRegister, Symbol
 
 _ONE = frozenset(("%nclusterid", "%cluster_nctaid", "%cluster_nctarank", "%nsmid"))
 

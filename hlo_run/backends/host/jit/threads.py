@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hlo_run.backends.host.instruction_set import Operation
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
 from hlo_run.backends.host.jit.integer import Emit
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import PLACES, SLOTS, Plan, result_slot
-from hlo_run.backends.host.ptx import Integer, Negated, Operand, Pair, Register, Sink, SpecialRegister
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Integer, Negated, Operand, Pair, Register, Sink, SpecialRegister
 from hlo_run.target import WARP_THREADS
 
 # ---- in the phase ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.backends.host.emulator.lanes import Launch
+from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.body import CANCELLED
 from hlo_run.backends.host.jit.plan import (
@@ -28,8 +30,6 @@ from hlo_run.backends.host.jit.plan import (
     Plan,
     RegionSpec,
 )
-from hlo_run.backends.host.lanes import Launch
-from hlo_run.backends.host.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.parallel import available_cores
 from hlo_run.target import WARP_THREADS
 

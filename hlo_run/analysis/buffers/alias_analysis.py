@@ -1,0 +1,113 @@
+"""Which values must live in one buffer?
+
+The state of a loop is one buffer: what comes in, the parameters of condition and body, what the body makes, what comes
+out. So are the results of a conditional's branches and its own, and what is changed in place with what it becomes.
+Mirrors XLA's `HloAliasAnalysis`, numbers of buffers included. Copy insertion sees to it that
+no two of them are alive at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
+from hlo_run.analysis.buffers.dataflow import Dataflow
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.analysis.computation_order import nested_computations
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.verify.config import aliases
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HloBuffer:
+    """Values that share one place, by id."""
+
+    id: int
+    values: tuple[HloValue, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class AliasAnalysis:
+    """All buffers of a module, and the buffer of every value."""
+
+    dataflow: Dataflow
+    buffers: tuple[HloBuffer, ...]
+    buffer_of: dict[HloValue, HloBuffer]
+
+    def live_out(self) -> dict[HloBuffer, None]:
+        """Return the buffers that the entry's result stands in."""
+        root = self.dataflow.trees[self.dataflow.module.entry.root]
+        return dict.fromkeys(self.buffer_of[value] for _, value in root.walk())
+
+
+def analyze_aliases(dataflow: Dataflow, with_module_aliases: bool = True) -> AliasAnalysis:
+    """Return the buffers; without `with_module_aliases` as if the module had no `input_output_alias`."""
+    groups = _Groups(dataflow.values)
+    for one, other in must_share(dataflow, with_module_aliases):
+        groups.join(one, other)
+    buffers = tuple(HloBuffer(n, tuple(sorted(v, key=lambda value: value.id))) for n, v in enumerate(groups.groups()))
+    return AliasAnalysis(dataflow, buffers, {value: buffer for buffer in buffers for value in buffer.values})
+
+
+def must_share(dataflow: Dataflow, with_module_aliases: bool = True) -> Iterator[tuple[HloValue, HloValue]]:
+    """Yield the pairs of values that have to be in one buffer, value by value."""
+    partners: dict[tuple[HloInstruction, ShapeIndex], list[tuple[HloInstruction, ShapeIndex]]] = {}
+    for one, other in _places(dataflow, with_module_aliases):
+        partners.setdefault(one, []).append(other)
+        partners.setdefault(other, []).append(one)
+    for value in dataflow.values:
+        for position in value.positions:
+            for instruction, index in partners.get((position.instruction, position.shape_index), ()):
+                yield value, dataflow.value(instruction, index)
+
+
+_Place = tuple[HloInstruction, ShapeIndex]
+
+
+def _places(dataflow: Dataflow, with_module_aliases: bool) -> Iterator[tuple[_Place, _Place]]:
+    """Yield pairs of places whose values have to share."""
+    entry = dataflow.module.entry
+    if with_module_aliases:
+        for output, number, index, _ in aliases(dataflow.module):
+            yield (entry.root, output), (entry.parameters[number], index)
+    for instruction, tree in dataflow.trees.items():
+        if instruction.opcode in ("while", "conditional"):
+            for other in _joined(instruction):
+                for index, _ in tree.walk():
+                    yield (other, index), (instruction, index)
+        for number, place, output in in_place_pairs(instruction):
+            yield (instruction.operands[number], place), (instruction, output)
+
+
+def _joined(instruction: HloInstruction) -> list[HloInstruction]:
+    """Return the instructions whose results share with those of a while or conditional, index by index."""
+    called = nested_computations(instruction)
+    if instruction.opcode == "conditional":
+        return [computation.root for computation in called]
+    parameters = [computation.parameters[0] for computation in called]
+    return [instruction.operands[0], *parameters, instruction.called["body"][0].root]
+
+
+class _Groups:
+    """Sets of values; of two that are joined the larger takes in the other, since that numbers XLA's buffers."""
+
+    def __init__(self, values: Iterable[HloValue]) -> None:
+        self._members: dict[HloValue, list[HloValue]] = {value: [value] for value in values}
+        self._name = {value: value for value in self._members}
+
+    def join(self, one: HloValue, other: HloValue) -> None:
+        """Let the groups of two values be one."""
+        large, small = self._name[one], self._name[other]
+        if large is small:
+            return
+        if len(self._members[large]) < len(self._members[small]):
+            large, small = small, large
+        moved = self._members.pop(small)
+        self._members[large] += moved
+        self._name.update(dict.fromkeys(moved, large))
+
+    def groups(self) -> list[list[HloValue]]:
+        """Return the groups, ordered by the values that they began with."""
+        return list(self._members.values())

@@ -1,0 +1,47 @@
+"""Which results of an instruction live in an operand's buffer, since the instruction changes it in place?"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hlo_run.analysis.buffers.in_place import in_place_operands
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import OperandAliasing
+
+_NONE = OperandAliasing()
+
+
+class InPlacePair(NamedTuple):
+    """A result at `output_index` that is made of what stands in an operand."""
+
+    operand_number: int
+    operand_index: ShapeIndex
+    output_index: ShapeIndex
+
+
+def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
+    """Return the pairs that must share a buffer, as XLA's `GetInPlaceInputOutputPairs` does.
+
+    What a fusion declares (`output_to_operand_aliasing`) is not believed: its body shows what it changes in place.
+    """
+    match instruction.opcode:
+        case "fusion":
+            leaves = [index for index, _ in instruction.shape.leaves()]
+            return [InPlacePair(number, (), leaves[leaf]) for leaf, number in in_place_operands(instruction).items()]
+        case "custom-call" | "async-start":
+            return _declared_pairs(instruction)
+        case "dynamic-update-slice":
+            return [InPlacePair(0, (), ())]
+        case "scatter" | "all-reduce-start":
+            count = len(instruction.operands) // 2 if instruction.opcode == "scatter" else len(instruction.operands)
+            return [InPlacePair(n, (), (n,) if instruction.shape.is_tuple else ()) for n in range(count)]
+        case "collective-permute" if len(instruction.operands) == 4:
+            return [InPlacePair(1, (), ())]
+        case _:
+            return []
+
+
+def _declared_pairs(instruction: HloInstruction) -> list[InPlacePair]:
+    declared: OperandAliasing = instruction.attrs.get("output_to_operand_aliasing", _NONE)
+    return [InPlacePair(number, place, output) for output, number, place in declared.pairs]

@@ -1,0 +1,148 @@
+"""Pack values into one block: the largest (or longest-lived) first, each into the smallest gap that it fits.
+
+    time  ->             a 400 bytes   b 400 bytes          c fits where a was: a and c do not live at once
+    a |----|             c
+    b    |-----|
+    c        |---|
+
+Mirrors XLA's `GlobalDecreasingSizeBestFitHeap`, both orders, and `ChooseBestHeapAlgorithm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+
+_Column = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Interval:
+    """The life of one value, from event to event; `colocated` are those that follow in its place."""
+
+    value: HloValue
+    size_bytes: int
+    start: int
+    end: int = -1
+    is_owner: bool = True
+    colocated: list[HloValue] = field(default_factory=list[HloValue])
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where every value lies in the block, and how large that is; every offset is a multiple of the alignment."""
+
+    offsets: dict[HloValue, int]
+    size_bytes: int
+
+
+class BestFitHeap:
+    """Collects lives; `pack` finds the offsets."""
+
+    def __init__(self) -> None:
+        self._intervals: dict[HloValue, _Interval] = {}
+        self._empty: dict[HloValue, int] = {}
+        self._now = 0
+
+    def allocate(self, value: HloValue, size_bytes: int) -> None:
+        """A value of its own begins to live."""
+        self._begin(value, size_bytes, is_owner=True)
+
+    def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
+        """A value begins to live where another lived."""
+        if size_bytes:
+            self._intervals[with_value].colocated.append(value)
+        self._begin(value, size_bytes, is_owner=False)
+
+    def _begin(self, value: HloValue, size_bytes: int, is_owner: bool) -> None:
+        if size_bytes == 0:
+            self._empty[value] = 0
+            return
+        self._intervals[value] = _Interval(value, size_bytes, self._now, is_owner=is_owner)
+        self._now += 1
+
+    def free(self, value: HloValue, size_bytes: int) -> None:
+        """A value lives no more."""
+        if size_bytes and self._intervals[value].end < 0:
+            self._intervals[value].end = self._now
+            self._now += 1
+
+    def pack(self, alignment_bytes: int) -> Packing:
+        """Return the smaller of the packings by size and by lifetime; the first if both are as large."""
+        groups = [self._group(interval) for interval in self._intervals.values() if interval.is_owner]
+        packings = [self._pack(sorted(groups, key=order), alignment_bytes) for order in (_by_size, _by_time)]
+        return min(packings, key=lambda packing: packing.size_bytes)
+
+    def _group(self, owner: _Interval) -> list[_Interval]:
+        """Return the interval and all that share its place, directly or not."""
+        group = [owner]
+        for interval in group:
+            group += [self._intervals[value] for value in interval.colocated]
+        return group
+
+    def _pack(self, groups: list[list[_Interval]], alignment_bytes: int) -> Packing:
+        offsets = dict(self._empty)
+        space = _Space(len(self._intervals), alignment_bytes)
+        for group in groups:
+            offset = space.place(group)
+            offsets.update((interval.value, offset) for interval in group)
+        return Packing(offsets, space.size_bytes)
+
+
+def _lifetime(group: list[_Interval]) -> int:
+    return max(interval.end for interval in group) - group[0].start
+
+
+def _by_size(group: list[_Interval]) -> tuple[int, int, int]:
+    return -group[0].size_bytes, -_lifetime(group), group[0].value.id
+
+
+def _by_time(group: list[_Interval]) -> tuple[int, int, int]:
+    return -_lifetime(group), -group[0].size_bytes, group[0].value.id
+
+
+class _Space:
+    """What is placed already: columns of start, end, offset and size, so that a look for neighbours is one sweep in numpy."""
+
+    def __init__(self, capacity: int, alignment_bytes: int) -> None:
+        self._starts: _Column = np.zeros(capacity, np.int64)
+        self._ends: _Column = np.zeros(capacity, np.int64)
+        self._offsets: _Column = np.zeros(capacity, np.int64)
+        self._limits: _Column = np.zeros(capacity, np.int64)
+        self._count = 0
+        self._alignment_bytes = alignment_bytes
+        self.size_bytes = 0
+
+    def place(self, group: list[_Interval]) -> int:
+        """Find room for intervals that share one place, take it, and return its offset."""
+        size = group[0].size_bytes
+        offset = self._find(group, size)
+        first = self._count
+        for number, interval in enumerate(group, first):
+            self._starts[number], self._ends[number] = interval.start, interval.end
+        self._count += len(group)
+        self._offsets[first : self._count] = offset
+        self._limits[first : self._count] = offset + size
+        self.size_bytes = max(self.size_bytes, offset + size)
+        return offset
+
+    def _find(self, group: list[_Interval], size: int) -> int:
+        """Return the offset of the smallest gap between neighbours in time that is large enough, or of the room behind all."""
+        starts, ends = self._starts[: self._count], self._ends[: self._count]
+        near = np.zeros(self._count, np.bool_)
+        for interval in group:
+            near |= (starts <= interval.end) & (ends >= interval.start)
+        taken = np.flatnonzero(near)
+        if not taken.size:
+            return 0
+        taken = taken[np.argsort(self._offsets[taken], kind="stable")]
+        begins = self._offsets[taken]
+        aligned = -(-self._limits[taken] // self._alignment_bytes) * self._alignment_bytes
+        frees = np.concatenate(([0], np.maximum.accumulate(aligned)))
+        gaps = begins - frees[:-1]
+        fitting = np.flatnonzero(gaps >= size)
+        return int(frees[fitting[np.argmin(gaps[fitting])]]) if fitting.size else int(frees[-1])

@@ -1,0 +1,145 @@
+"""May a result take the place of an operand that is read for the last time?
+
+    fusion(p, q): ROOT add(exp(p), q)       yes, p or q: every thread reads the element that it writes
+    fusion(p): ROOT add(p, reverse(p))      no: another thread may still have to read what one writes
+    a . b + c in a call of cuBLASLt         yes, c
+
+Mirrors XLA's `CanShareOperandBufferWithUser` with the rules of its GPU `alias_info.cc`, where our emitters allow it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from hlo_run.analysis.buffers.alias_pairs import InPlacePair, in_place_pairs
+from hlo_run.analysis.buffers.dataflow_values import HloValue, subshape
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.tiling.emitter_kind import choose_emitter_kind
+from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+
+_BYTE_BITS = 8
+# Of a product: a, b, c.
+_ADDEND = 2
+_BETA = re.compile(r'"beta":\s*"?(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)')
+
+
+class BufferSharing:
+    """Answers for one module; verdicts on fusions are kept."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[tuple[HloInstruction, int, ShapeIndex], bool] = {}
+
+    def may_take_place(self, user: HloValue, value: HloValue) -> bool:
+        """Return whether `user` may be written where `value` is, if the instruction that makes it reads `value` last."""
+        instruction = user.instruction
+        if instruction.opcode == "copy" or user.is_phi:
+            return False
+        places = list(_operand_places(value, instruction))
+        return bool(places) and all(self.may_share(instruction, n, index, user.index) for n, index in places)
+
+    def may_share(self, user: HloInstruction, number: int, index: ShapeIndex, output: ShapeIndex) -> bool:
+        """Return whether `user` may write its result at `output` over what stands at `index` of an operand."""
+        key = (user, number, output)
+        if index:
+            return InPlacePair(number, index, output) in in_place_pairs(user)
+        if key not in self._verdicts:
+            self._verdicts[key] = _judge(user, number, output)
+        return self._verdicts[key]
+
+
+def _operand_places(value: HloValue, user: HloInstruction) -> Iterable[tuple[int, ShapeIndex]]:
+    positions: dict[HloInstruction, list[ShapeIndex]] = {}
+    operands = set(user.operands)
+    for position in value.positions:
+        if position.instruction in operands:
+            positions.setdefault(position.instruction, []).append(position.shape_index)
+    for number, operand in enumerate(user.operands):
+        for index in positions.get(operand, ()):
+            yield number, index
+
+
+def _judge(user: HloInstruction, number: int, output: ShapeIndex) -> bool:
+    operand = user.operands[number]
+    if operand.opcode == "constant":
+        return False
+    if InPlacePair(number, (), output) in in_place_pairs(user):
+        return True
+    if user.opcode == "sort":
+        return output == ((number,) if user.shape.is_tuple else ()) and operand.shape == subshape(user.shape, output)
+    if user.opcode == "custom-call":
+        return number == _ADDEND and output == (0,) and _adds_matrix(user) and operand.shape == subshape(user.shape, output)
+    if user.opcode != "fusion":
+        return False
+    if user.fused_computation.root.opcode == "sort":
+        return _sorted_in_place(user, number, output)
+    return _same_room(operand.shape, subshape(user.shape, output)) and _read_where_written(user, number, output)
+
+
+def _sorted_in_place(fusion: HloInstruction, number: int, output: ShapeIndex) -> bool:
+    """True if the operand is what becomes this result of a sort, and nothing else."""
+    sort, parameter = fusion.fused_computation.root, fusion.fused_computation.parameters[number]
+    places = [place for place, operand in enumerate(sort.operands) if operand is parameter]
+    return places == [output[0] if output else 0] and parameter.users == [sort]
+
+
+def _adds_matrix(call: HloInstruction) -> bool:
+    """True for a product of cuBLASLt that adds a matrix times beta, which it reads where it writes."""
+    found = _BETA.search(str(call.attrs.get("backend_config", "")))
+    return call.attrs.get("custom_call_target") == "__cublas$lt$matmul" and found is not None and float(found[1]) != 0
+
+
+def _same_room(one: Shape, other: Shape) -> bool:
+    """True for arrays of as many elements of the same width; packed ones share bytes between elements."""
+    if not one.is_array or not other.is_array or one.element_count != other.element_count:
+        return False
+    return one.dtype.bits == other.dtype.bits >= _BYTE_BITS and (one.element_type == "pred") == (other.element_type == "pred")
+
+
+def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex) -> bool:
+    """True if each element of the operand is read only to compute the results at its own place, `output` among them."""
+    root = fusion.fused_computation.root
+    result = root
+    for place in output:
+        if result.opcode != "tuple":
+            return False
+        result = result.operands[place]
+    update = result.operands[0] if result.opcode == "bitcast" else result
+    found, results_reached = False, set[HloInstruction]()
+    queue: list[HloInstruction] = [fusion.fused_computation.parameters[number]]
+    seen = set(queue)
+    for instruction in queue:
+        if instruction is result:
+            found = True
+        for user in instruction.users:
+            if user is root and user.opcode == "tuple":
+                results_reached.add(instruction)
+            elif user not in seen:
+                if not _keeps_place(instruction, user, update):
+                    return False
+                seen.add(user)
+                queue.append(user)
+    results_reached.discard(result)
+    return found and (not results_reached or _is_loop(fusion))
+
+
+def _keeps_place(operand: HloInstruction, user: HloInstruction, update: HloInstruction) -> bool:
+    """True if an element of `user` needs the element of `operand` at the same place in memory, or what `update` changes there."""
+    if user.opcode == "bitcast":
+        return operand.shape.is_array and operand.shape.dtype.bits == user.shape.dtype.bits
+    if user.opcode == "dynamic-slice" and update.opcode == "dynamic-update-slice" and user.operands[0] is update.operands[0]:
+        # The slice that is changed, and nothing beside it.
+        return user.shape == update.operands[1].shape and user.operands[1:] == update.operands[2:]
+    if user is update and user.opcode == "dynamic-update-slice" and user.operands.count(operand) == 1:
+        # As the update, what was read in the slice that it changes: see above.
+        return operand in user.operands[:2]
+    same_order = operand.shape.dims == user.shape.dims and operand.shape.minor_to_major == user.shape.minor_to_major
+    return user.opcode != "copy" and is_elementwise(user) and same_order
+
+
+def _is_loop(fusion: HloInstruction) -> bool:
+    roots = fusion_roots(fusion)
+    return choose_emitter_kind(roots, find_heroes(roots)).name == "loop"

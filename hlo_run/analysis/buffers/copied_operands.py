@@ -1,0 +1,58 @@
+"""Is a fusion nothing but copies of its operands, or of one part of an operand, which need no kernel?
+
+    ROOT c = f32[8] copy(p1)                                result 0 is operand 1
+    ROOT s = f32[2,6] slice(p0), slice={[3:5], [0:6]}       the result is 48 bytes of operand 0, from byte 72
+
+Mirrors the choices of XLA's `MemcpyFusion` and of its copies of static slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
+from hlo_run.hlo.graph import HloInstruction
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedOperand:
+    """The bytes of operand `number` from `offset_bytes` on, as many as the result has."""
+
+    number: int
+    offset_bytes: int
+
+
+def copied_operands(fusion: HloInstruction) -> tuple[CopiedOperand, ...]:
+    """Return which bytes of an operand each result is a copy of; nothing if some result is none."""
+    roots = fusion_roots(fusion)
+    copied = [_copied_part(fusion, root, may_be_slice=len(roots) == 1) for root in roots]
+    return tuple(part for part in copied if part is not None) if None not in copied else ()
+
+
+def _copied_part(fusion: HloInstruction, root: HloInstruction, *, may_be_slice: bool) -> CopiedOperand | None:
+    if root.opcode not in ("copy", "slice") or root.operands[0].opcode != "parameter":
+        return None
+    number: int = root.operands[0].attrs["parameter_number"]
+    if fusion.operands[number].shape.minor_to_major != root.shape.minor_to_major:
+        return None
+    if root.opcode == "copy":
+        return CopiedOperand(number, 0) if root.shape == root.operands[0].shape else None
+    offset_bits = _offset_bits(root) if may_be_slice else None
+    if offset_bits is None or offset_bits % 8 or root.shape.element_count * root.shape.dtype.bits % 8:
+        return None
+    return CopiedOperand(number, offset_bits // 8)
+
+
+def _offset_bits(slice_: HloInstruction) -> int | None:
+    """Return where in its operand a slice begins; None if its elements do not lie side by side there."""
+    whole, part = slice_.operands[0].shape, slice_.shape
+    ranges: tuple[tuple[int, int, int], ...] = slice_.attrs["slice"]
+    offset, stride, is_whole = 0, part.dtype.bits, True
+    for dim in part.minor_to_major:
+        start, _, step = ranges[dim]
+        if part.dims[dim] > 1 and (step != 1 or not is_whole):
+            return None
+        offset += start * stride
+        stride *= whole.dims[dim]
+        is_whole = is_whole and part.dims[dim] == whole.dims[dim]
+    return offset

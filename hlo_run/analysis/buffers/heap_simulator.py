@@ -1,0 +1,130 @@
+"""Play the allocations and releases of a schedule into a heap: which values get memory, share it, give it back, and when?
+
+Mirrors XLA's `HeapSimulator`. What the heap makes of it is its own affair: `PeakHeap` only counts bytes, `BestFitHeap`
+(best_fit_heap.py) finds offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
+from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.analysis.buffers.live_range import LiveRanges
+
+SizeOf = Callable[[HloValue], int]
+
+
+class Heap(Protocol):
+    """What takes the events; sizes are bytes."""
+
+    def allocate(self, value: HloValue, size_bytes: int) -> None:
+        """Give `value` memory of its own."""
+        ...
+
+    def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
+        """Let `value` live where another does or did."""
+        ...
+
+    def free(self, value: HloValue, size_bytes: int) -> None:
+        """Take back the memory of `value`."""
+        ...
+
+
+def simulate(
+    heap: Heap,
+    values: Collection[HloValue],
+    analysis: AliasAnalysis,
+    live: LiveRanges,
+    size_of: SizeOf,
+    sharing: BufferSharing,
+) -> None:
+    """Play the lives of `values` into `heap`, time by time; values of one buffer share, and a value may follow an operand
+    that dies with the instruction that makes it."""
+    simulation = _Simulation(heap, analysis, size_of, sharing)
+    times = {value: (live.ranges[value].start, live.ranges[value].end) for value in values if value in live.ranges}
+    defined: dict[int, list[HloValue]] = {}
+    for value in sorted(times, key=lambda value: (*times[value], value.id)):
+        start, end = times[value]
+        defined.setdefault(start, []).append(value)
+        simulation.freed.setdefault(end, {})[value] = None
+    for time in sorted({*defined, *simulation.freed}):
+        for value in defined.get(time, ()):
+            simulation.define(value, time)
+        for value in simulation.freed.get(time, ()):
+            heap.free(value, size_of(value))
+
+
+class _Simulation:
+    def __init__(self, heap: Heap, analysis: AliasAnalysis, size_of: SizeOf, sharing: BufferSharing) -> None:
+        self._heap = heap
+        self._analysis = analysis
+        self._size_of = size_of
+        self._sharing = sharing
+        self._first: dict[HloBuffer, HloValue] = {}
+        self.freed: dict[int, dict[HloValue, None]] = {}
+
+    def define(self, value: HloValue, time: int) -> None:
+        buffer = self._analysis.buffer_of[value]
+        size = self._size_of(value)
+        if buffer in self._first:
+            self._heap.share(value, self._first[buffer], size)
+            return
+        operand = self._dying_operand(value, time) if len(buffer.values) == 1 else None
+        if operand is not None:
+            self._heap.free(operand, self._size_of(operand))
+            del self.freed[time][operand]
+            self._heap.share(value, operand, size)
+        else:
+            self._heap.allocate(value, size)
+            self._first[buffer] = value
+
+    def _dying_operand(self, value: HloValue, time: int) -> HloValue | None:
+        """Return the value of an operand, made by it and alone in its buffer, whose place `value` may take."""
+        dying = self.freed.get(time, {})
+        for operand in value.instruction.operands:
+            tree = self._analysis.dataflow.trees.get(operand)
+            if tree is None or tree.value not in dying:
+                continue
+            found = tree.value
+            is_alone = found.instruction is operand and len(self._analysis.buffer_of[found].values) == 1
+            if is_alone and self._size_of(found) == self._size_of(value) and self._sharing.may_take_place(value, found):
+                return found
+        return None
+
+
+class PeakHeap:
+    """Counts the bytes in use, as if memory never fell to pieces. XLA's `NoFragmentationStatsHeap`.
+
+    Values that share a place count once.
+    """
+
+    def __init__(self) -> None:
+        self._used_bytes = 0
+        self._owners: dict[HloValue, HloValue] = {}
+        self._alive: dict[HloValue, int] = {}
+        self.peak_bytes = 0
+
+    def allocate(self, value: HloValue, size_bytes: int) -> None:
+        """Count it."""
+        self._begin(value, value, size_bytes)
+
+    def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
+        """Count it unless another lives in the same place."""
+        self._begin(value, self._owners[with_value], size_bytes)
+
+    def _begin(self, value: HloValue, owner: HloValue, size_bytes: int) -> None:
+        self._owners[value] = owner
+        self._alive[owner] = self._alive.get(owner, 0) + 1
+        if self._alive[owner] == 1:
+            self._used_bytes += size_bytes
+            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+
+    def free(self, value: HloValue, size_bytes: int) -> None:
+        """Count it no more, unless another lives in the same place."""
+        owner = self._owners[value]
+        self._alive[owner] -= 1
+        if not self._alive[owner]:
+            self._used_bytes -= size_bytes

@@ -1,0 +1,203 @@
+"""Orders for the instructions of a computation that need little memory.
+
+`list_order` takes of all that could run what frees most at once; `dfs_order` finishes one operand after the other, those
+that most depend on first. Mirrors XLA's `ListMemoryScheduler` and `DFSMemoryScheduler`; its third is the post-order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from hlo_run.analysis.buffers.dataflow import Dataflow
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.analysis.computation_order import nested_computations
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+
+SizeOf = Callable[[HloValue], int]
+_NOTHING_TO_FREE = frozenset(("parameter", "constant"))
+_FIRST, _LAST = 2**62, -(2**62)
+
+
+class ComputationMemory:
+    """What the instructions of scheduled computations define and use, and how many bytes each computation takes."""
+
+    def __init__(self, dataflow: Dataflow, size_of: SizeOf) -> None:
+        self._dataflow = dataflow
+        self.size_of = size_of
+        self._bytes: dict[HloComputation, int] = {}
+        self._used: dict[HloInstruction, list[HloValue]] = {}
+
+    def defined(self, instruction: HloInstruction) -> list[HloValue]:
+        """Return the values that an instruction makes; parameters and constants are there anyhow."""
+        if instruction.opcode in _NOTHING_TO_FREE:
+            return []
+        return [v for v in self._dataflow.trees[instruction].values if v.instruction is instruction]
+
+    def used(self, instruction: HloInstruction) -> list[HloValue]:
+        """Return the values that an instruction uses; get-tuple-element uses the element and the table that it is in."""
+        known = self._used.get(instruction)
+        if known is not None:
+            return known
+        trees = self._dataflow.trees
+        if instruction.opcode == "get-tuple-element":
+            found = [trees[instruction.operands[0]].value, *trees[instruction].values]
+        else:
+            found = [v for operand in instruction.operands for v in trees[operand].values]
+        used = [v for v in dict.fromkeys(found) if v.instruction.opcode not in _NOTHING_TO_FREE]
+        self._used[instruction] = used
+        return used
+
+    def inner_bytes(self, instruction: HloInstruction) -> int:
+        """Return the most that a computation takes which runs when the instruction does."""
+        if not instruction.called:
+            return 0
+        return max((self._bytes.get(inner, 0) for inner in nested_computations(instruction)), default=0)
+
+    def note(self, computation: HloComputation, order: list[HloInstruction]) -> None:
+        """Remember what a computation takes when it runs in this order."""
+        last = {value: instruction for instruction in order for value in self.used(instruction)}
+        in_use = peak = 0
+        for instruction in order:
+            made = self.defined(instruction)
+            in_use += sum(map(self.size_of, made))
+            peak = max(peak, in_use + self.inner_bytes(instruction))
+            dying = [v for v in self.used(instruction) if last[v] is instruction and v.instruction.parent is computation]
+            in_use -= sum(map(self.size_of, dying))
+            in_use -= sum(self.size_of(v) for v in made if v not in last and instruction is not computation.root)
+        self._bytes[computation] = peak
+
+
+def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstruction]]:
+    """Return for each instruction those that a control dependency lets run only after it."""
+    found: dict[HloInstruction, list[HloInstruction]] = {}
+    for instruction in computation.instructions:
+        for first in dict.fromkeys(instruction.control_predecessors):
+            found.setdefault(first, []).append(instruction)
+    return found
+
+
+def list_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
+    """Return the instructions, of those that could run the one that frees most bytes first; scalars as soon as they can."""
+    return _ListScheduler(computation, memory).run()
+
+
+class _ListScheduler:
+    def __init__(self, computation: HloComputation, memory: ComputationMemory) -> None:
+        self._computation = computation
+        self._memory = memory
+        self._used = {instruction: memory.used(instruction) for instruction in computation.instructions}
+        self._open_uses: dict[HloValue, dict[HloInstruction, None]] = {}
+        for instruction, values in self._used.items():
+            for value in values:
+                self._open_uses.setdefault(value, {})[instruction] = None
+        self._ready: dict[HloInstruction, tuple[int, int]] = {}
+        # (priority turned round, counter turned round, instruction number): of equals the last that became ready is first.
+        self._queue: list[tuple[int, int, int, int]] = []
+        self._numbers = {instruction: number for number, instruction in enumerate(computation.instructions)}
+        self._pushes = 0
+
+    def run(self) -> list[HloInstruction]:
+        after = followers(self._computation)
+        waiting = {
+            i: len(dict.fromkeys(i.operands)) + len(dict.fromkeys(i.control_predecessors)) for i in self._computation.instructions
+        }
+        for instruction, count in waiting.items():
+            if not count:
+                self._push(instruction)
+        order: list[HloInstruction] = []
+        while self._queue:
+            *priority, _, number = heapq.heappop(self._queue)
+            instruction = self._computation.instructions[number]
+            if self._ready.get(instruction) != tuple(priority):
+                continue  # it was pushed again with another priority, or has run
+            del self._ready[instruction]
+            order.append(instruction)
+            for other in self._close_uses(instruction):
+                self._push(other)
+            for user in (*instruction.users, *after.get(instruction, ())):
+                waiting[user] -= 1
+                if not waiting[user]:
+                    self._push(user)
+        return order
+
+    def _close_uses(self, instruction: HloInstruction) -> list[HloInstruction]:
+        """Count the uses of an instruction that runs; return who is ready and would now free something."""
+        changed: dict[HloInstruction, None] = {}
+        for value in self._used[instruction]:
+            uses = self._open_uses[value]
+            del uses[instruction]
+            if len(uses) == 1:
+                (last,) = uses
+                if last in self._ready:
+                    changed[last] = None
+        return list(changed)
+
+    def _push(self, instruction: HloInstruction) -> None:
+        freed, users = self._priority(instruction)
+        self._ready[instruction] = (-freed, -users)
+        self._pushes += 1
+        heapq.heappush(self._queue, (-freed, -users, -self._pushes, self._numbers[instruction]))
+
+    def _priority(self, instruction: HloInstruction) -> tuple[int, int]:
+        shape = instruction.shape
+        if shape.is_array and shape.element_count == 1:
+            return _FIRST, _FIRST
+        if instruction.opcode in ("infeed", "outfeed") and instruction.attrs.get(f"{instruction.opcode}_config"):
+            return (_LAST if instruction.opcode == "infeed" else _FIRST), len(instruction.users)
+        freed = sum(self._memory.size_of(v) for v in self._used[instruction] if len(self._open_uses[v]) == 1)
+        inner = self._memory.inner_bytes(instruction)
+        made = sum(map(self._memory.size_of, self._memory.defined(instruction)))
+        # What a loop or branch returns is in the memory that it takes.
+        return freed - (inner if inner else made), len(instruction.users)
+
+
+def dfs_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
+    """Return a post-order in which of an instruction's operands the one with most users above it comes first."""
+    post_order = computation.post_order()
+    ranks = _ranks(post_order, memory)
+    order: dict[HloInstruction, None] = {}
+    for start in (*_unreachable_roots(computation), computation.root):
+        waiting: list[tuple[HloInstruction, Iterator[HloInstruction]]] = [(start, _operands(start, ranks))]
+        entered = {start}
+        while waiting:
+            instruction, rest = waiting[-1]
+            following = next((i for i in rest if i not in order and i not in entered), None)
+            if following is not None:
+                entered.add(following)
+                waiting.append((following, _operands(following, ranks)))
+                continue
+            waiting.pop()
+            order[instruction] = None
+    return list(order)
+
+
+_Rank = tuple[int, int, str]
+
+
+def _operands(instruction: HloInstruction, ranks: dict[HloInstruction, _Rank]) -> Iterator[HloInstruction]:
+    found = dict.fromkeys((*instruction.operands, *instruction.control_predecessors))
+    return iter(sorted(found, key=ranks.__getitem__))
+
+
+def _unreachable_roots(computation: HloComputation) -> list[HloInstruction]:
+    before = {first for i in computation.instructions for first in i.control_predecessors}
+    return [i for i in computation.instructions if not i.users and i is not computation.root and i not in before]
+
+
+def _ranks(post_order: list[HloInstruction], memory: ComputationMemory) -> dict[HloInstruction, _Rank]:
+    """Return (users beyond the first, bytes) of each instruction and all above it, turned round, then its name."""
+    users: dict[HloInstruction, int] = {}
+    sizes: dict[HloInstruction, int] = {}
+    all_bytes = 0
+    for instruction in post_order:
+        users[instruction] = sizes[instruction] = 0
+        if instruction.opcode in _NOTHING_TO_FREE:
+            continue
+        own = sum(map(memory.size_of, memory.defined(instruction)))
+        all_bytes += own
+        above = list(dict.fromkeys(instruction.operands))
+        # Paths that meet count twice; bounded, or the numbers would grow with every meeting.
+        users[instruction] = min(max(len(instruction.users) - 1, 0) + sum(users[i] for i in above), len(post_order))
+        sizes[instruction] = min(own + sum(sizes[i] for i in above), all_bytes)
+    return {i: (-users[i], -sizes[i], i.name) for i in post_order}

@@ -1,0 +1,147 @@
+"""What an optimised module has the device do: an entry per instruction that runs, with what it computes and what it moves.
+
+It asks any compiler's module alike: instructions count once, those in bodies of loops too, and bytes are those that XLA's
+`HloCostAnalysis` counts, so that a slice of an operand counts as what is read of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.analysis.cost.node_cost import CostAnalysis
+from hlo_run.analysis.executed_computations import CONTROL_FLOW, executed_computations
+from hlo_run.hlo.fusion_graph import FusionGraph, Node
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.target import TargetSpec
+
+# What only names values that are there, and what ends something that began before.
+_NO_WORK = CONTROL_FLOW | frozenset(
+    """parameter constant tuple get-tuple-element bitcast after-all add-dependency opt-barrier optimization-barrier domain
+    partition-id replica-id async-update async-done copy-done send-done recv-done""".split()
+)
+_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
+# Attributes that say nothing about values, or how a compiler comes by them.
+_SILENT = frozenset(
+    """metadata origin statistics frontend_attributes sharding backend_config parameter_number literal channel_id kind
+    custom_call_has_side_effect api_version output_to_operand_aliasing operand_precision""".split()
+)
+_MAX_LISTED_OPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An instruction that runs on the device.
+
+    `kind` is a fusion's kind, a custom call's target or the opcode; `ops` counts what is computed, by opcode and shape.
+    `digest` is equal for two that compute the same, whatever names and the order of operands are. `body` is the number of
+    loops and branches around it.
+    """
+
+    name: str
+    kind: str
+    shape: str
+    ops: Counter[str]
+    digest: str
+    bytes_accessed: int
+
+    @property
+    def contents(self) -> str:
+        """What is computed, by opcode alone: the most frequent first."""
+        counts: Counter[str] = Counter()
+        for op, count in self.ops.items():
+            counts[op.partition(" ")[0]] += count
+        listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        words = [f"{count} {opcode}" if count > 1 else opcode for opcode, count in listed[:_MAX_LISTED_OPS]]
+        return ", ".join([*words, "..."] if len(listed) > _MAX_LISTED_OPS else words)
+
+
+def device_work(module: HloModule, target: TargetSpec) -> list[Work]:
+    """Return the work of all computations that run, callers first, in the order of their instructions."""
+    found: list[Work] = []
+    for computation in executed_computations(module):
+        graph = FusionGraph(computation)
+        costs = CostAnalysis(target)
+        nodes = (graph.nodes[i] for i in computation.instructions if i.opcode not in _NO_WORK)
+        found += [_work(node, costs) for node in nodes]
+    return found
+
+
+def _work(node: Node, costs: CostAnalysis) -> Work:
+    instruction = node.instruction
+    if node.is_fusion:
+        body = instruction.fused_computation
+        inside = [i for i in body.instructions if i.opcode not in ("parameter", "tuple")]
+        kind, digest = str(instruction.attrs["kind"]), _computation_digest(body)
+    else:
+        inside = [instruction]
+        parameters = {operand: _hash(f"parameter {_words(operand.shape)}") for operand in instruction.operands}
+        kind, digest = _kind(instruction), _digest(instruction, parameters)
+    ops = Counter(f"{i.opcode} {_words(i.shape)}" for i in inside)
+    return Work(instruction.name, kind, _words(instruction.shape), ops, digest, _bytes_accessed(node, costs))
+
+
+def _kind(instruction: HloInstruction) -> str:
+    return str(instruction.attrs.get("custom_call_target", instruction.opcode))
+
+
+def _words(shape: Shape) -> str:
+    return shape.to_string()
+
+
+def _bytes_accessed(node: Node, costs: CostAnalysis) -> int:
+    cost = costs.of(node)
+    return sum(cost.bytes_read.values()) + cost.bytes_written - _workspace_bytes(node.instruction)
+
+
+def _workspace_bytes(instruction: HloInstruction) -> int:
+    """Return the scratch memory that a library call lists as its last result."""
+    if instruction.opcode != "custom-call" or not instruction.shape.is_tuple or len(instruction.shape.tuple_shapes) < 2:
+        return 0
+    last = instruction.shape.tuple_shapes[-1]
+    return last.size_bytes if last.is_array and last.element_type in ("s8", "u8") and last.rank == 1 else 0
+
+
+def _hash(text: str, *data: bytes) -> str:
+    digest = hashlib.sha256(text.encode())
+    for part in data:
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _computation_digest(computation: HloComputation) -> str:
+    """Return a digest of the values returned, in whatever order, of parameters that are known by their shapes alone."""
+    known: dict[HloInstruction, str] = {}
+    for instruction in computation.post_order():
+        if instruction.opcode == "parameter":
+            known[instruction] = _hash(f"parameter {_words(instruction.shape)}")
+        else:
+            known[instruction] = _digest(instruction, known)
+    root = computation.root
+    results = sorted(known[operand] for operand in root.operands) if root.opcode == "tuple" else [known[root]]
+    used = sorted(known[parameter] for parameter in computation.parameters if parameter.users)
+    return _hash(f"{len(known)} {' '.join(results)} of {' '.join(used)}")
+
+
+def _digest(instruction: HloInstruction, known: dict[HloInstruction, str]) -> str:
+    operands = [known[operand] for operand in instruction.operands]
+    if instruction.opcode in _COMMUTATIVE:
+        operands.sort()
+    attributes = ";".join(f"{name}={instruction.attrs[name]!r}" for name in sorted(instruction.attrs) if name not in _SILENT)
+    called = ";".join(_computation_digest(c) for _, group in sorted(instruction.called.items()) for c in group)
+    data = [np.ascontiguousarray(leaf).tobytes() for leaf in _leaves(instruction.attrs.get("literal", ()))]
+    return _hash(f"{_words(instruction.shape)} {instruction.opcode}({','.join(operands)}) {attributes} {called}", *data)
+
+
+def _leaves(literal: Literal) -> Iterator[np.ndarray]:
+    if isinstance(literal, tuple):
+        for part in literal:
+            yield from _leaves(part)
+    else:
+        yield literal

@@ -1,0 +1,212 @@
+"""What a node of a fusion graph costs: operations, bytes, and how often it reads the elements of each operand.
+
+    slice(x) of half of x  ->  0.5 of x      add(reverse(x), x)  ->  2 of x      add(x, abs(x))  ->  1 of x
+
+Uses of an operand at one and the same index are one use: what is read through elementwise ops alone shares the places
+where it is read. XLA's `GpuHloCostAnalysis`; here a fusion that takes a producer in adds the producer's cost to its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+from hlo_run.analysis.cost.op_cost import OpCost, op_cost, shape_bytes
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.fusion_graph import Node, Op
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.target import TargetSpec
+
+_HANDS_ON_PLACES = frozenset(("tuple", "get-tuple-element"))
+
+
+class NodeCost:
+    """`ir_size` counts how often ops are emitted, `operand_ir_size` how often what an operand stands for would be.
+
+    For fusions alone: `root` is the place where the result is computed, `places` has those where an operand is read,
+    `place_uses` and `place_sizes` how often they are, and how often they are emitted.
+    """
+
+    __slots__ = (
+        "bytes_read",
+        "bytes_written",
+        "flops",
+        "ir_size",
+        "place_sizes",
+        "place_uses",
+        "places",
+        "root",
+        "utilization",
+    )
+
+    def __init__(self) -> None:
+        self.flops = 0.0
+        self.ir_size = 1
+        self.bytes_written = 0
+        self.bytes_read: dict[Node, int] = {}
+        self.utilization: dict[Node, float] = {}
+        self.places: dict[Node, dict[object, None]] = {}
+        self.place_uses: dict[object, float] = {}
+        self.place_sizes: dict[object, int] = {}
+        self.root: object = None
+
+    def operand_ir_size(self, operand: Node) -> int:
+        """Return how often the operand would be emitted; 1 if this is no fusion."""
+        return sum([self.place_sizes[place] for place in self.places[operand]]) if operand in self.places else 1
+
+    def common_utilization(self, one: Node, two: Node) -> float:
+        """Return how often two operands of a fusion are read at the same index."""
+        other = self.places[two]
+        return sum([self.place_uses[place] for place in self.places[one] if place in other])
+
+
+class CostAnalysis:
+    """The costs of the nodes of a graph for a target; each is computed when it is first asked for."""
+
+    def __init__(self, target: TargetSpec) -> None:
+        self._target = target
+        self._costs: dict[Node, NodeCost] = {}
+        self._op_costs: dict[HloInstruction, OpCost] = {}
+
+    def op(self, instruction: HloInstruction) -> OpCost:
+        """Return the cost of an instruction of a node on its own."""
+        found = self._op_costs.get(instruction)
+        if found is None:
+            found = self._op_costs[instruction] = op_cost(instruction, self._target)
+        return found
+
+    def of(self, node: Node) -> NodeCost:
+        """Return the cost of a node."""
+        found = self._costs.get(node)
+        if found is None:
+            found = self._costs[node] = self._fusion(node) if node.is_fusion else self._instruction(node)
+        return found
+
+    def forget(self, node: Node) -> None:
+        """Compute the cost anew when it is next asked for."""
+        self._costs.pop(node, None)
+
+    def absorb(self, producer: Node, consumer: Node) -> None:
+        """Add the cost of a producer to that of a consumer that is about to compute it itself."""
+        cost = self.of(consumer)
+        if not consumer.is_fusion:
+            cost = self._costs[consumer] = self._fusion(consumer)
+        places = cost.places.pop(producer)
+        if producer in places:
+            del places[producer]
+            own = object()
+            places[own] = None
+            cost.place_uses[own] = cost.place_uses.pop(producer)
+            cost.place_sizes[own] = cost.place_sizes.pop(producer)
+        if not self._add_whole(cost, producer, places):
+            self._walk(cost, producer, places)
+        del cost.utilization[producer], cost.bytes_read[producer]
+        self._count_reads(cost, producer)
+
+    def _add_whole(self, cost: NodeCost, producer: Node, root_places: dict[object, None]) -> bool:
+        """Add the cost of a fusion as it is, if it is computed once at one place: a walk over its ops would find the same.
+
+        False if not, and for a producer that updates in place, which it does no more as a part of another kernel.
+        """
+        if not producer.is_fusion or len(root_places) != 1:
+            return False
+        (root_place,) = root_places
+        if cost.place_uses[root_place] != 1.0 or any(op.opcode == "dynamic-update-slice" for op in producer.result_ops):
+            return False
+        own, times = self.of(producer), cost.place_sizes[root_place]
+        cost.flops += own.flops
+        cost.ir_size += times * own.ir_size
+        # The ops of the producer may be in the consumer already, as copies that were fused before: their places are others.
+        renamed: dict[object, object] = {own.root: root_place}
+        for operand, places in own.places.items():
+            theirs = cost.places.setdefault(operand, {})
+            for place in places:
+                name = operand if place is operand else renamed.setdefault(place, object())
+                theirs[name] = None
+                if place is operand:
+                    cost.place_uses[name] = cost.place_uses.get(name, 0.0) + own.place_uses[place]
+                    cost.place_sizes[name] = cost.place_sizes.get(name, 0) + times * own.place_sizes[place]
+                elif name is not root_place:
+                    cost.place_uses[name] = own.place_uses[place]
+                    cost.place_sizes[name] = times * own.place_sizes[place]
+        return True
+
+    def _instruction(self, node: Node) -> NodeCost:
+        own = self.op(node.instruction)
+        cost = NodeCost()
+        cost.flops, cost.bytes_written = own.flops, own.bytes_written
+        for number, operand in enumerate(node.operands):
+            if operand not in cost.bytes_read:
+                size = own.bytes_read.get(number)
+                cost.bytes_read[operand] = shape_bytes(operand.instruction.shape) if size is None else size
+                cost.utilization[operand] = own.utilization.get(number, 1.0)
+        return cost
+
+    def _fusion(self, node: Node) -> NodeCost:
+        cost = NodeCost()
+        cost.ir_size, cost.root = 0, node.root
+        cost.bytes_written = sum(map(self._written, node.result_ops))
+        cost.place_uses[node.root], cost.place_sizes[node.root] = 1.0, 1
+        self._walk(cost, node, {node.root: None})
+        self._count_reads(cost, node)
+        return cost
+
+    def _written(self, result: Op) -> int:
+        update = result.instruction.operands[1].shape if result.opcode == "dynamic-update-slice" else result.instruction.shape
+        return shape_bytes(update)
+
+    def _walk(self, cost: NodeCost, node: Node, root_places: dict[object, None]) -> None:
+        """Count the ops of a node whose root is computed at these places, and note where they read."""
+        places: dict[Op, dict[object, None]] = {op: {} for op in node.ops}
+        places[node.root] = root_places
+        uses, sizes = cost.place_uses, cost.place_sizes
+        results = set(node.result_ops)
+        for op in node.ops:
+            mine = places[op]
+            use, size = sum(uses[place] for place in mine), sum(sizes[place] for place in mine)
+            own = self.op(op.instruction)
+            cost.flops += use * own.flops
+            cost.ir_size += size
+            hands_on = _keeps_index(op.instruction)
+            is_updated_result = op.opcode == "dynamic-update-slice" and op in results and cost.root is node.root
+            for number, operand in enumerate(op.operands):
+                theirs = cost.places.setdefault(operand, {}) if isinstance(operand, Node) else places[operand]
+                if hands_on:
+                    theirs.update(mine)
+                    continue
+                theirs[operand] = None
+                elements = _element_count(operand.instruction)
+                part = 0.0 if is_updated_result and number == 0 else own.utilization.get(number, 1.0)
+                uses[operand] = uses.get(operand, 0.0) + _rounded_up(use, part, elements)
+                sizes[operand] = sizes.get(operand, 0) + size
+
+    def _count_reads(self, cost: NodeCost, node: Node) -> None:
+        """Count anew what is read of the operands of a node."""
+        for operand in dict.fromkeys(node.operands):
+            use = sum(cost.place_uses[place] for place in cost.places.get(operand, ()))
+            cost.utilization[operand] = use
+            cost.bytes_read[operand] = math.floor(shape_bytes(operand.instruction.shape) * use + 0.5)
+
+
+def _keeps_index(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "bitcast":
+        source, shape = instruction.operands[0].shape, instruction.shape
+        return source.dims == shape.dims and source.minor_to_major == shape.minor_to_major
+    return instruction.opcode in _HANDS_ON_PLACES or is_elementwise(instruction)
+
+
+def _element_count(instruction: HloInstruction) -> int:
+    return sum(leaf.element_count for _, leaf in instruction.shape.leaves())
+
+
+def _f32(value: float) -> float:
+    return ctypes.c_float(value).value
+
+
+def _rounded_up(use: float, part: float, elements: int) -> float:
+    """Return how often `part` of an operand is read by what is computed `use` times, in whole elements, as floats count."""
+    if elements == 0:
+        return 0.0
+    if part in (0.0, 1.0) and use in (0.0, 1.0):
+        return use * part
+    return _f32(math.ceil(_f32(_f32(use * part) * elements)) / elements)

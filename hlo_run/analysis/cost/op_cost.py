@@ -1,0 +1,143 @@
+"""How many operations, and which part of its operands, does an instruction take that is computed as a whole?
+
+Mirrors the handlers of XLA's `HloCostAnalysis` and `GpuHloCostAnalysis` for what may be fused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hlo_run.analysis.bitcast_kind import is_bitcast
+from hlo_run.analysis.cost.op_cycles import cycles_per_element
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.target import TargetSpec
+
+_CONCATENATE_FLOPS = 6
+# A concatenate whose parts end within a warp costs both branches, and more than they do where it is fused.
+_MISALIGNED_CONCATENATE_FLOPS = 400
+_WARP_MASK = 31
+_COSTS_NO_FLOPS = frozenset(("copy", "map", "constant"))
+
+
+@dataclass(slots=True)
+class OpCost:
+    """`flops` in clock cycles of one unit. `utilization` and `bytes_read` are of operands by number, `bytes_written` of results.
+
+    An operand's utilization is how often its elements are read, in the mean. Operands that are not there: 1, all bytes.
+    """
+
+    flops: int
+    bytes_written: int
+    utilization: dict[int, float]
+    bytes_read: dict[int, int]
+
+
+def shape_bytes(shape: Shape) -> int:
+    """Return the bytes of an array, or of all arrays of a tuple."""
+    return sum(leaf.size_bytes for _, leaf in shape.leaves()) if shape.is_tuple else shape.size_bytes
+
+
+def op_cost(instruction: HloInstruction, target: TargetSpec) -> OpCost:
+    """Return the cost of an instruction on its own."""
+    cost = OpCost(0, shape_bytes(instruction.shape), {}, {})
+    if is_elementwise(instruction) and instruction.opcode not in _COSTS_NO_FLOPS:
+        shape = instruction.shape
+        cost.flops = cycles_per_element(instruction.opcode, shape.element_type, target) * shape.element_count
+    elif instruction.opcode in ("bitcast", "transpose") and is_bitcast(instruction):
+        cost.bytes_written, cost.bytes_read[0] = 0, 0
+    elif instruction.opcode in ("constant", "parameter"):
+        cost.bytes_written = 0
+    handler = _HANDLERS.get(instruction.opcode)
+    if handler is not None:
+        handler(instruction, cost, target)
+    return cost
+
+
+def _ratio(one: Shape, two: Shape) -> float:
+    return one.element_count / two.element_count if two.element_count else 0.0
+
+
+def _computation_flops(computation: HloComputation, target: TargetSpec) -> int:
+    return sum(op_cost(instruction, target).flops for instruction in computation.instructions)
+
+
+def _applied_flops(instruction: HloInstruction, target: TargetSpec) -> int:
+    return _computation_flops(instruction.called["to_apply"][0], target)
+
+
+def _first(shape: Shape) -> Shape:
+    return shape.tuple_shapes[0] if shape.is_tuple else shape
+
+
+def _map(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    cost.flops = _applied_flops(instruction, target) * instruction.shape.element_count
+
+
+def _reduce(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    results = _first(instruction.shape).element_count
+    cost.flops = _applied_flops(instruction, target) * (instruction.operands[0].shape.element_count - results)
+    for number in range(len(instruction.operands) // 2, len(instruction.operands)):
+        cost.bytes_read[number] = results * instruction.operands[number].shape.size_bytes
+        cost.utilization[number] = results
+
+
+def _reduce_window(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    source, results = instruction.operands[0].shape, _first(instruction.shape).element_count
+    window = math.prod(dim.size for dim in instruction.attrs["window"].dims)
+    cost.flops = _applied_flops(instruction, target) * (window - 1) * results
+    cost.utilization[0] = results * window / source.element_count if source.element_count else 0.0
+    cost.bytes_read[0] = results * window * -(-source.dtype.bits // 8)
+
+
+def _broadcast(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    del target
+    cost.utilization[0] = _ratio(instruction.shape, instruction.operands[0].shape)
+    cost.bytes_read[0] = instruction.shape.size_bytes
+
+
+def _slice(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    del target
+    cost.utilization[0] = _ratio(instruction.shape, instruction.operands[0].shape)
+    cost.bytes_read[0] = instruction.shape.size_bytes
+
+
+def _dynamic_update_slice(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    del target
+    update = instruction.operands[1].shape
+    cost.bytes_written, cost.bytes_read[0] = update.size_bytes, 0
+    cost.utilization[0] = 1.0 - _ratio(update, instruction.shape)
+
+
+def _scatter(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    inputs = len(instruction.operands) // 2
+    for number in range(inputs):
+        update = instruction.operands[inputs + 1 + number].shape.size_bytes
+        cost.bytes_read[number] = cost.bytes_read[inputs + 1 + number] = update
+    cost.bytes_written = sum(cost.bytes_read[number] for number in range(inputs))
+    cost.flops = _applied_flops(instruction, target) * instruction.operands[inputs + 1].shape.element_count
+
+
+def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
+    del target
+    axis: int = instruction.attrs["dimensions"][0]
+    is_misaligned = axis > 0 and instruction.operands[0].shape.dims[axis] & _WARP_MASK
+    each = _MISALIGNED_CONCATENATE_FLOPS if is_misaligned else _CONCATENATE_FLOPS
+    cost.flops = each * instruction.shape.element_count
+
+
+_HANDLERS: dict[str, Callable[[HloInstruction, OpCost, TargetSpec], None]] = {
+    "broadcast": _broadcast,
+    "concatenate": _concatenate,
+    "dynamic-slice": _slice,
+    "dynamic-update-slice": _dynamic_update_slice,
+    "gather": _slice,
+    "map": _map,
+    "reduce": _reduce,
+    "reduce-window": _reduce_window,
+    "scatter": _scatter,
+    "slice": _slice,
+}

@@ -1,0 +1,206 @@
+"""How long will a kernel run on a card? XLA's `GpuPerformanceModel`, whose guesses decide what is fused.
+
+A kernel computes while it reads and writes: 95 % of the shorter of the two is hidden behind the longer. Times are whole
+quarters of a nanosecond, as XLA counts them, since equal sums must stay equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from dataclasses import dataclass
+
+from hlo_run.analysis.cost.node_cost import CostAnalysis, NodeCost
+from hlo_run.analysis.cost.op_cost import shape_bytes
+from hlo_run.analysis.tiling.fusion_launch import KernelPlanner, PlannedKernel
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.hlo.fusion_graph import Node
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.target import TargetSpec
+
+TICKS_PER_SECOND = 4_000_000_000
+TICKS_PER_MICROSECOND = TICKS_PER_SECOND // 1_000_000
+LAUNCH_TICKS = TICKS_PER_MICROSECOND
+_HIDDEN_PART = 0.95
+_L2_SPEEDUP = 2.5
+_L1_SPEEDUP = 8.0
+_L1_BYTES_PER_CORE = 2 * 1024
+_MEMORY_TRANSACTION_BYTES = 32
+_DRAM_TRANSACTION_BYTES = 64
+_FLOPS_PER_CLOCK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """What a kernel takes, in ticks."""
+
+    flops: int
+    write: int
+    execution: int
+
+
+class RunTimeModel:
+    """Estimates for the nodes of a graph and for pairs that might be fused."""
+
+    def __init__(self, costs: CostAnalysis, facts: Facts, planner: KernelPlanner, target: TargetSpec) -> None:
+        self._costs = costs
+        self._facts = facts
+        self._planner = planner
+        self._target = target
+        self._nodes: dict[Node, RunTime] = {}
+        self._read_sums: dict[Node, dict[tuple[int, bool, float], int]] = {}
+        self._arrays: dict[Node, tuple[int, int]] = {}
+        self._reads: dict[tuple[int, bool, tuple[int, int], int], int] = {}
+        self._shared_reads: dict[tuple[int, bool], dict[tuple[tuple[int, int], int, int, float], int]] = {}
+
+    def forget(self, node: Node) -> None:
+        """Estimate anew when the node is next asked about."""
+        self._nodes.pop(node, None)
+        self._read_sums.pop(node, None)
+
+    def alone(self, node: Node) -> RunTime:
+        """Return the estimate for a node in a kernel of its own."""
+        found = self._nodes.get(node)
+        if found is None:
+            found = self._nodes[node] = self._alone(node)
+        return found
+
+    def _alone(self, node: Node) -> RunTime:
+        cost = self._costs.of(node)
+        kernel = self._planner.plan(None, node)
+        flops = int(cost.flops)
+        is_coalesced = kernel.kind == "transpose" or not self._facts.node(node).reads_badly
+        read = self._read_alone(node, kernel.launch, is_coalesced, 1.0)
+        if len(node.operands) > len(cost.bytes_read):  # an instruction reads what it names twice as often
+            for operand in cost.bytes_read:
+                more = node.operands.count(operand) - 1
+                read += more * self._read(kernel.launch.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
+        write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
+        return RunTime(flops, write, _combine(self._compute(flops, kernel.launch), read + write))
+
+    def together(self, producer: Node, consumer: Node, writes_both: bool = False) -> int:
+        """Return the ticks of a kernel of `consumer` that computes `producer` itself, and returns that too if asked to."""
+        kernel = self._planner.plan(producer, consumer)
+        cost = self._costs.of(consumer)
+        one, two = self.alone(producer), self.alone(consumer)
+        times = consumer.operands.count(producer)
+        flops = int(one.flops * cost.utilization[producer] * times + two.flops)
+        read = self._read_together(producer, consumer, kernel.launch, self._is_coalesced(kernel, producer, consumer))
+        write = two.write + (one.write if writes_both else 0)
+        return _combine(self._compute(flops, kernel.launch), read + write)
+
+    def _is_coalesced(self, kernel: PlannedKernel, producer: Node, consumer: Node) -> bool:
+        one, two = self._facts.node(producer), self._facts.node(consumer)
+        if kernel.kind != "transpose" and (one.reads_badly or two.reads_badly):
+            return False
+        # Two row reductions in one kernel read along different rows.
+        return not (kernel.kind == "reduction" and one.is_input_reduction and two.is_input_reduction)
+
+    def _read_together(self, producer: Node, consumer: Node, launch: LaunchDimensions, is_coalesced: bool) -> int:
+        """Return the ticks that reading takes: what each of both reads, and another amount for what they share.
+
+        So a question about two nodes costs as many steps as they share operands, however many they have.
+        """
+        made, cost = self._costs.of(producer), self._costs.of(consumer)
+        use, blocks = cost.utilization[producer], launch.blocks
+        read = self._read_alone(consumer, launch, is_coalesced, 1.0) + self._read_alone(producer, launch, is_coalesced, use)
+        array = self._array(producer)
+        read -= self._read(blocks, is_coalesced, array, cost.bytes_read[producer])
+        shared = made.bytes_read.keys() & cost.bytes_read.keys()
+        if not shared:
+            return read
+        at_root = self._read_at_root(producer, made, shared)
+        kernel = self._shared_reads.setdefault((blocks, is_coalesced), {})
+        for operand in shared:
+            array, by_consumer = self._array(operand), cost.bytes_read[operand]
+            by_producer = math.floor(made.bytes_read[operand] * use + 0.5)
+            common = 0.0
+            if operand in at_root:
+                if consumer.is_fusion:
+                    common = cost.common_utilization(operand, producer)
+                elif self._facts.node(consumer).is_elementwise:
+                    common = 1.0
+            key = array, by_producer, by_consumer, common
+            more = kernel.get(key)
+            if more is None:
+                both = by_producer + by_consumer - (_round(array[0] * common) if common else 0)
+                more = self._read(blocks, is_coalesced, array, both) - self._read(blocks, is_coalesced, array, by_producer)
+                more = kernel[key] = more - self._read(blocks, is_coalesced, array, by_consumer)
+            read += more
+        return read
+
+    def _read_at_root(self, producer: Node, made: NodeCost, operands: Set[Node]) -> Set[Node]:
+        """Return those of the operands that a producer reads at the index of its own result."""
+        if self._facts.node(producer).is_elementwise:
+            return operands
+        if not producer.is_fusion or made.place_uses[made.root] != 1.0:
+            return frozenset()
+        return {operand for operand in operands if made.root in made.places.get(operand, ())}
+
+    def _array(self, node: Node) -> tuple[int, int]:
+        """Return what reading a node's result depends on: its bytes, and those of an element."""
+        found = self._arrays.get(node)
+        if found is None:
+            shape = node.instruction.shape
+            found = self._arrays[node] = shape_bytes(shape), _element_bytes(shape)
+        return found
+
+    def _read_alone(self, node: Node, launch: LaunchDimensions, is_coalesced: bool, times: float) -> int:
+        """Return the ticks to read all operands of a node that is computed so often."""
+        sums = self._read_sums.setdefault(node, {})
+        key = launch.blocks, is_coalesced, times
+        found = sums.get(key)
+        if found is None:
+            bytes_read = self._costs.of(node).bytes_read.items()
+            found = sums[key] = sum(
+                self._read(key[0], is_coalesced, self._array(operand), math.floor(total * times + 0.5))
+                for operand, total in bytes_read
+            )
+        return found
+
+    def _compute(self, flops: int, launch: LaunchDimensions) -> int:
+        target = self._target
+        units = min(launch.blocks, target.core_count) * min(launch.threads_per_block, target.fpus_per_core)
+        per_nanosecond = int(target.clock_rate_ghz * _FLOPS_PER_CLOCK * units)
+        return _ticks(flops / per_nanosecond * 1e-9) if per_nanosecond else 0
+
+    def _read(self, blocks: int, is_coalesced: bool, array: tuple[int, int], total: int) -> int:
+        """Return the ticks to read `total` bytes of an array: each byte from memory once, again from a cache."""
+        key = blocks, is_coalesced, array, total
+        found = self._reads.get(key)
+        if found is None:
+            found = self._reads[key] = self._read_ticks(blocks, is_coalesced, array, total)
+        return found
+
+    def _read_ticks(self, blocks: int, is_coalesced: bool, array: tuple[int, int], total: int) -> int:
+        target = self._target
+        array_bytes, element_bytes = array
+        useful = 1.0 if is_coalesced else element_bytes / _DRAM_TRANSACTION_BYTES
+        net = min(array_bytes, total)
+        most = blocks * target.clock_rate_ghz * 1e9 * _MEMORY_TRANSACTION_BYTES
+        memory, again = target.memory_bandwidth * useful, float(target.memory_bandwidth)
+        if net < target.l2_cache_size_bytes:
+            again *= _L2_SPEEDUP
+            if net < _L1_BYTES_PER_CORE * target.core_count:
+                again *= _L1_SPEEDUP
+        else:
+            again *= useful
+        ticks = _ticks(net / min(memory, most))
+        return ticks + _ticks((total - net) / min(again, most)) if total > net else ticks
+
+
+def _element_bytes(shape: Shape) -> int:
+    return -(-shape.dtype.bits // 8) if shape.is_array else 4
+
+
+def _combine(compute: int, memory: int) -> int:
+    return compute + memory - _round(min(compute, memory) * _HIDDEN_PART)
+
+
+def _ticks(seconds: float) -> int:
+    return _round(seconds * TICKS_PER_SECOND)
+
+
+def _round(value: float) -> int:
+    return math.floor(value + 0.5)

@@ -1,0 +1,1 @@
+"""What may be fused, and what was."""

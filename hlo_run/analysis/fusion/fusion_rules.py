@@ -1,0 +1,134 @@
+"""May a producer be computed within a consumer? XLA's rules for its native emitters, in XLA's order, with XLA's reasons.
+
+no: a reduce into a reduce, what a scatter changes in place, more shared memory or operands than a kernel may have, ..
+"""
+
+from __future__ import annotations
+
+from hlo_run.analysis.cost.node_cost import CostAnalysis
+from hlo_run.analysis.decision import YES, Decision, no
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.fusion.in_place_fusion import may_update_in_place
+from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
+from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.fusion_graph import Node
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.target import TargetSpec
+
+MAX_OPERANDS_AND_OUTPUTS = 96
+_MAX_UNNESTED_REDUCTIONS = 8
+_MAX_IR_SIZE = 10_000
+_FUSIBLE = frozenset(
+    """broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad reduce reduce-window reshape
+    reverse scatter slice transpose""".split()
+)
+
+
+def is_fusible_bitcast(node: Node) -> bool:
+    """True for a bitcast whose elements keep their width."""
+    if node.opcode != "bitcast":
+        return False
+    source, shape = node.instruction.operands[0].shape, node.instruction.shape
+    return source.is_array and shape.is_array and source.dtype.bits == shape.dtype.bits
+
+
+def is_fusible(node: Node) -> bool:
+    """True if a node may be part of a larger kernel at all."""
+    if node.is_ordered:
+        return False
+    if node.is_fusion:
+        return node.kind != "kCustom"
+    instruction = node.instruction
+    known = instruction.opcode in _FUSIBLE or is_elementwise(instruction) or is_fusible_bitcast(node)
+    return known and not has_side_effect(instruction)
+
+
+def is_scatter(node: Node) -> bool:
+    """True for a scatter, fused or not."""
+    return node.opcode == "scatter" or (node.is_fusion and node.kind == "kInput" and node.root.opcode == "scatter")
+
+
+def judge_scatter(producer: Node, consumer: Node) -> Decision:
+    """Refuse what the scatter emitter cannot do: an epilogue, or a computed operand."""
+    if is_scatter(producer):
+        return no("do not fuse into the output of scatter")
+    if not is_scatter(consumer):
+        return YES
+    in_place = consumer.root.operands[: len(consumer.root.operands) // 2]
+    if producer in in_place:
+        return no("do not fuse into the in-place operand of scatter")
+    if any(operand in producer.operands for operand in in_place):
+        return no("Producer uses the in-place operand of a scatter")
+    return YES
+
+
+class FusionRules:
+    """The rules for the nodes of a graph."""
+
+    def __init__(self, facts: Facts, costs: CostAnalysis, planner: KernelPlanner, target: TargetSpec) -> None:
+        self._facts = facts
+        self._costs = costs
+        self._planner = planner
+        self._target = target
+
+    def judge(self, producer: Node, consumer: Node, root: Node) -> Decision:
+        """Return whether `producer` may be fused into `consumer`; `root` is that of their computation."""
+        if producer is root:
+            return no("not fusing into the output of the root instruction")
+        if not is_fusible(producer):
+            return no("the producer is not fusible")
+        if not is_fusible(consumer):
+            return no("the consumer is not fusible")
+        if is_fusible_bitcast(consumer):
+            return no("not fusing into a single bitcast as consumer")
+        for check in (judge_scatter, self._judge_reductions, self.judge_budget, self._judge_size, may_update_in_place):
+            decision = check(producer, consumer)
+            if decision is not YES and not decision:
+                return decision
+        return YES
+
+    def _judge_reductions(self, producer: Node, consumer: Node) -> Decision:
+        one, two = self._facts.node(producer), self._facts.node(consumer)
+        if one.has_significant_reduction and two.has_significant_reduction:
+            return no("both the producer and the consumer contain a reduce")
+        if not one.unnested_reductions or self._planner.kind(None, producer) != "reduction":
+            return YES
+        if self._planner.kind(producer, consumer) == "loop":
+            return no("fusion into output of a reduce fusion would create a loop fusion")
+        return YES
+
+    def judge_budget(self, producer: Node, consumer: Node, into_consumer: bool = True) -> Decision:
+        """Refuse what needs too much shared memory, too many reductions, or too many buffers."""
+        one, two = self._facts.node(producer), self._facts.node(consumer)
+        limit = self._target.shared_memory_per_block_bytes
+        if one.shared_bytes + two.shared_bytes > limit:
+            return no(f"shared memory usage would be over the budget of {limit}B")
+        if one.unnested_reductions + two.unnested_reductions > _MAX_UNNESTED_REDUCTIONS:
+            return no(f"over {_MAX_UNNESTED_REDUCTIONS} unnested reductions in fusion")
+        outputs = _subshapes(producer.shape) + _subshapes(consumer.shape)
+        if len(producer.operands) + len(consumer.operands) - 1 + outputs <= MAX_OPERANDS_AND_OUTPUTS:
+            return YES
+        operands = {*producer.operands, *consumer.operands} - {producer, consumer}
+        if into_consumer and len(operands) <= len(consumer.operands):
+            return YES
+        if len(operands) + outputs > MAX_OPERANDS_AND_OUTPUTS:
+            return no("Number of operands and output buffers is larger than allowed budget per fusion")
+        return YES
+
+    def _judge_size(self, producer: Node, consumer: Node) -> Decision:
+        if self.is_too_large(producer, consumer):
+            return no("the fusion would result in an overly large code duplication")
+        return YES
+
+    def is_too_large(self, producer: Node, consumer: Node) -> bool:
+        """True if ops would be emitted too often in all."""
+        one, two = self._costs.of(producer), self._costs.of(consumer)
+        times = two.operand_ir_size(producer)
+        return one.ir_size * times + two.ir_size > _MAX_IR_SIZE
+
+
+def _subshapes(shape: Shape) -> int:
+    if not shape.is_tuple:
+        return 1
+    return 1 + sum(map(_subshapes, shape.tuple_shapes))

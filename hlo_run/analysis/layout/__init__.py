@@ -1,0 +1,1 @@
+"""Layouts that follow from layouts."""

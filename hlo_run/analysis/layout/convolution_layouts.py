@@ -1,0 +1,69 @@
+"""Which layouts does cuDNN like for the arrays of a convolution, and how are its dimensions numbered in other orders?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from hlo_run.hlo.attributes.table import DimLabels
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import OperandLabels
+from hlo_run.target import TargetSpec
+
+Order: TypeAlias = "tuple[int, ...]"
+_FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
+# Which of the forward convolution's arrays a call takes (two operands) and gives: input 0, filter 1, result 2.
+_ARRAYS = {**dict.fromkeys(_FORWARD, (0, 1, 2)), "__cudnn$convBackwardInput": (2, 1, 0), "__cudnn$convBackwardFilter": (0, 2, 1)}
+
+
+def is_convolution_call(instruction: HloInstruction) -> bool:
+    """True for a convolution of cuDNN's that returns its result and a workspace."""
+    return instruction.attrs.get("custom_call_target") in _ARRAYS and instruction.shape.is_tuple
+
+
+def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, OperandLabels]:
+    """Return what the dimensions of the two operands and of the result are."""
+    labels: DimLabels = call.attrs["dim_labels"]
+    one, two, result = _ARRAYS[call.attrs["custom_call_target"]]
+    arrays = (labels.input, labels.kernel, labels.output)
+    return arrays[one], arrays[two], arrays[result]
+
+
+def liked_orders(call: HloInstruction, target: TargetSpec) -> tuple[list[Order], Order]:
+    """Return the minor-to-major orders of all operands and of the result. XLA's `HeuristicLayoutAssignment`.
+
+    Features lie innermost where tensor cores want them so, else batch, features and then the window's dimensions.
+    """
+    one, two, result = call_labels(call)
+    innermost = _has_features_innermost(call, len(result.spatial_dims), target)
+    orders = [_order(one, innermost), _order(two, innermost)]
+    made = _order(result, innermost)
+    for number, operand in enumerate(call.operands[2:]):
+        orders.append(made if number else tuple(reversed(range(operand.shape.rank))))
+    return orders, made
+
+
+def _has_features_innermost(call: HloInstruction, spatial_rank: int, target: TargetSpec) -> bool:
+    kinds = {call.operands[0].shape.element_type, call.shape.tuple_shapes[0].element_type}
+    if spatial_rank > 2 or "f64" in kinds:
+        return False
+    if target.compute_capability >= (9, 0):
+        return True
+    return target.compute_capability >= (7, 0) and spatial_rank == 2 and kinds <= {"f16", "bf16"}
+
+
+def _order(side: OperandLabels, innermost: bool) -> Order:
+    """Slowest first: (batch or output features), (features or input features), window; of filters `io` the second leads."""
+    outer, inner = (side.first_dim, side.second_dim) if side.letters == "bf" else (side.second_dim, side.first_dim)
+    major = (outer, *side.spatial_dims, inner) if innermost else (outer, inner, *side.spatial_dims)
+    return tuple(reversed(major))
+
+
+def renumbered(call: HloInstruction, orders: Sequence[Sequence[int]]) -> DimLabels:
+    """Return the dimension numbers of a call whose two operands and result have their dimensions in these orders."""
+    arrays: list[OperandLabels] = [*call_labels(call)]
+    for place, (side, order) in enumerate(zip(call_labels(call), orders, strict=True)):
+        spatial = tuple(order.index(dim) for dim in side.spatial_dims)
+        arrays[place] = OperandLabels(side.letters, order.index(side.first_dim), order.index(side.second_dim), spatial)
+    places = _ARRAYS[call.attrs["custom_call_target"]]
+    return DimLabels(*(arrays[places.index(array)] for array in range(3)))

@@ -1,0 +1,329 @@
+"""Which layout does every array of a computation get, so that few of them must be copied to another?
+
+A layout spreads from where it is asked for: to those who use the value, to the operands of the instruction that makes it,
+through transposes and reshapes so that they move no byte, from results to the operands of broadcasts, and of reduces so that
+they go along rows. What nothing reaches gets the default layout. The engine of XLA's `LayoutAssignment`: what was asked for
+last spreads first, and as far as it goes (`_waiting` is a stack); wishes yield to demands. XLA runs twice, since loops and
+branches settle the layouts of what they call; here those have default layouts, and once is enough.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hlo_run.analysis.bitcast_kind import aligned_order
+from hlo_run.analysis.defining_value import FORWARDING, ShapeIndex
+from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.ops.layouts import KEEPS_LAYOUT
+
+Order: TypeAlias = tuple[int, ...]
+Value: TypeAlias = "tuple[HloInstruction, ShapeIndex]"
+# Operand number and place in the operand of a user; a user of None is the computation's result.
+Use: TypeAlias = "tuple[HloInstruction | None, int, ShapeIndex]"
+# What spreads at once: a value, or all that an operand holds (its use at `()`).
+_Item: TypeAlias = "Value | Use"
+
+# Their elements are other values under another name.
+_NAMES = frozenset(("tuple", "get-tuple-element", *FORWARDING)) - {"bitcast"}
+# How often a wish may replace a wish: enough to end.
+_MAX_CHANGES = 2
+
+
+def leaf_at(shape: Shape, index: ShapeIndex) -> Shape:
+    """Return the shape at `index` of a tuple."""
+    for number in index:
+        shape = shape.tuple_shapes[number]
+    return shape
+
+
+def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
+    """Return the value that stands at `index`; a bitcast makes a value of its own here, since it may change the layout."""
+    while instruction.opcode in _NAMES:
+        if instruction.opcode == "tuple":
+            instruction, index = instruction.operands[index[0]], index[1:]
+        elif instruction.opcode == "get-tuple-element":
+            instruction, index = instruction.operands[0], (instruction.attrs["index"], *index)
+        else:
+            instruction = instruction.operands[0]
+    return instruction, index
+
+
+@dataclass(slots=True)
+class _State:
+    """How firmly a layout is held: `weak` ones yield to any other wish; `changes` counts the wishes that replaced wishes."""
+
+    pinned: bool = False
+    demanded: bool = False
+    deep: bool = True
+    weak: bool = False
+    changes: int = 0
+
+
+@dataclass
+class LayoutPropagation:
+    """The layouts of one computation: `values` of those made in it, `uses` of what instructions ask of their operands.
+
+    `pin_value`, `pin_use` and `pin_result` ask for layouts that stay, the last one first; `run` spreads them, and settles all
+    the others.
+    """
+
+    computation: HloComputation
+    values: dict[Value, Order] = field(default_factory=dict["Value", Order])
+    uses: dict[Use, Order] = field(default_factory=dict["Use", Order])
+    _states: dict[Value | Use, _State] = field(default_factory=dict["Value | Use", _State])
+    _waiting: deque[_Item] = field(default_factory=deque["_Item"])
+    # What was asked for since the last item was taken, and whether it spreads before all that waits; else after it.
+    _added: list[tuple[_Item, bool]] = field(default_factory=list["tuple[_Item, bool]"])
+    _users: dict[Value, list[tuple[HloInstruction, int]]] = field(
+        default_factory=dict["Value", "list[tuple[HloInstruction, int]]"]
+    )
+
+    # Wishes that all operands of an instruction have heard, and the largest piece of each concatenate.
+    _asked: set[tuple[HloInstruction, Order, bool]] = field(default_factory=set[tuple[HloInstruction, Order, bool]])
+    _largest: dict[HloInstruction, int] = field(default_factory=dict["HloInstruction", int])
+
+    def pin_value(self, value: Value, order: Order) -> None:
+        """Let a value have a layout for good."""
+        self.values[value] = order
+        self._states[value] = _State(pinned=True, demanded=True)
+        self._added.append((value, True))
+
+    def pin_use(self, user: HloInstruction, number: int, orders: dict[ShapeIndex, Order]) -> None:
+        """Let a user have the arrays of an operand in layouts for good."""
+        self._pin(user, number, orders)
+
+    def pin_result(self, orders: dict[ShapeIndex, Order]) -> None:
+        """Let the computation's result have layouts for good."""
+        self._pin(None, 0, orders)
+
+    def _pin(self, user: HloInstruction | None, number: int, orders: dict[ShapeIndex, Order]) -> None:
+        for index, order in orders.items():
+            self.uses[user, number, index] = order
+            self._states[user, number, index] = _State(pinned=True, demanded=True)
+        self._added.append(((user, number, ()), True))
+
+    def run(self) -> None:
+        """Settle all values and uses."""
+        order = self.computation.post_order()
+        for instruction in order:
+            if instruction.opcode not in _NAMES:
+                for number, operand in enumerate(instruction.operands):
+                    if operand.shape.is_array:
+                        self._users.setdefault(value_behind(operand, ()), []).append((instruction, number))
+        self._spread()
+        for instruction in order:
+            if instruction.opcode in _NAMES:
+                continue
+            for index, leaf in instruction.shape.leaves():
+                if leaf.is_array and (instruction, index) not in self.values:
+                    self._ask_value((instruction, index), tuple(reversed(range(leaf.rank))))
+                    self._spread()
+
+    def _spread(self) -> None:
+        self._take_added()
+        while self._waiting:
+            item = self._waiting.popleft()
+            if len(item) == 2:
+                self._from_value(item)
+            else:
+                self._from_operand(item[0], item[1])
+            self._take_added()
+
+    def _take_added(self) -> None:
+        for item, first in self._added:
+            if first:
+                self._waiting.appendleft(item)
+            else:
+                self._waiting.append(item)
+        self._added.clear()
+
+    def _add(self, item: _Item, state: _State) -> None:
+        """Let a layout spread: what goes deep in the order of asking, the others before those, the strong ones first."""
+        if state.deep:
+            self._added.append((item, True))
+            return
+        place = len(self._added)
+        while place and self._is_weaker(self._added[place - 1][0], state):
+            place -= 1
+        self._added.insert(place, (item, False))
+
+    def _is_weaker(self, item: _Item, than: _State) -> bool:
+        return self._states[item].weak and not than.weak if item in self._states else False
+
+    def _ask_value(self, value: Value, order: Order, wish: _State | None = None) -> None:
+        """Let a value have a layout, unless it has another one that a wish does not change."""
+        new = wish or _State()
+        old = self._states.get(value)
+        if old is None:
+            self._states[value] = old = new
+        elif self.values[value] == order:
+            held = (old.demanded, old.deep, old.weak)
+            old.demanded, old.deep, old.weak = old.demanded or new.demanded, old.deep or new.deep, old.weak and new.weak
+            if held == (old.demanded, old.deep, old.weak):
+                return
+        else:
+            if old.pinned or not (new.demanded or self._yields(value, old, new)):
+                return
+            old.demanded, old.deep, old.weak, old.changes = new.demanded, new.deep, new.weak, old.changes + 1
+        self.values[value] = order
+        self._add(value, old)
+
+    def _yields(self, value: Value, old: _State, new: _State) -> bool:
+        return old.weak and not new.weak and old.changes < _MAX_CHANGES and value[0].shape.is_array
+
+    def _ask_use(self, user: HloInstruction, number: int, order: Order, wish: _State) -> None:
+        """Let a user have an array operand in a layout, unless it has another one that is no less wanted."""
+        use = (user, number, ())
+        if not wish.demanded and _minds_less(user, number):
+            wish.deep, wish.weak = False, True
+        old = self._states.get(use)
+        if old is not None and (old.pinned or self.uses[use] == order or not wish.demanded or (wish.weak and not old.weak)):
+            return
+        self.uses[use], self._states[use] = order, wish
+        self._add(use, wish)
+
+    def _from_value(self, value: Value) -> None:
+        """Spread from a value to the operands of what makes it, and to its users."""
+        order = self.values[value]
+        instruction, index = value
+        if not index and instruction.opcode not in _FIXED and instruction.shape.is_array and instruction.shape.rank > 1:
+            for number, operand in enumerate(instruction.operands):
+                if operand.shape.is_array and operand.shape.rank > 1:
+                    self._from_result_to_operand(instruction, number, order)
+        weak = self._states[value].weak
+        for user, number in self._users.get(value, ()):
+            self._ask_use(user, number, order, _State(weak=weak))
+
+    def _from_result_to_operand(self, instruction: HloInstruction, number: int, order: Order) -> None:
+        operand = instruction.operands[number].shape
+        if instruction.opcode in KEEPS_LAYOUT:
+            if operand.rank == instruction.shape.rank:
+                self._ask_use(instruction, number, order, _State(demanded=True))
+        elif instruction.opcode == "broadcast":
+            self._ask_use(instruction, number, _order_by_result(instruction, order), _State(demanded=True, deep=False))
+        elif (wanted := _operand_order(instruction, operand, order)) is not None:
+            self._ask_use(instruction, number, wanted, _State(deep=_goes_deep(instruction)))
+
+    def _from_operand(self, user: HloInstruction | None, number: int) -> None:
+        """Spread from an operand to the values in it, to the user's other operands and its results."""
+        operand = self.computation.root if user is None else user.operands[number]
+        # Arrays of dynamic sizes may be taken in any order.
+        leaves = [index for index, _ in operand.shape.leaves() if (user, number, index) in self.uses]
+        if operand.shape.is_array and operand.shape.rank < 2 and user is not None:
+            return
+        weak = self._states[user, number, leaves[0]].weak if leaves else False
+        for index in leaves:
+            value = value_behind(operand, index)
+            if not _reduces_several(value[0]):
+                self._ask_value(value, self.uses[user, number, index], _State(weak=weak))
+        if user is None or not leaves or not operand.shape.is_array or user.opcode in _FIXED:
+            return
+        order = self.uses[user, number, ()]
+        if user.opcode in KEEPS_LAYOUT or user.opcode == "reduce":
+            self._from_operand_to_siblings(user, operand, order, weak)
+            return
+        for place, leaf in user.shape.leaves():
+            wanted = _result_order(user, operand.shape, leaf, order) if leaf.is_array and leaf.rank > 1 else None
+            if wanted is not None:
+                demanded = user.opcode == "transpose"
+                self._ask_value((user, place), wanted, _State(demanded=demanded, deep=_goes_deep(user), weak=weak))
+
+    def _from_operand_to_siblings(self, user: HloInstruction, operand: HloInstruction, order: Order, weak: bool) -> None:
+        """Let all operands of as many dimensions lie alike, and results of as many."""
+        if user.opcode == "concatenate":
+            # The largest operand decides.
+            dim: int = user.attrs["dimensions"][0]
+            if user not in self._largest:
+                self._largest[user] = max(other.shape.dims[dim] for other in user.operands)
+            if operand.shape.dims[dim] < self._largest[user]:
+                return
+        # Each of very many operands would ask all the others for what they were asked before.
+        if (user, order, weak) in self._asked:
+            return
+        self._asked.add((user, order, weak))
+        for other, sibling in enumerate(user.operands):
+            if sibling is not operand and sibling.shape.is_array and sibling.shape.rank == operand.shape.rank:
+                self._ask_use(user, other, order, _State(demanded=True, weak=weak))
+        for place, leaf in user.shape.leaves():
+            if leaf.is_array and leaf.rank == operand.shape.rank:
+                self._ask_value((user, place), order, _State(demanded=True, weak=weak))
+
+
+# What they take and give is settled by themselves, whatever comes in.
+_FIXED = frozenset(("bitcast", "call", "conditional", "custom-call", "fusion", "while", "async-start"))
+
+
+def _goes_deep(instruction: HloInstruction) -> bool:
+    """True if layouts spread through it before anything else."""
+    if instruction.opcode == "reshape":
+        source = instruction.operands[0].shape
+        return source.rank == 1 or _without_ones(source) == _without_ones(instruction.shape)
+    return instruction.opcode in ("gather", "scatter", "transpose")
+
+
+def _reduces_several(instruction: HloInstruction) -> bool:
+    """True for a reduction of several arrays, whose results lie alike: their operands say how, not those who use one."""
+    return instruction.opcode in ("reduce", "reduce-window") and instruction.shape.is_tuple
+
+
+def _without_ones(shape: Shape) -> Sequence[int]:
+    return [size for size in shape.dims if size != 1]
+
+
+def _minds_less(user: HloInstruction, number: int) -> bool:
+    """True for operands that are small beside what they are part of, and for reshapes of slices."""
+    if user.opcode == "dynamic-update-slice":
+        return number > 0
+    return user.opcode == "reshape" and user.operands[0].opcode == "dynamic-slice"
+
+
+def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) -> Order | None:
+    """Return the layout that an operand best has if the result has `order`; None if it does not matter."""
+    match instruction.opcode:
+        case "reshape":
+            return _reshaped(Shape.array("f32", instruction.shape.dims, order), operand)
+        case "transpose":
+            return tuple(instruction.attrs["dimensions"][dim] for dim in order)
+        case "reduce" if _is_by_rows(instruction):
+            return _order_by_result(instruction, order)
+        case _:
+            return None
+
+
+def _is_by_rows(reduce: HloInstruction) -> bool:
+    """True for a reduce that wants an operand whose rows it reduces: those that keep a warp busy."""
+    source = reduce.operands[0].shape
+    return source.element_count >= WARP_SIZE * max(reduce.shape.element_count, 1)
+
+
+def _order_by_result(instruction: HloInstruction, order: Order) -> Order:
+    """Return the layout of the operand: dimensions follow each other as in the result, those that are reduced come last."""
+    dims: Order = instruction.attrs["dimensions"]
+    if instruction.opcode == "broadcast":
+        return tuple(dims.index(dim) for dim in order if dim in dims)
+    kept = [dim for dim in range(instruction.operands[0].shape.rank) if dim not in dims]
+    return (*sorted(dims, reverse=True), *(kept[dim] for dim in order))
+
+
+def _result_order(user: HloInstruction, operand: Shape, result: Shape, order: Order) -> Order | None:
+    """Return the layout that a result best has if an operand has `order`; None if it does not matter."""
+    match user.opcode:
+        case "reshape":
+            return _reshaped(Shape.array("f32", operand.dims, order), result)
+        case "transpose":
+            permutation: Order = user.attrs["dimensions"]
+            return tuple(permutation.index(dim) for dim in order)
+        case _:
+            return None
+
+
+def _reshaped(source: Shape, target: Shape) -> Order | None:
+    """Return the layout in which `target` is a view of `source`, if there is one, and more than a list."""
+    if not source.element_count or len(_without_ones(source)) == len(_without_ones(target)) == 1:
+        return None
+    return aligned_order(source, target.dims)

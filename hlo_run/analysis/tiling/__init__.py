@@ -1,0 +1,1 @@
+"""Which emitter takes a fusion, and how its threads divide the work."""

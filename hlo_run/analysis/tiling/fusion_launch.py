@@ -1,0 +1,237 @@
+"""Which emitter would a node get, alone or with a producer in it, and how many threads would be launched?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.tiling.emitter_kind import EmitterKind, choose_emitter_kind
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analysis_of
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
+from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.analysis.tiling.reduction_description import ReductionDescription
+from hlo_run.analysis.tiling.reduction_tiling import tile_reduction
+from hlo_run.analysis.tiling.scatter_tiling import tile_scatter
+from hlo_run.analysis.tiling.transpose_description import TransposeDescription, describe_transpose
+from hlo_run.analysis.tiling.transpose_tiling import tile_transpose
+from hlo_run.analysis.tiling.unroll_factor import unroll_factor
+from hlo_run.hlo.fusion_graph import Node, Op
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.target import TargetSpec
+
+_SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
+_LOOP = EmitterKind("loop", None, ())
+_MAX_UNROLL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKernel:
+    """The emitter kind and the launch of a kernel that may never be."""
+
+    kind: str
+    launch: LaunchDimensions
+
+
+class _InstructionsOf(Sequence[HloInstruction]):
+    """The instructions of nodes, looked at when somebody does: most questions about a pair do not."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+
+    def __iter__(self) -> Iterator[HloInstruction]:
+        return (op.instruction for node in self._nodes for op in node.ops)
+
+    def __len__(self) -> int:
+        return sum(len(node.ops) for node in self._nodes)
+
+    @overload
+    def __getitem__(self, index: int) -> HloInstruction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[HloInstruction]: ...
+
+    def __getitem__(self, index: int | slice) -> HloInstruction | Sequence[HloInstruction]:
+        return list(self)[index]
+
+
+class KernelPlanner:
+    """Plans kernels for nodes and pairs of nodes."""
+
+    def __init__(self, facts: Facts, target: TargetSpec) -> None:
+        self._facts = facts
+        self._target = target
+        self._kinds: dict[tuple[HloInstruction, ...], EmitterKind] = {}
+        self._tiled: dict[tuple[int | HloInstruction, ...], PlannedKernel] = {}
+        self._widths: dict[Node, int | None] = {}
+        self._longest: dict[HloInstruction, tuple[int, int]] = {}
+        self._concatenates: dict[tuple[int, int], PlannedKernel] = {}
+        self._loops: dict[tuple[int, int], PlannedKernel] = {}
+
+    def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
+        """Return the kernel of `consumer`, with `producer` in it if there is one."""
+        kind, roots, heroes = self._kind(producer, consumer)
+        if kind.name == "loop" or kind.name == "input slices":
+            return self._loop(producer, consumer)
+        if kind.name == "concatenate":
+            return self._concatenate(producer, consumer, heroes)
+        if not isinstance(kind.description, (ReductionDescription, TransposeDescription)):
+            return PlannedKernel(kind.name, self._launch(self._analysis(producer, consumer, kind, roots, heroes)))
+        # Of its operands, a reduction needs to know the narrowest, and a transpose none.
+        bits = 0 if isinstance(kind.description, TransposeDescription) else self._operand_bits(producer, consumer)
+        key = (bits, *(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        found = self._tiled.get(key)
+        if found is None:
+            launch = self._launch(self._analysis(producer, consumer, kind, roots, heroes))
+            found = self._tiled[key] = PlannedKernel(kind.name, launch)
+        return found
+
+    def _operand_bits(self, producer: Node | None, consumer: Node) -> int:
+        """Return the least width of an array operand; 0 if there are no operands, -1 if none is an array."""
+        operands = [operand for operand in consumer.operands if operand is not producer]
+        if producer is not None:
+            operands += producer.operands
+        widths = {self._width(operand) for operand in operands} if operands else {0}
+        return min((width for width in widths if width is not None), default=-1)
+
+    def _width(self, node: Node) -> int | None:
+        if node not in self._widths:
+            shape = node.instruction.shape
+            self._widths[node] = shape.dtype.bits if shape.is_array else None
+        return self._widths[node]
+
+    def kind(self, producer: Node | None, consumer: Node) -> str:
+        """Return the emitter kind alone."""
+        name = self._kind(producer, consumer)[0].name
+        return "loop" if name == "input slices" else name
+
+    def heroes(self, node: Node) -> list[Op]:
+        """Return the hero of each result of a node."""
+        return self._heroes(None, node)
+
+    def _heroes(self, producer: Node | None, consumer: Node) -> list[Op]:
+        two = self._facts.node(consumer)
+        one = two if producer is None else self._facts.node(producer)
+        if not one.may_have_hero and not two.may_have_hero:
+            return consumer.result_ops
+        has_tiled = one.has_tiled_transpose or two.has_tiled_transpose
+        has_concatenate = one.has_concatenate or two.has_concatenate
+        find = self._facts.heroes.find
+        return [find(producer, consumer, root, has_tiled, has_concatenate) for root in consumer.result_ops]
+
+    def _kind(self, producer: Node | None, consumer: Node) -> tuple[EmitterKind, list[Op], list[Op]]:
+        roots, heroes = consumer.result_ops, self._heroes(producer, consumer)
+        for hero in heroes:
+            if hero.instruction.opcode in _SHAPES_KERNEL:
+                break
+        else:
+            return _LOOP, roots, heroes
+        key = (*(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        found = self._kinds.get(key)
+        if found is None:
+            found = self._kinds[key] = choose_emitter_kind(key[: len(roots)], key[len(roots) :])
+        return found, roots, heroes
+
+    def _analysis(
+        self, producer: Node | None, consumer: Node, kind: EmitterKind, roots: list[Op], heroes: list[Op]
+    ) -> FusionAnalysis:
+        nodes = [node for node in (consumer, producer) if node is not None]
+        operands = dict.fromkeys(operand for node in nodes for operand in node.operands if operand is not producer)
+        return analysis_of(
+            consumer.instruction,
+            self._target,
+            tuple(root.instruction for root in roots),
+            tuple(hero.instruction for hero in heroes),
+            kind,
+            _InstructionsOf(nodes),
+            [operand.instruction.shape for operand in operands],
+        )
+
+    def _launch(self, analysis: FusionAnalysis) -> LaunchDimensions:
+        description = analysis.description
+        if isinstance(description, ReductionDescription):
+            return tile_reduction(description, analysis, 1).launch
+        if isinstance(description, TransposeDescription):
+            heroes = [hero for hero in dict.fromkeys(analysis.heroes) if hero.opcode == "transpose" and describe_transpose(hero)]
+            element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
+            return (description.packed or tile_transpose(description, element_bytes, self._target)).launch
+        assert analysis.kind == "scatter", f"no launch for {analysis.kind}"
+        return tile_scatter(analysis).launch
+
+    def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> PlannedKernel:
+        (hero,) = (hero.instruction for hero in heroes)
+        longest, divisor = self._longest.get(hero) or self._longest.setdefault(hero, _longest_operand(hero))
+        factor = math.gcd(self._loop_unroll(producer, consumer, longest), divisor)
+        found = self._concatenates.get((longest, factor))
+        if found is None:
+            launch = calculate_launch(longest, factor, self._target)
+            found = self._concatenates[longest, factor] = PlannedKernel("concatenate", launch)
+        return found
+
+    def _loop(self, producer: Node | None, consumer: Node) -> PlannedKernel:
+        root = consumer.result_ops[0]
+        shape = root.instruction.shape
+        update = _update_in_place(consumer, producer)
+        if update is not None:
+            shape = update
+        elif _is_plain_copy(root) and producer is None:
+            return self._loop_of(shape.element_count, 1)
+        while shape.is_tuple:
+            shape = shape.tuple_shapes[0]
+        elements = shape.element_count
+        return self._loop_of(elements, self._loop_unroll(producer, consumer, elements))
+
+    def _loop_of(self, elements: int, unroll_factor: int) -> PlannedKernel:
+        key = elements, unroll_factor
+        found = self._loops.get(key)
+        if found is None:
+            found = self._loops[key] = PlannedKernel("loop", calculate_launch(*key, self._target))
+        return found
+
+    def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int) -> int:
+        roots = consumer.result_ops
+        bits = min([root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array], default=8)
+        whole_bytes = -(-8 // bits)
+        if elements < self._target.max_resident_threads or self._facts.node(consumer).is_bad_to_unroll:
+            return whole_bytes
+        if producer is not None and self._facts.node(producer).is_bad_to_unroll:
+            return whole_bytes
+        if not self._target.is_blackwell:
+            return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)
+        return unroll_factor(self._analysis(producer, consumer, _LOOP, roots, roots), elements)
+
+
+def _longest_operand(concatenate: HloInstruction) -> tuple[int, int]:
+    """Return the elements of the longest operand, and what divides the sizes of all where they are joined."""
+    axis: int = concatenate.attrs["dimensions"][0]
+    shapes = [operand.shape for operand in concatenate.operands]
+    longest = max(shapes, key=lambda shape: shape.dims[axis])
+    return longest.element_count, math.gcd(*(shape.dims[axis] for shape in shapes))
+
+
+def _is_plain_copy(root: Op) -> bool:
+    return root.opcode == "copy" and root.instruction.shape == root.instruction.operands[0].shape
+
+
+def _update_in_place(consumer: Node, producer: Node | None) -> Shape | None:
+    """Return the shape of the update if all that the node does is to update an operand in place."""
+    root = consumer.root
+    while root.opcode == "bitcast" and isinstance(root.operands[0], Op):
+        root = root.operands[0]
+    if root.opcode != "dynamic-update-slice":
+        return None
+    source, window = root.operands[0], root.instruction.operands[1].shape
+    if isinstance(source, Op) and source.opcode == "bitcast":
+        source = source.operands[0]
+    if isinstance(source, Op) or source is producer or (producer is not None and source in producer.operands):
+        return None
+    return window if all(_spares_rest(reader, root, window) for reader in consumer.reads[source]) else None
+
+
+def _spares_rest(reader: Op, update: Op, window: Shape) -> bool:
+    if reader is update or is_elementwise(reader.instruction) or reader.opcode == "bitcast":
+        return True
+    return reader.opcode == "dynamic-slice" and reader.instruction.shape.dims == window.dims

@@ -1,0 +1,207 @@
+"""Which threads of a scatter kernel take which updates, and may they write without atomics?
+
+    f32[2008,1,32] updates: 32 elements each; a thread takes neighbours of one update, so that it looks up one place
+
+If the indices are sorted, a warp takes several updates in a row: those for one place it combines in registers, and writes
+once. Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not only those that its simplifier leaves, and
+`ScatterWithDistributedIndices`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
+from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
+from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
+from hlo_run.analysis.tiling.unroll_factor import unroll_factor
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.indexing.expr import dim, symbol
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.reshape import delinearize
+from hlo_run.indexing.thread_map import grid_variables
+from hlo_run.indexing.variable import Variable
+
+_MAX_THREADS = 1024
+_WARPS_PER_BLOCK = 4
+_MAX_VECTOR_BITS = 128
+# Reducers for which updates may be combined among themselves before they meet the operand.
+_ASSOCIATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
+
+# plain: no two updates meet. atomic: each write is one. in order: a block does one update after the other.
+Writes = Literal["plain", "atomic", "in order"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterTiling:
+    """How the updates (of shape `updates`) are spread over threads; a thread takes `vector_size` neighbours of a window.
+
+    If `indices_per_warp` is not 0, a warp takes that many updates in a row, the first dimension of the updates counts them,
+    and `index_vector_size` of their indices are read at once.
+    """
+
+    scatter: HloInstruction
+    writes: Writes
+    vector_size: int
+    launch: LaunchDimensions
+    indices_per_warp: int = 0
+    index_vector_size: int = 1
+
+    @property
+    def work_map(self) -> IndexingMap:
+        """(used ids)[..] -> index of an update's element. Not for warps that take several updates."""
+        if self.indices_per_warp == 0:
+            return loop_map(self.launch, self.vector_size, self.updates[0].shape)
+        window = self.window_map
+        update = (dim(0) // WARP_SIZE + dim(3) * _WARPS_PER_BLOCK, Interval.of_size(self.updates[0].shape.dims[0]))
+        return drop_unused_ids(
+            IndexingMap(
+                grid_variables(self.launch.block, self.launch.grid),
+                window.ranges,
+                (),
+                (update[0], *window.results),
+                (update, *window.constraints),
+            ).simplify()
+        )
+
+    @property
+    def index_map(self) -> IndexingMap:
+        """(used ids)[step, vector] -> number of the update, for warps that take several."""
+        size = self.index_vector_size
+        ranges = _ranges(i=self.indices_per_warp // size, j=size)
+        warp = dim(0) // WARP_SIZE + dim(3) * _WARPS_PER_BLOCK
+        update = warp * self.indices_per_warp + symbol(0) * size + symbol(1)
+        inside = ((update, Interval.of_size(self.updates[0].shape.dims[0])),)
+        grid = grid_variables(self.launch.block, self.launch.grid)
+        return drop_unused_ids(IndexingMap(grid, ranges, (), (update,), inside).simplify())
+
+    @property
+    def window_map(self) -> IndexingMap:
+        """(th_x)[step, vector] -> index in the window of the update that the warp is at."""
+        sizes = self.updates[0].shape.dims[1:]
+        elements = math.prod(sizes)
+        ranges = _ranges(i=-(-elements // (WARP_SIZE * self.vector_size)), j=self.vector_size)
+        place = (symbol(0) * WARP_SIZE + dim(0) % WARP_SIZE) * self.vector_size + symbol(1)
+        threads = grid_variables(self.launch.block, self.launch.grid)[:1]
+        inside = ((place, Interval.of_size(elements)),)
+        return IndexingMap(threads, ranges, (), tuple(delinearize(place, sizes)), inside).simplify()
+
+    @property
+    def inputs(self) -> int:
+        return len(self.scatter.operands) // 2
+
+    @property
+    def indices(self) -> HloInstruction:
+        return self.scatter.operands[self.inputs]
+
+    @property
+    def updates(self) -> tuple[HloInstruction, ...]:
+        return tuple(self.scatter.operands[self.inputs + 1 :])
+
+    @property
+    def window_update_dims(self) -> tuple[int, ...]:
+        """The dimensions of the updates that move within a window."""
+        dims: tuple[int, ...] = self.scatter.attrs["update_window_dims"]
+        return dims
+
+    @property
+    def scatter_dims(self) -> tuple[int, ...]:
+        """The dimensions of the updates that choose an index vector."""
+        return tuple(dim for dim in range(self.updates[0].shape.rank) if dim not in self.window_update_dims)
+
+    @property
+    def window_operand_dims(self) -> tuple[int, ...]:
+        """The dimension of the operand that each of the update window dims moves along."""
+        attrs = self.scatter.attrs
+        dropped = (*attrs["inserted_window_dims"], *attrs.get("input_batching_dims", ()))
+        return tuple(dim for dim in range(self.scatter.operands[0].shape.rank) if dim not in dropped)
+
+    @property
+    def window_sizes(self) -> tuple[int, ...]:
+        """The size of a window along each dimension of the operand."""
+        sizes = [1] * self.scatter.operands[0].shape.rank
+        for update_dim, operand_dim in zip(self.window_update_dims, self.window_operand_dims, strict=True):
+            sizes[operand_dim] = self.updates[0].shape.dims[update_dim]
+        return tuple(sizes)
+
+    def __str__(self) -> str:
+        return f"scatter: {self.writes} writes, {self.launch}, {self.vector_size} elements per thread"
+
+
+def _ranges(**sizes: int) -> tuple[Variable, ...]:
+    return tuple(Variable(Interval.of_size(size), name) for name, size in sizes.items())
+
+
+def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
+    """Return the tiling for a fusion whose root is a scatter."""
+    (scatter,) = analysis.roots
+    inputs = len(scatter.operands) // 2
+    update = scatter.operands[inputs + 1].shape
+    window_dims: tuple[int, ...] = scatter.attrs["update_window_dims"]
+    window = math.prod(update.dims[dim] for dim in window_dims)
+    if inputs > 1 and not scatter.attrs.get("unique_indices"):
+        threads = min(_MAX_THREADS, _whole_warps(max(window, 1), analysis))
+        return ScatterTiling(scatter, "in order", 1, LaunchDimensions((1, 1, 1), (threads, 1, 1)))
+    by_index = _distribute_indices(analysis, scatter) if inputs == 1 else None
+    if by_index is not None:
+        return by_index
+    factor = unroll_factor(analysis, update.element_count)
+    vector = math.gcd(window, factor) if _windows_are_contiguous(scatter, update) else 1
+    launch = calculate_launch(update.element_count, vector, analysis.target)
+    block = (_whole_warps(launch.threads_per_block, analysis), 1, 1)
+    writes: Writes = "plain" if scatter.attrs.get("unique_indices") else "atomic"
+    return ScatterTiling(scatter, writes, vector, LaunchDimensions(launch.grid, block))
+
+
+def _distribute_indices(analysis: FusionAnalysis, scatter: HloInstruction) -> ScatterTiling | None:
+    """Return the tiling by sorted indices, None where it does not fit: it would change what other reducers give."""
+    operand, indices, update = (each.shape for each in scatter.operands)
+    attrs, warps = scatter.attrs, _WARPS_PER_BLOCK * analysis.target.core_count
+    is_sorted = bool(attrs.get("indices_are_sorted")) and not attrs.get("unique_indices")
+    is_simple = indices.rank == 2 and attrs["index_vector_dim"] == 1 and not attrs.get("input_batching_dims")
+    is_simple = is_simple and list(attrs["update_window_dims"]) == list(range(1, update.rank)) and update.element_count > 0
+    slices = update.dims[0] if update.rank else 0
+    if not (is_sorted and is_simple and slices > warps and _is_associative(scatter)) or update.element_type in ("c64", "c128"):
+        return None
+    window = math.prod(update.dims[1:])
+    bits = update.dtype.bits
+    vector = math.gcd(window, _MAX_VECTOR_BITS // bits)
+    while vector > 1 and WARP_SIZE * vector > window:
+        vector //= 2
+    one_by_one = ScatterTiling(scatter, "atomic", vector, LaunchDimensions((1, 1, 1), (1, 1, 1)))
+    moved: Sequence[int] = attrs["scatter_dims_to_operand_dims"]
+    starts = [operand.dims[number] - one_by_one.window_sizes[number] + 1 for number in moved]
+    per_warp = -(-slices // max(warps, math.prod(starts)))
+    index_vector, read_at_once = 1, _MAX_VECTOR_BITS // indices.dtype.bits
+    if indices.dims[1] == 1 and per_warp > read_at_once:
+        index_vector, per_warp = read_at_once, -(-per_warp // read_at_once) * read_at_once
+    blocks = -(-slices // (per_warp * _WARPS_PER_BLOCK))
+    launch = LaunchDimensions((blocks, 1, 1), (WARP_SIZE * _WARPS_PER_BLOCK, 1, 1))
+    return replace(one_by_one, launch=launch, indices_per_warp=per_warp, index_vector_size=index_vector)
+
+
+def _is_associative(scatter: HloInstruction) -> bool:
+    (reducer,) = scatter.called["to_apply"]
+    root = reducer.root
+    while root.opcode in ("copy", "bitcast"):
+        root = root.operands[0]
+    if root.opcode == "parameter":
+        return True
+    return root.opcode in _ASSOCIATIVE and {operand.opcode for operand in root.operands} == {"parameter"}
+
+
+def _whole_warps(threads: int, analysis: FusionAnalysis) -> int:
+    warp = analysis.target.threads_per_warp
+    return -(-threads // warp) * warp
+
+
+def _windows_are_contiguous(scatter: HloInstruction, update: Shape) -> bool:
+    """True if the window dimensions vary fastest in memory, so that neighbours belong to one window."""
+    window = scatter.attrs["update_window_dims"]
+    return set(update.minor_to_major[: len(window)]) == set(window)

@@ -1,0 +1,84 @@
+"""How many neighbouring elements does one thread of a loop-like kernel compute?"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.analysis.tiling.transpose_description import normalize_transpose
+from hlo_run.hlo.graph import HloInstruction
+
+_MAX_UNROLL = 4
+_MAX_WINDOW_TO_UNROLL = 8
+_MAX_CONCAT_OPERANDS_TO_UNROLL = 10
+# Blackwell reads 256 bits at once, if the toolkit can say so.
+_WIDE_VECTOR_TOOLKIT = (12, 9)
+_WIDE_VECTOR_BITS = 256
+_VECTOR_BITS = 128
+_MAX_BLACKWELL_UNROLL = 32
+_MIN_BLACKWELL_UNROLL = 8
+
+
+def unroll_factor(analysis: FusionAnalysis, elements: int) -> int:
+    """Return the unroll factor for a kernel over `elements` elements. Mirrors XLA's `ComputeLoopFusionConfig`.
+
+    Types below 8 bits raise it, so that one thread writes whole bytes, also where it does not divide `elements`.
+    """
+    factor = 1
+    if elements >= analysis.target.max_resident_threads and not _bad_to_unroll(analysis):
+        factor = math.gcd(elements, max_unroll_factor(analysis))
+    return max(factor, -(-8 // analysis.smallest_output_bits))
+
+
+def max_unroll_factor(analysis: FusionAnalysis) -> int:
+    """Return the bound that the device and the fusion set: 4, more on Blackwell for narrow types."""
+    if not analysis.target.is_blackwell:
+        return _MAX_UNROLL
+    opcodes = {instruction.opcode for instruction in analysis.instructions}
+    width = _WIDE_VECTOR_BITS if analysis.target.toolkit_version >= _WIDE_VECTOR_TOOLKIT else _VECTOR_BITS
+    if len(analysis.roots) != 1 or "reduce" in opcodes or analysis.smallest_output_bits >= width // 4:
+        return _MAX_UNROLL
+    factor = min(_MAX_BLACKWELL_UNROLL, width // max(8, _widest_bits(analysis)))
+    factor = 1 << (factor.bit_length() - 1)
+    if "pad" in opcodes:
+        factor = min(factor, _MIN_BLACKWELL_UNROLL)
+    for instruction in analysis.instructions:
+        if instruction.opcode == "transpose":
+            factor = _halve_to_fit(factor, _minor_size(instruction))
+    return max(factor, _MIN_BLACKWELL_UNROLL)
+
+
+def _widest_bits(analysis: FusionAnalysis) -> int:
+    shapes = chain(analysis.parameter_shapes, (root.shape for root in analysis.roots))
+    return max(shape.dtype.bits for shape in shapes if shape.is_array)
+
+
+def _minor_size(transpose: HloInstruction) -> int:
+    dims, _ = normalize_transpose(transpose.shape.dims, transpose.attrs["dimensions"])
+    return dims[-1] if dims else 1
+
+
+def _halve_to_fit(factor: int, minor_size: int) -> int:
+    while factor > minor_size and factor > _MAX_UNROLL:
+        factor //= 2
+    return factor
+
+
+def _bad_to_unroll(analysis: FusionAnalysis) -> bool:
+    return any(map(makes_unrolling_bad, analysis.instructions))
+
+
+def makes_unrolling_bad(instruction: HloInstruction) -> bool:
+    """True if a thread has enough to do with one element of a fusion that holds this instruction."""
+    match instruction.opcode:
+        case "sort" | "dot":
+            return True
+        case "reduce-window":
+            return math.prod(dim.size for dim in instruction.attrs["window"].dims) > _MAX_WINDOW_TO_UNROLL
+        case "concatenate":
+            return len(instruction.operands) > _MAX_CONCAT_OPERANDS_TO_UNROLL
+        case "reduce":
+            return instruction.shape.is_tuple
+        case _:
+            return False

@@ -1,0 +1,97 @@
+"""What `--host_check` may name, and the observers that look for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.backends.host.emulator.lanes import Lanes
+from hlo_run.backends.host.emulator.memory import Region
+from hlo_run.backends.host.emulator.observer import Access, Observer, Observers
+from hlo_run.backends.host.emulator.races import RaceDetector, unit_bytes
+from hlo_run.backends.host.emulator.statistics import KernelStatistics, StatisticsObserver
+from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
+
+ALWAYS_ON = frozenset(("bounds", "align"))
+"""What is checked whether it is named or not, by both engines, as are barriers that some threads wait for in vain."""
+FAULTS = ALWAYS_ON | {"barrier", "init", "race"}
+"""All that can be a fault."""
+CHECKS = FAULTS | {"statistics"}
+"""What `--host_check` may name; `all` stands for all of them."""
+
+_ALL_WRITTEN = {size: np.full(size, 1, np.uint8).view(f"u{size}")[0] for size in (1, 2, 4, 8)}
+
+
+def make_observer(checks: frozenset[str], graph: KernelGraph, statistics: KernelStatistics) -> Observer | None:
+    """Return what watches a launch of a kernel for `checks`, or None; `statistics` is filled if they are asked for."""
+    observers: list[Observer] = []
+    if "barrier" in checks:
+        observers.append(BarrierCheck())
+    if "init" in checks:
+        observers.append(InitCheck())
+    if "race" in checks:
+        observers.append(RaceDetector(unit_bytes(graph)))
+    if "statistics" in checks:
+        observers.append(StatisticsObserver(statistics))
+    return Observers(observers) if observers else None
+
+
+class BarrierCheck:
+    """Raises a DeviceError for a barrier of a block some of whose threads have ended: GPUs allow it, no emitter means it."""
+
+    def access(self, access: Access) -> None:
+        """Nothing to do."""
+
+    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+        """Nothing to do."""
+
+    def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
+        chunk = lanes.chunk
+        if scope != "block" or lanes.ids is None:
+            return
+        present = np.bincount(lanes.ids // chunk.threads, minlength=chunk.block_count)
+        incomplete = np.flatnonzero((present > 0) & (present < chunk.threads))
+        if incomplete.size:
+            block = int(incomplete[0])
+            everybody = np.arange(block * chunk.threads, (block + 1) * chunk.threads)
+            ended = int(np.setdiff1d(everybody, lanes.ids)[0])
+            here = int(np.searchsorted(lanes.ids, block * chunk.threads))
+            note = f"{chunk.launch.describe(chunk.first_thread + ended)} has ended"
+            chunk.launch.fail("not all threads of the block reach the barrier", line, lanes.describe(here), note)
+
+
+class InitCheck:
+    """Raises a DeviceError for a load or atomic of bytes that nothing has written; notes what is written."""
+
+    def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
+        """Nothing to do."""
+
+    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+        """Nothing to do."""
+
+    def access(self, access: Access) -> None:
+        region = access.region
+        if region.written is None:
+            if region.space not in ("shared", "local"):
+                return
+            region.written = np.zeros(region.data.size, np.bool_)
+        size = min(access.size_bytes, 8)
+        written = region.written.view(np.uint8)[: region.data.size // size * size].view(f"u{size}")
+        for part in range(access.size_bytes // size):
+            place = access.addresses // size + part
+            if access.reads and (bad := written[place] != _ALL_WRITTEN[size]).any():
+                _fail_unwritten(access, region, int(np.flatnonzero(bad)[0]))
+            if access.kind != "load":
+                written[place] = _ALL_WRITTEN[size]
+
+
+def _fail_unwritten(access: Access, region: Region, lane: int) -> None:
+    assert region.written is not None, "somebody keeps account"
+    address = int(access.addresses[lane])
+    bytes_of_lane = region.written[address : address + access.size_bytes]
+    offset = address + int(np.argmin(bytes_of_lane))
+    offset = offset % region.copy_bytes if region.copy_bytes else offset - region.low
+    message = f"uninitialised {region.space} {access.kind}: nothing has written byte {offset} of {region.name}"
+    access.lanes.launch.fail(message, access.line, access.lanes.describe(lane))

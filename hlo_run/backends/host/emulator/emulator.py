@@ -1,0 +1,248 @@
+"""The emulator: all threads of a chunk of blocks in lockstep, one numpy operation for one PTX instruction.
+
+As long as all lanes take the same way nothing is masked. Where they part, they become groups with registers of their own;
+the group at the lowest place in the program runs next, and groups that arrive at one place become one again. At barriers
+and warp-wide instructions a group waits until all threads concerned are in it; if that cannot happen, it is a fault.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.backends.host.emulator.lanes import Array, Chunk, Lanes, Launch, merge_lanes
+from hlo_run.backends.host.emulator.memory import Region
+from hlo_run.backends.host.emulator.program import CompiledBlock, Meeting, Program, Registers
+from hlo_run.backends.host.ptx.control_flow import Branch, Exit, Jump, KernelGraph, Switch
+from hlo_run.errors import DeviceError
+from hlo_run.target import WARP_THREADS
+
+Bool = NDArray[np.bool_]
+
+CHUNK_LANES = 32768
+"""Lanes that run together: enough to hide the interpreter, few enough for some arrays to fit into the cache."""
+_CHUNK_MEMORY_BYTES = 16 * 2**20
+
+
+@dataclass(slots=True)
+class _Group:
+    """Lanes at the start of block `place`, with their registers; `waits` while they cannot go on alone."""
+
+    place: int
+    lanes: Lanes
+    registers: Registers
+    waits: bool = False
+
+
+def run_kernel(program: Program, launch: Launch, deadline: float | None = None, chosen: range | None = None) -> None:
+    """Run all blocks of a launch, or the `chosen` ones; raises DeviceError for faults, and when `deadline` has passed.
+
+    Blocks are counted as %ctaid is, x fastest; the deadline is a time of time.monotonic.
+    """
+    chosen = range(launch.grid_blocks) if chosen is None else chosen
+    threads = launch.block_threads
+    shared_bytes = max(program.graph.shared.size_bytes, launch.kernel.shared_bytes)
+    local_bytes = program.graph.local.size_bytes
+    per_block = shared_bytes + local_bytes * threads
+    blocks = max(1, min(CHUNK_LANES // threads, _CHUNK_MEMORY_BYTES // max(per_block, 1), len(chosen)))
+    shared = Region.copies("shared memory", "shared", shared_bytes, blocks)
+    local = Region.copies("local memory", "local", local_bytes, blocks * threads)
+    with np.errstate(all="ignore"):
+        for first in range(chosen.start, chosen.stop, blocks):
+            if first != chosen.start:
+                shared.reset()
+                local.reset()
+            count = min(blocks, chosen.stop - first)
+            _ChunkRun(program, Chunk(launch, first, count, shared, local), deadline).run()
+
+
+class _ChunkRun:
+    def __init__(self, program: Program, chunk: Chunk, deadline: float | None) -> None:
+        self._blocks = program.blocks
+        self._chunk = chunk
+        self._deadline = deadline
+        self._groups = [_Group(0, Lanes(chunk), program.initial_registers())]
+
+    def run(self) -> None:
+        while self._groups:
+            group = self._next_group()
+            block = self._blocks[group.place]
+            if block.meeting is not None and not self._all_here(group, block.meeting):
+                group.waits = True
+                continue
+            self._step(group, block)
+
+    def _next_group(self) -> _Group:
+        """Return the group to run: the one at the lowest place, after joining it with all others there."""
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            line = self._line(self._blocks[self._groups[0].place])
+            self._chunk.launch.fail("the kernel ran out of time", line, self._groups[0].lanes.describe(0))
+        if len(self._groups) == 1 and not self._groups[0].waits:
+            return self._groups[0]
+        runnable = [group for group in self._groups if not group.waits]
+        if not runnable:
+            return self._release()
+        place = min(group.place for group in runnable)
+        together = [group for group in self._groups if group.place == place]
+        return together[0] if len(together) == 1 else self._join(together)
+
+    def _join(self, together: list[_Group]) -> _Group:
+        """Make one group of several at the same place."""
+        place = together[0].place
+        lanes, order = merge_lanes([group.lanes for group in together])
+        registers: Registers = [None] * len(together[0].registers)
+        for slot in self._blocks[place].live_slots:
+            parts = [group.registers[slot] for group in together]
+            known = next((part for part in parts if part is not None), None)
+            if known is None:
+                continue
+            flat = [
+                np.zeros(group.lanes.count, known.dtype) if part is None else group.lanes.flat(part)
+                for group, part in zip(together, parts, strict=True)
+            ]
+            registers[slot] = np.concatenate(flat)[order].reshape(lanes.shape)
+        joined = _Group(place, lanes, registers)
+        self._groups = [group for group in self._groups if group not in together] + [joined]
+        return joined
+
+    def _step(self, group: _Group, block: CompiledBlock) -> None:
+        """Run one block and send the group where it goes next."""
+        decision = block.function(group.lanes, group.registers)
+        if group.lanes.observer is not None:
+            group.lanes.observer.step(group.lanes, block.block, decision)
+        match block.block.terminator:
+            case Jump(target):
+                group.place = target
+            case Branch(_, negated, taken, otherwise):
+                assert decision is not None, "a branch has a predicate"
+                self._branch(group, decision, (otherwise, taken) if negated else (taken, otherwise))
+            case Switch(_, targets, line):
+                assert decision is not None, "a switch has an index"
+                self._switch(group, decision, targets, line)
+            case Exit():
+                self._chunk.retire(group.lanes)
+                self._groups.remove(group)
+                for other in self._groups:
+                    other.waits = False
+        group.waits = False
+
+    def _branch(self, group: _Group, predicate: Array, places: tuple[int, int]) -> None:
+        if predicate.all():
+            group.place = places[0]
+        elif not predicate.any():
+            group.place = places[1]
+        else:
+            flat = group.lanes.flat(predicate)
+            self._split(group, [(flat, places[0]), (~flat, places[1])])
+
+    def _switch(self, group: _Group, index: Array, targets: tuple[int, ...], line: int) -> None:
+        flat = group.lanes.flat(index)
+        outside = flat >= len(targets)
+        if outside.any():
+            lane = int(np.flatnonzero(outside)[0])
+            self._chunk.launch.fail("branch index out of range", line, group.lanes.describe(lane))
+        numbers = np.unique(flat)
+        if numbers.size == 1:
+            group.place = targets[int(numbers[0])]
+        else:
+            self._split(group, [(flat == number, targets[int(number)]) for number in numbers])
+
+    def _split(self, group: _Group, parts: list[tuple[Bool, int]]) -> None:
+        """Replace a group by the groups of its lanes that go to different places."""
+        self._groups.remove(group)
+        for chosen, place in parts:
+            registers: Registers = [None] * len(group.registers)
+            for slot in self._blocks[place].live_slots:
+                values = group.registers[slot]
+                registers[slot] = None if values is None else group.lanes.gather(values, chosen)
+            self._groups.append(_Group(place, group.lanes.subset(chosen), registers))
+
+    # ---- meeting ------------------------------------------------------------------------------------------------
+
+    def _all_here(self, group: _Group, meeting: Meeting) -> bool:
+        if group.lanes.count == self._chunk.alive_count:
+            return True
+        return bool(self._complete(group, meeting).all())
+
+    def _complete(self, group: _Group, meeting: Meeting) -> Bool:
+        """Say of each lane whether all living threads of its block or warp that must meet it are in its group."""
+        lanes, chunk = group.lanes, self._chunk
+        everybody = Lanes(chunk)
+        if meeting.scope == "block":
+            own = lanes.flat(lanes.rows)
+            present = np.bincount(own, minlength=chunk.block_count)
+            needed = np.bincount(everybody.flat(everybody.rows)[chunk.alive], minlength=chunk.block_count)
+            return (present == needed)[own]
+        own = lanes.warps
+        members = self._members(group, meeting)
+        mask_of_warp = np.zeros(int(everybody.warps[-1]) + 1, np.uint32)
+        mask_of_warp[own] = lanes.flat(members)
+        bit = np.uint32(1) << (everybody.flat(everybody.threads) % WARP_THREADS).astype(np.uint32)
+        needed_lanes = chunk.alive & ((mask_of_warp[everybody.warps] & bit) != 0)
+        needed = np.bincount(everybody.warps[needed_lanes], minlength=mask_of_warp.size)
+        present_lanes = needed_lanes[lanes.flat_ids]
+        present = np.bincount(own[present_lanes], minlength=mask_of_warp.size)
+        return (present == needed)[own]
+
+    def _members(self, group: _Group, meeting: Meeting) -> Array:
+        if not meeting.members_in_slot:
+            return np.full((1, 1), meeting.members, np.uint32)
+        members = group.registers[meeting.members]
+        assert members is not None, "a mask that is live has a value"
+        return members
+
+    def _release(self) -> _Group:
+        """All groups wait. Let the blocks or warps of one go on that are complete; if there is none, it is a fault."""
+        by_place = sorted(self._groups, key=lambda group: group.place)
+        places = sorted({group.place for group in by_place})
+        for place in places:
+            together = [group for group in by_place if group.place == place]
+            group = together[0] if len(together) == 1 else self._join(together)
+            meeting = self._blocks[place].meeting
+            assert meeting is not None, "groups wait only where threads meet"
+            complete = self._complete(group, meeting)
+            if complete.all():
+                return group
+            if complete.any():
+                self._split(group, [(complete, place), (~complete, place)])
+                self._groups[-1].waits = True
+                return self._groups[-2]
+        self._deadlock(by_place[0])
+        raise AssertionError("a deadlock raises")
+
+    def _deadlock(self, group: _Group) -> None:
+        meeting = self._blocks[group.place].meeting
+        assert meeting is not None, "groups wait only where threads meet"
+        what = "barrier" if meeting.scope == "block" else "warp-wide instruction"
+        whole = "block" if meeting.scope == "block" else "warp"
+        others = [other for other in self._groups if other is not group]
+        note = ""
+        if others:
+            elsewhere = self._blocks[others[0].place]
+            note = f"{others[0].lanes.describe(0)} waits at PTX line {self._line(elsewhere)}"
+        message = f"divergent {what}: not all threads of the {whole} reach it together"
+        self._chunk.launch.fail(message, meeting.line, group.lanes.describe(0), *([note] if note else []))
+
+    @staticmethod
+    def _line(block: CompiledBlock) -> int:
+        return block.block.operations[0].line if block.block.operations else 0
+
+
+def check_launch(graph: KernelGraph, launch: Launch) -> None:
+    """Raise DeviceError if the kernel may not be launched like this."""
+    kernel, entry = launch.kernel, graph.entry
+    threads = launch.block_threads
+    if threads < 1 or launch.grid_blocks < 1 or threads > 1024:
+        raise DeviceError(f"kernel '{kernel.name}' cannot be launched with grid {kernel.grid} and block {kernel.block}")
+    required = (*entry.reqntid, 1, 1)[:3]
+    if entry.reqntid and required != kernel.block:
+        raise DeviceError(f"kernel '{kernel.name}' requires blocks of {required} threads, not {kernel.block}")
+    if entry.maxntid and threads > np.prod(entry.maxntid):
+        raise DeviceError(f"kernel '{kernel.name}' allows at most {np.prod(entry.maxntid)} threads a block, not {threads}")
+    if len(launch.parameters) != len(entry.parameters):
+        raise DeviceError(
+            f"kernel '{kernel.name}' has {len(entry.parameters)} parameters, but {len(launch.parameters)} arguments are given"
+        )

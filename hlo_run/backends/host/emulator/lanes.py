@@ -1,0 +1,241 @@
+"""The threads that run together: a chunk of whole blocks, and the groups of its lanes that are at the same place.
+
+A lane is one thread of the chunk; lanes are numbered block by block, in a block by linear thread number. While all lanes
+of the chunk are together, arrays over them have shape (blocks, threads of a block), and whatever is equal for all blocks
+or all threads has a 1 there; after threads have parted, a group of n lanes has arrays of shape (1, n), ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.artifact import Kernel
+from hlo_run.backends.host.emulator.memory import Pointer, Region, mixed_or_single
+from hlo_run.backends.host.emulator.observer import Observer
+from hlo_run.backends.host.emulator.origins import origin
+from hlo_run.errors import DeviceError, Where
+from hlo_run.target import WARP_THREADS
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+_AXES = "xyz"
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch of a kernel: its size, the PTX lines for messages, the parameter values, the memory it can reach.
+
+    `ready` is for an engine to keep what it found out about the launch.
+    """
+
+    kernel: Kernel
+    source_lines: list[str]
+    regions: dict[int, Region]
+    parameters: list[Array]
+    observer: Observer | None = None
+    ready: object = None
+
+    @property
+    def block_threads(self) -> int:
+        x, y, z = self.kernel.block
+        return x * y * z
+
+    @property
+    def grid_blocks(self) -> int:
+        x, y, z = self.kernel.grid
+        return x * y * z
+
+    def fail(self, message: str, line: int, where: str = "", *notes: str) -> NoReturn:
+        """Raise the DeviceError of a fault at PTX `line`; `where` says which thread."""
+        text = self.source_lines[line - 1] if 0 < line <= len(self.source_lines) else ""
+        column = len(text) - len(text.lstrip()) + 1
+        place = f"kernel '{self.kernel.name}', PTX line {line}" + (f", {where}" if where else "")
+        source = origin(self.source_lines, line)
+        hint = "" if source else "--host_check says which HLO instruction it is"
+        notes = (*notes, f"the PTX line comes from {source}") if source else notes
+        raise DeviceError(f"{message} ({place})", Where(f"{self.kernel.name}.ptx", line, column, text), hint, notes)
+
+    def describe(self, thread: int) -> str:
+        """Name a thread and its block; threads of a launch are numbered block by block."""
+        block, number = divmod(thread, self.block_threads)
+        kernel = self.kernel
+        return f"thread {_coordinates(number, kernel.block)} of block {_coordinates(block, kernel.grid)}"
+
+
+class Chunk:
+    """The blocks `first_block` .. `first_block + block_count - 1` of a launch, with their shared and local memory."""
+
+    def __init__(self, launch: Launch, first_block: int, block_count: int, shared: Region, local: Region) -> None:
+        self.launch = launch
+        self.first_block = first_block
+        self.block_count = block_count
+        self.threads = launch.block_threads
+        self.first_thread = first_block * self.threads
+        self.shared = shared
+        self.local = local
+        self.alive = np.ones(block_count * self.threads, np.bool_)
+        self.alive_count = self.alive.size
+
+    def retire(self, lanes: Lanes) -> None:
+        """Note that these lanes have ended."""
+        self.alive[lanes.flat_ids] = False
+        self.alive_count -= lanes.count
+
+
+class Lanes:
+    """A group of lanes of a chunk that are at the same place; `ids` is None for all of them."""
+
+    def __init__(self, chunk: Chunk, ids: Ids | None = None) -> None:
+        self.chunk = chunk
+        self.ids = ids
+        self.launch = chunk.launch
+        self.observer = chunk.launch.observer
+        self.shape = (chunk.block_count, chunk.threads) if ids is None else (1, ids.size)
+        self.count = self.shape[0] * self.shape[1]
+        self._special: dict[str, Array] = {}
+
+    # ---- who they are -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def flat_ids(self) -> Ids:
+        """Lane numbers, ascending."""
+        return np.arange(self.count) if self.ids is None else self.ids
+
+    @cached_property
+    def rows(self) -> Ids:
+        """Each lane's block, counted in the chunk."""
+        if self.ids is None:
+            return np.arange(self.chunk.block_count)[:, None]
+        return (self.ids // self.chunk.threads)[None]
+
+    @cached_property
+    def threads(self) -> Ids:
+        """Each lane's linear thread number in its block."""
+        if self.ids is None:
+            return np.arange(self.chunk.threads)[None]
+        return (self.ids % self.chunk.threads)[None]
+
+    @cached_property
+    def warps(self) -> Ids:
+        """Each lane's warp, counted in the chunk, as a flat array."""
+        per_block = -(-self.chunk.threads // WARP_THREADS)
+        return np.broadcast_to(self.rows * per_block + self.threads // WARP_THREADS, self.shape).reshape(-1)
+
+    def flat(self, values: Array) -> Array:
+        """Return one value per lane as a flat array."""
+        return np.broadcast_to(values, self.shape).reshape(-1)
+
+    def describe(self, index: int) -> str:
+        """Name the thread and block of the lane at a flat index of this group."""
+        return self.launch.describe(self.chunk.first_thread + int(self.flat_ids[index]))
+
+    def special(self, name: str) -> Array:
+        """Return the value of a special register, without its `%`."""
+        value = self._special.get(name)
+        if value is None:
+            value = self._special[name] = self._compute_special(name)
+        return value
+
+    def _compute_special(self, name: str) -> Array:
+        kernel = self.launch.kernel
+        base, _, axis = name.partition(".")
+        if base in ("tid", "ctaid"):
+            size = kernel.block if base == "tid" else kernel.grid
+            number = self.threads if base == "tid" else self.rows + self.chunk.first_block
+            return _coordinate(number, size, axis).astype(np.uint32)
+        if compute := _SPECIAL.get(base):
+            return compute(self, axis)
+        if base.startswith("lanemask_"):
+            return _lane_mask(self.special("laneid"), base.removeprefix("lanemask_"))
+        # One cluster per block, one processor, clocks that stand still.
+        width = np.uint64 if base in ("clock64", "globaltimer") else np.uint32
+        return np.full((1, 1), 1 if base in ("nclusterid", "cluster_nctaid", "cluster_nctarank", "nsmid") else 0, width)
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def global_pointer(self, addresses: Array) -> Pointer:
+        """Return what generic or global addresses point to."""
+        return mixed_or_single(self, addresses)
+
+    def shared_pointer(self, addresses: Array) -> Pointer:
+        """Return what addresses in shared memory point to: each lane sees its own block's."""
+        return Pointer(self, self.chunk.shared, addresses.astype(np.int64), self.rows)
+
+    def local_pointer(self, addresses: Array) -> Pointer:
+        """Return what addresses in local memory point to: each lane sees its own."""
+        return Pointer(self, self.chunk.local, addresses.astype(np.int64), self.flat_ids.reshape(self.shape))
+
+    # ---- parting and meeting ------------------------------------------------------------------------------------
+
+    def subset(self, chosen: NDArray[np.bool_]) -> Lanes:
+        """Return the lanes where the flat array `chosen` holds."""
+        return Lanes(self.chunk, self.flat_ids[chosen])
+
+    def gather(self, values: Array, chosen: NDArray[np.bool_]) -> Array:
+        """Return the values of the lanes that `subset(chosen)` keeps; what is equal for all stays one value."""
+        return values if values.shape == (1, 1) else self.flat(values)[chosen][None]
+
+
+def merge_lanes(groups: list[Lanes]) -> tuple[Lanes, Ids]:
+    """Return all lanes of disjoint groups as one, and the order that sorts their concatenated values."""
+    ids = np.concatenate([group.flat_ids for group in groups])
+    order = np.argsort(ids, kind="stable")
+    chunk = groups[0].chunk
+    everybody = ids.size == chunk.block_count * chunk.threads
+    return Lanes(chunk, None if everybody else ids[order]), order
+
+
+def _coordinate(number: Ids, size: tuple[int, int, int], axis: str) -> Ids:
+    x, y, z = size
+    match axis:
+        case "x":
+            return number % x if y * z > 1 else number
+        case "y":
+            return number // x % y if z > 1 else number // x
+        case _:
+            return number // (x * y)
+
+
+def _coordinates(number: int, size: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, _ = size
+    return number % x, number // x % y, number // (x * y)
+
+
+def _lane_mask(lane: Array, relation: str) -> Array:
+    one = np.uint32(1)
+    own = one << lane
+    below = own - one
+    match relation:
+        case "eq":
+            return own
+        case "lt":
+            return below
+        case "le":
+            return below | own
+        case "gt":
+            return ~(below | own)
+        case _:
+            return ~below
+
+
+def _constant(value: int) -> Array:
+    return np.full((1, 1), value, np.uint32)
+
+
+_SPECIAL: dict[str, Callable[[Lanes, str], Array]] = {
+    "ntid": lambda lanes, axis: _constant(lanes.launch.kernel.block[_AXES.index(axis)]),
+    "nctaid": lambda lanes, axis: _constant(lanes.launch.kernel.grid[_AXES.index(axis)]),
+    "clusterid": lambda lanes, axis: lanes.special(f"ctaid.{axis}"),
+    "nclusterid": lambda lanes, axis: lanes.special(f"nctaid.{axis}"),
+    "laneid": lambda lanes, _: (lanes.threads % WARP_THREADS).astype(np.uint32),
+    "warpid": lambda lanes, _: (lanes.threads // WARP_THREADS).astype(np.uint32),
+    "nwarpid": lambda lanes, _: _constant(-(-lanes.chunk.threads // WARP_THREADS)),
+    "total_smem_size": lambda lanes, _: _constant(lanes.chunk.shared.high),
+}

@@ -1,0 +1,248 @@
+"""A kernel's blocks compiled to Python functions over numpy arrays, once, for all its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.backends.host.emulator import atomics, code_float, code_integer, code_memory, code_move, warps
+from hlo_run.backends.host.emulator.code_writer import NUMPY_OF_FORM, CodeWriter, Constants, Value, bits_form
+from hlo_run.backends.host.emulator.lanes import Lanes
+from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, VARIABLE_NUMBER
+from hlo_run.backends.host.numerics import (
+    approximations,
+    conversions,
+    exact_numerics,
+    float_functions,
+    float_numerics,
+    integer_numerics,
+)
+from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, KernelGraph, Switch, build_graph, used_results
+from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
+from hlo_run.backends.host.ptx.syntax import Integer, Module, Register, Variable
+from hlo_run.errors import Unsupported
+
+Array = NDArray[Any]
+Registers: TypeAlias = "list[Array | None]"
+BlockFunction: TypeAlias = Callable[[Lanes, Registers], "Array | None"]
+
+_EMITTERS: Mapping[str, code_integer.Emit] = {
+    **code_integer.EMITTERS,
+    **code_float.EMITTERS,
+    **code_move.EMITTERS,
+    **code_memory.EMITTERS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Threads must meet before the block is entered: those of a `block`, or of a `warp` as far as `members` names them.
+
+    `members` is the slot of the register that holds the mask, or its value.
+    """
+
+    scope: str
+    members: int
+    members_in_slot: bool
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledBlock:
+    """A block's function returns the value its branch or switch decides by. `live_slots` are the registers it may read."""
+
+    function: BlockFunction
+    block: Block
+    meeting: Meeting | None
+    live_slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kernel of one PTX text; `variables` gives number and record of its global and constant variables."""
+
+    graph: KernelGraph
+    blocks: tuple[CompiledBlock, ...]
+    slot_count: int
+    variables: Mapping[int, Variable]
+    source: str
+    entry_types: tuple[np.dtype[Any], ...]
+
+    def initial_registers(self) -> Registers:
+        """Return a thread's registers at the start; what is read before it is set is 0."""
+        registers: Registers = [None] * self.slot_count
+        entry = self.blocks[0]
+        for slot, dtype in zip(entry.live_slots, self.entry_types, strict=True):
+            registers[slot] = np.zeros((1, 1), dtype)
+        return registers
+
+
+def compile_program(module: Module, entry_name: str) -> Program:
+    """Return the program of a kernel; raises Unsupported for an instruction that is not known, DeviceError."""
+    return compile_graph(build_graph(module, entry_name))
+
+
+def compile_graph(graph: KernelGraph) -> Program:
+    """Return the program of a kernel's graph; raises Unsupported for an instruction that is not known."""
+    try:
+        return _Compiler(graph).compile()
+    except Unsupported as error:
+        note = f"in kernel '{graph.entry.name}'"
+        raise Unsupported(error.message, error.where, error.hint, (*error.notes, note)) from error
+
+
+def numbered_variables(graph: KernelGraph) -> dict[int, Variable]:
+    """Return a kernel's global and constant variables by the numbers of their regions."""
+    return {VARIABLE_NUMBER + number: variable for number, variable in enumerate(graph.variables.values())}
+
+
+class _Compiler:
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph = graph
+        self._constants = Constants()
+        names = {name for block in graph.blocks for name in (*block.live_in, *block.live_out)}
+        self._slots = {name: number for number, name in enumerate(sorted(names))}
+        self._registers = {**graph.registers, CARRY: "pred"}
+        self._variables = numbered_variables(graph)
+        self._symbols = self._symbol_addresses()
+        self._fixed = self._fixed_registers()
+
+    def compile(self) -> Program:
+        sources = [self._function_source(block) for block in self._graph.blocks]
+        source = "\n".join(sources)
+        namespace: dict[str, Any] = {**_NAMESPACE, **self._constants.arrays}
+        exec(compile(source, f"<{self._graph.entry.name}>", "exec"), namespace)
+        blocks = tuple(
+            CompiledBlock(namespace[f"block_{block.index}"], block, self._meeting(block), self._live_slots(block))
+            for block in self._graph.blocks
+        )
+        entry_names = (name for name in self._graph.blocks[0].live_in if name not in self._fixed)
+        entry_types = tuple(NUMPY_OF_FORM[bits_form(self._registers[name])] for name in entry_names)
+        return Program(self._graph, blocks, len(self._slots), self._variables, source, entry_types)
+
+    def _symbol_addresses(self) -> dict[str, tuple[str, int]]:
+        """Return (space, address) of every variable and parameter that an instruction may name."""
+        graph = self._graph
+        symbols: dict[str, tuple[str, int]] = {}
+        for index, parameter in enumerate(graph.entry.parameters):
+            symbols[parameter.name] = ("param", index)
+            if parameter.size_bytes != 8:
+                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is no 64-bit pointer")
+        for number, variable in self._variables.items():
+            symbols[variable.name] = ("global", number << NUMBER_SHIFT)
+        for space, storage in (("shared", graph.shared), ("local", graph.local)):
+            for name, offset in storage.offsets.items():
+                symbols[name] = (space, offset)
+        return symbols
+
+    def _fixed_registers(self) -> dict[str, Value]:
+        """Return the registers whose only definition is an immediate: constants of the whole kernel."""
+        definitions: dict[str, list[Operation]] = {}
+        for block in self._graph.blocks:
+            for operation in block.operations:
+                for name in operation.writes():
+                    definitions.setdefault(name, []).append(operation)
+        writer = CodeWriter(self._constants, self._registers, self._slots, {}, self._symbols)
+        fixed: dict[str, Value] = {}
+        for name, operations in definitions.items():
+            operation = operations[0]
+            if len(operations) > 1 or operation.opcode != "mov" or not isinstance(operation.operands[0], Register):
+                continue
+            if type(operation.operands[1]).__name__ in ("Integer", "Float", "Symbol"):
+                fixed[name] = code_move.immediate_value(writer, operation, operation.operands[1])
+        return fixed
+
+    def _function_source(self, block: Block) -> str:
+        writer = CodeWriter(self._constants, self._registers, self._slots, self._fixed, self._symbols)
+        for operation, is_used in zip(block.operations, used_results(block), strict=True):
+            if operation.opcode not in EFFECTS and not is_used:
+                continue
+            if operation.opcode == "mov" and set(operation.writes()) & self._fixed.keys():
+                continue
+            emit = _EMITTERS.get(operation.opcode)
+            if emit is None:
+                raise operation.unsupported()
+            writer.result_is_used = is_used
+            emit(writer, operation)
+        result = None
+        if isinstance(block.terminator, Branch):
+            result = writer.read(Register(block.terminator.register), "pred")
+        elif isinstance(block.terminator, Switch):
+            result = writer.read(Register(block.terminator.register), "u32")
+        return f"def block_{block.index}(s, R):\n{writer.finish(block.live_in, block.live_out, result)}\n"
+
+    def _meeting(self, block: Block) -> Meeting | None:
+        operation = block.meeting
+        if operation is None:
+            return None
+        is_warp = operation.opcode not in ("bar", "barrier") or "warp" in operation.flags
+        if not is_warp:
+            return Meeting("block", 0, False, operation.line)
+        members = operation.operands[-1]
+        match members:
+            case Integer():
+                return Meeting("warp", members.value & 0xFFFFFFFF, False, operation.line)
+            case Register() if members.name in self._fixed:
+                name = self._fixed[members.name].forms["u32"]
+                return Meeting("warp", int(self._constants.arrays[name][0, 0]), False, operation.line)
+            case Register():
+                return Meeting("warp", self._slots[members.name], True, operation.line)
+            case _:
+                raise operation.unsupported()
+
+    def _live_slots(self, block: Block) -> tuple[int, ...]:
+        return tuple(self._slots[name] for name in block.live_in if name not in self._fixed)
+
+
+def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:
+    """Tell the checks of a barrier; only barriers of whole blocks are known."""
+    if threads is not None and (threads != lanes.chunk.threads).any():
+        lanes.launch.fail("a barrier of some threads of a block is not supported", line, lanes.describe(0))
+    if lanes.observer is not None:
+        lanes.observer.barrier(lanes, "block", line)
+
+
+def _pass_warp_barrier(lanes: Lanes, line: int) -> None:
+    """Tell the checks of a `bar.warp.sync`."""
+    if lanes.observer is not None:
+        lanes.observer.barrier(lanes, "warp", line)
+
+
+def _public(module: ModuleType) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    }
+
+
+_NAMESPACE: dict[str, Any] = {
+    **_public(float_numerics),
+    **_public(float_functions),
+    **_public(approximations),
+    **_public(exact_numerics),
+    **_public(integer_numerics),
+    **_public(conversions),
+    **{f"{kind}{size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
+    **{f"f{size}": np.dtype(f"f{size}") for size in (4, 8)},
+    "half": np.dtype(np.float16),
+    "bfloat": np.dtype(ml_dtypes.bfloat16),
+    "np": np,
+    "atomic": atomics.atomic,
+    "shuffle": warps.shuffle,
+    "vote": warps.vote,
+    "match_any": warps.match_any,
+    "match_all": warps.match_all,
+    "reduce_warp": warps.reduce,
+    "elect": warps.elect,
+    "active_mask": warps.active_mask,
+    "block_reduce": warps.block_reduce,
+    "pass_barrier": _pass_barrier,
+    "pass_warp_barrier": _pass_warp_barrier,
+}

@@ -1,0 +1,1 @@
+"""Arithmetic of PTX instructions in numpy."""

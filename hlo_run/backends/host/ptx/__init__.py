@@ -1,0 +1,1 @@
+"""PTX text to the graph of instructions that both engines run."""

@@ -1,0 +1,1 @@
+"""Fusion to kernel to PTX."""

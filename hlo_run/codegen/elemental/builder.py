@@ -1,0 +1,276 @@
+"""Appends ops to a block, with the types, attributes and constants of a kernel at hand.
+
+Ops are made with `create`: xDSL's constructors check what the emitters know anyway, at four times the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.dialects import arith, complex, scf
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ArrayAttr,
+    BytesAttr,
+    ComplexType,
+    DenseIntOrFPElementsAttr,
+    FixedBitwidthType,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    StringAttr,
+    TensorType,
+    VectorType,
+    i1,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from hlo_run.dialects.types import is_complex
+from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.indexing.expr import CONSTANT, DIM, SYMBOL, Expr
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.interval import Interval
+
+INDEX = IndexType()
+_CMPI = {name: IntegerAttr(n, i64) for n, name in enumerate("eq ne slt sle sgt sge ult ule ugt uge".split())}
+_CMPF = {
+    name: IntegerAttr(n, i64)
+    for n, name in enumerate("false oeq ogt oge olt ole one ord ueq ugt uge ult ule une uno true".split())
+}
+
+
+@dataclass
+class _Scope:
+    """What was computed in one block and may be used again there and in blocks inside it."""
+
+    elements: dict[tuple[HloInstruction, tuple[SSAValue, ...]], tuple[SSAValue, ...]] = field(
+        default_factory=dict[tuple[HloInstruction, "tuple[SSAValue, ...]"], "tuple[SSAValue, ...]"]
+    )
+    indices: dict[tuple[IndexingMap, tuple[SSAValue, ...]], SSAValue] = field(
+        default_factory=dict[tuple[IndexingMap, "tuple[SSAValue, ...]"], SSAValue]
+    )
+
+
+class IrBuilder:
+    """Builds one function: `block` is where ops go, constants go to the front of `entry`, each once.
+
+    While `location` is set, ops carry that HLO instruction's name as `hlo.op`.
+    """
+
+    def __init__(self, entry: Block, index_bits: int) -> None:
+        self.entry = entry
+        self.block = entry
+        self.index_bits = index_bits
+        self.scopes = [_Scope()]
+        self._constants: dict[tuple[Attribute, bytes], SSAValue] = {}
+        self._location: Mapping[str, Attribute] = {}
+        self._locations: dict[str, Mapping[str, Attribute]] = {}
+
+    def locate(self, instruction: HloInstruction) -> None:
+        """Let the ops that follow carry the name of `instruction`."""
+        location = self._locations.get(instruction.name)
+        if location is None:
+            location = self._locations[instruction.name] = {"hlo.op": StringAttr(instruction.name)}
+        self._location = location
+
+    def add(self, operation: Operation) -> Sequence[SSAValue]:
+        """Append an op made by its constructor; returns its results."""
+        operation.attributes.update(self._location)
+        self.block.add_op(operation)
+        return operation.results
+
+    def create(
+        self,
+        op: type[Operation],
+        operands: Sequence[SSAValue],
+        result_type: Attribute,
+        properties: Mapping[str, Attribute] | None = None,
+    ) -> SSAValue:
+        """Append an op with one result."""
+        made = op.create(operands=operands, result_types=(result_type,), properties=properties or {}, attributes=self._location)
+        self.block.add_op(made)
+        return made.results[0]
+
+    def unary(self, op: type[Operation], value: SSAValue) -> SSAValue:
+        return self.create(op, (value,), value.type)
+
+    def binary(self, op: type[Operation], left: SSAValue, right: SSAValue) -> SSAValue:
+        return self.create(op, (left, right), left.type)
+
+    def cast(self, op: type[Operation], value: SSAValue, result_type: Attribute) -> SSAValue:
+        return self.create(op, (value,), result_type)
+
+    def cmpi(self, predicate: str, left: SSAValue, right: SSAValue) -> SSAValue:
+        return self.create(arith.CmpiOp, (left, right), i1, {"predicate": _CMPI[predicate]})
+
+    def cmpf(self, predicate: str, left: SSAValue, right: SSAValue) -> SSAValue:
+        return self.create(arith.CmpfOp, (left, right), i1, {"predicate": _CMPF[predicate]})
+
+    def select(self, condition: SSAValue, if_true: SSAValue, if_false: SSAValue) -> SSAValue:
+        return self.create(arith.SelectOp, (condition, if_true, if_false), if_true.type)
+
+    # Constants.
+
+    def constant(self, type_: Attribute, value: float) -> SSAValue:
+        """Return the constant of an integer, index or float type; integers wrap, floats round to nearest."""
+        match type_:
+            case IndexType():
+                key = int(value).to_bytes(8, "little", signed=True)
+                return self._constant(type_, key, lambda: IntegerAttr(int(value), type_))
+            case IntegerType():
+                bits = type_.width.data
+                number = int(value) & ((1 << bits) - 1)
+                # The sign bit makes the number negative, but for i1, whose constants are true and false.
+                signed = number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
+                return self._constant(type_, number.to_bytes(16, "little"), lambda: IntegerAttr(signed, type_))
+            case ComplexType():
+                return self.element(type_, np.asarray(value, np.complex128))
+            case _:
+                with np.errstate(over="ignore"):
+                    return self.element(type_, np.asarray(value).astype(DTYPES[type_.name.lower()].numpy))
+
+    def element(self, type_: Attribute, value: np.ndarray[Any, Any]) -> SSAValue:
+        """Return the constant of one numpy element (rank 0), bit for bit but for the payload of a NaN."""
+        if is_complex(type_):
+            return self._complex(type_, value)
+        if not isinstance(type_, AnyFloat):
+            return self.constant(type_, int(value))
+        # The bytes are the key: 0.0 == -0.0, but they are two constants.
+        return self._constant(type_, value.tobytes(), lambda: FloatAttr(float(value), type_))
+
+    def _complex(self, type_: ComplexType[AnyFloat], value: np.ndarray[Any, Any]) -> SSAValue:
+        def make() -> Operation:
+            parts = ArrayAttr([FloatAttr(float(part), type_.element_type) for part in (value.real, value.imag)])
+            return complex.ConstantOp.create(result_types=(type_,), properties={"value": parts}, attributes=self._location)
+
+        return self._constant_op(type_, value.astype(np.complex128).tobytes(), make)
+
+    def dense(self, type_: TensorType[Attribute], values: np.ndarray[Any, Any]) -> SSAValue:
+        """Return a constant tensor in the default layout."""
+        data = np.ascontiguousarray(values).tobytes()
+        return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
+
+    def zeros(self, type_: VectorType[Attribute]) -> SSAValue:
+        """Return a constant vector of zeros, which are all bits zero in every element type."""
+        element = type_.get_element_type()
+        assert isinstance(element, FixedBitwidthType), "vectors are of integers and floats"
+        data = bytes(element.compile_time_size * prod(type_.get_shape()))
+        return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
+
+    def index(self, value: int) -> SSAValue:
+        return self.constant(INDEX, value)
+
+    def _constant(self, type_: Attribute, key: bytes, make: Callable[[], Attribute]) -> SSAValue:
+        return self._constant_op(
+            type_,
+            key,
+            lambda: arith.ConstantOp.create(result_types=(type_,), properties={"value": make()}, attributes=self._location),
+        )
+
+    def _constant_op(self, type_: Attribute, key: bytes, make: Callable[[], Operation]) -> SSAValue:
+        found = self._constants.get((type_, key))
+        if found is None:
+            op = make()
+            first = self.entry.first_op
+            if first is None:
+                self.entry.add_op(op)
+            else:
+                self.entry.insert_op_before(op, first)
+            found = self._constants[type_, key] = op.results[0]
+        return found
+
+    # Indices.
+
+    def apply(self, indexing_map: IndexingMap, operands: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
+        """Return the map's results at `operands` (dims, then symbols); its constraints are not looked at.
+
+        One op per result, with the variables that the result needs; plain variables and constants need none.
+        """
+        return tuple(self._apply_one(indexing_map, result, operands) for result in indexing_map.results)
+
+    def _apply_one(self, indexing_map: IndexingMap, result: Expr, operands: Sequence[SSAValue]) -> SSAValue:
+        if result.kind is CONSTANT:
+            return self.index(result.value)
+        if result.kind is DIM:
+            return operands[result.value]
+        if result.kind is SYMBOL:
+            return operands[len(indexing_map.dims) + result.value]
+        used_map, used = _restrict(indexing_map, result)
+        key = used_map, tuple(operands[number] for number in used)
+        for scope in reversed(self.scopes):
+            found = scope.indices.get(key)
+            if found is not None:
+                return found
+        properties = {"indexing_map": IndexingMapAttr(used_map)}
+        value = self.create(ApplyIndexingOp, key[1], INDEX, properties)
+        self.scopes[-1].indices[key] = value
+        return value
+
+    def in_bounds(self, indexing_map: IndexingMap, sizes: Sequence[int], operands: Sequence[SSAValue]) -> SSAValue:
+        """Return whether constraints and dim intervals hold, as i1; dim k is known to lie in [0, sizes[k] - 1]."""
+        checks = [
+            check
+            for value, variable, size in zip(operands, indexing_map.dims, sizes, strict=False)
+            for check in self._interval_checks(value, variable.bounds, Interval.of_size(size))
+        ]
+        for expr, interval in indexing_map.constraints:
+            value = self._apply_one(indexing_map, expr, operands)
+            checks += self._interval_checks(value, interval, indexing_map.range_of(expr))
+        if not checks:
+            return self.constant(i1, 1)
+        condition = checks[0]
+        for check in checks[1:]:
+            condition = self.binary(arith.AndIOp, condition, check)
+        return condition
+
+    def _interval_checks(self, value: SSAValue, interval: Interval, known: Interval) -> list[SSAValue]:
+        if interval.encloses(known):
+            return []
+        if interval.is_point:
+            return [self.cmpi("eq", value, self.index(interval.lower))]
+        checks: list[SSAValue] = []
+        if interval.lower > known.lower:
+            checks.append(self.cmpi("sge", value, self.index(interval.lower)))
+        if interval.upper < known.upper:
+            checks.append(self.cmpi("sle", value, self.index(interval.upper)))
+        return checks
+
+    # Regions.
+
+    @contextmanager
+    def inside(self, block: Block) -> Generator[None, None, None]:
+        """Append to `block`, which is in a region of an op in the present block, until the end of the `with`."""
+        outer, location = self.block, self._location
+        self.block = block
+        self.scopes.append(_Scope())
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+            self.block, self._location = outer, location
+
+    def yield_values(self, values: Sequence[SSAValue]) -> None:
+        self.block.add_op(scf.YieldOp.create(operands=values))
+
+    def if_op(self, condition: SSAValue, result_types: Sequence[Attribute], then: Block, otherwise: Block) -> Sequence[SSAValue]:
+        """Append an `scf.if` whose branches are filled and end in a yield."""
+        regions = (Region(then), Region(otherwise))
+        op = scf.IfOp.create(operands=(condition,), result_types=result_types, regions=regions, attributes=self._location)
+        self.block.add_op(op)
+        return op.results
+
+
+def _restrict(indexing_map: IndexingMap, result: Expr) -> tuple[IndexingMap, list[int]]:
+    """Return the map of one result over the variables it uses alone, and their numbers (dims, then symbols)."""
+    assert not indexing_map.rts, "values known at run time are added by arithmetic, not by maps"
+    restricted, kept = IndexingMap(indexing_map.dims, indexing_map.ranges, (), (result,)).remove_unused_vars()
+    return restricted, [number for number, keep in enumerate(kept) if keep]

@@ -1,0 +1,59 @@
+"""Rounding a float to fewer exponent and mantissa bits, on its bit pattern."""
+
+from __future__ import annotations
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType
+from xdsl.ir import SSAValue
+
+from hlo_run.codegen.elemental.builder import IrBuilder
+from hlo_run.hlo.values.dtype import DType
+
+# Mantissa bits that are stored; the exponent has what the sign and these leave.
+_MANTISSA_BITS = {
+    **{"f16": 10, "bf16": 7, "f32": 23, "f64": 52},
+    **{"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "f8e4m3fn": 3, "f8e4m3fnuz": 3, "f8e4m3b11fnuz": 3, "f8e5m2fnuz": 2},
+    "f4e2m1fn": 1,
+}
+
+
+def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits: int, mantissa_bits: int) -> SSAValue:
+    """Return `value` rounded to nearest even; overflow gives infinity, underflow a signed zero.
+
+    A NaN stays, as on XLA:CPU, also with no mantissa bits to hold it, where XLA:GPU makes it infinity.
+    """
+    mantissa = _MANTISSA_BITS[dtype.name]
+    exponent = dtype.bits - 1 - mantissa
+    if exponent_bits >= exponent and mantissa_bits >= mantissa:
+        return value
+    type_ = IntegerType(dtype.bits)
+    bits = b.cast(arith.BitcastOp, value, type_)
+    if mantissa_bits < mantissa:
+        bits = _round_mantissa(b, bits, mantissa - mantissa_bits)
+    if exponent_bits < exponent:
+        bits = _clip_exponent(b, bits, dtype.bits, mantissa, exponent_bits)
+    result = b.cast(arith.BitcastOp, bits, value.type)
+    return b.select(b.cmpf("uno", value, value), value, result)
+
+
+def _round_mantissa(b: IrBuilder, bits: SSAValue, dropped: int) -> SSAValue:
+    """Add half of the last kept place, less one bit unless that place is odd, and cut."""
+    type_ = bits.type
+    last = b.binary(arith.ShRUIOp, bits, b.constant(type_, dropped))
+    is_odd = b.binary(arith.AndIOp, last, b.constant(type_, 1))
+    bias = b.binary(arith.AddiOp, is_odd, b.constant(type_, (1 << (dropped - 1)) - 1))
+    return b.binary(arith.AndIOp, b.binary(arith.AddiOp, bits, bias), b.constant(type_, -(1 << dropped)))
+
+
+def _clip_exponent(b: IrBuilder, bits: SSAValue, width: int, mantissa: int, exponent_bits: int) -> SSAValue:
+    """Values above the largest exponent become infinity, at or below the smallest one zero; denormals flush."""
+    type_ = bits.type
+    exponent = width - 1 - mantissa
+    bias, reduced_bias = (1 << (exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1
+    infinity = ((1 << exponent) - 1) << mantissa
+    own = b.binary(arith.AndIOp, bits, b.constant(type_, infinity))
+    too_large = b.cmpi("ugt", own, b.constant(type_, (bias + reduced_bias) << mantissa))
+    too_small = b.cmpi("ule", own, b.constant(type_, (bias - reduced_bias) << mantissa))
+    zero = b.binary(arith.AndIOp, bits, b.constant(type_, 1 << (width - 1)))
+    bits = b.select(too_large, b.binary(arith.OrIOp, zero, b.constant(type_, infinity)), bits)
+    return b.select(too_small, zero, bits)

@@ -1,0 +1,56 @@
+"""All opcodes that can be emitted inside a fusion, and how: point by point, or with their own index arithmetic."""
+
+from __future__ import annotations
+
+from hlo_run.codegen.elemental import dynamic, elementwise, linalg, reduce, shaping
+from hlo_run.codegen.elemental.complex_numbers import emit_complex
+from hlo_run.codegen.elemental.convert import convert, is_small
+from hlo_run.codegen.elemental.emission import Emission, EmissionContext, EmitStructured, Values
+from hlo_run.codegen.elemental.types import element_type
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.dtype import DTYPES
+
+# These move or convert elements, whatever their type.
+_ON_ANY_BITS = frozenset(("convert", "copy", "bitcast-convert", "reduce-precision", "select"))
+_F32 = DTYPES["f32"]
+_F32_TYPE = element_type("f32")
+
+STRUCTURED: dict[str, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduce.EMIT, **linalg.EMIT}
+
+
+def emission(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
+    """Return the generator that emits `instruction` at `index`; raises Unsupported if no emitter takes its opcode."""
+    opcode = instruction.opcode
+    structured = STRUCTURED.get(opcode)
+    if structured is not None and (opcode != "bitcast-convert" or shaping.bitcast_convert_changes_rank(instruction)):
+        return structured(ctx, instruction, index)
+    if opcode not in elementwise.EMIT:
+        raise Unsupported(
+            f"'{opcode}' inside a fusion",
+            instruction.where,
+            hint="move it out of the fusion",
+            notes=(f"instruction {instruction.name} of shape {instruction.shape}",),
+        )
+    return _pointwise(ctx, instruction, index)
+
+
+def _pointwise(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
+    """Floats of at most 8 bits compute in f32, which holds sums and products of theirs well enough to be rounded once."""
+    values: list[Values] = []
+    for operand in instruction.operands:
+        values.append((yield operand, index if operand.shape.rank else ()))
+    emit, b = elementwise.EMIT[instruction.opcode], ctx.builder
+    scalars = [value for (value,) in values]
+    if instruction.opcode in _ON_ANY_BITS:
+        return (emit(b, instruction, scalars),)
+    if instruction.operands[0].shape.dtype.is_complex:
+        return (emit_complex(b, instruction, scalars),)
+    scalars = [
+        convert(b, value, operand.shape.dtype, _F32, _F32_TYPE) if is_small(operand.shape.dtype) else value
+        for value, operand in zip(scalars, instruction.operands, strict=True)
+    ]
+    result, dtype = emit(b, instruction, scalars), instruction.shape.dtype
+    if is_small(dtype):
+        result = convert(b, result, _F32, dtype, element_type(dtype.name))
+    return (result,)

@@ -1,0 +1,76 @@
+"""HLO element types and shapes as IR types: PRED is i8, integers are signless, layouts are encodings of tensors."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    BytesAttr,
+    ComplexType,
+    DenseIntOrFPElementsAttr,
+    Float4E2M1FNType,
+    Float8E3M4Type,
+    Float8E4M3B11FNUZType,
+    Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E4M3Type,
+    Float8E5M2FNUZType,
+    Float8E5M2Type,
+    Float8E8M0FNUType,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IntegerType,
+    NoneAttr,
+    TensorType,
+    i64,
+)
+from xdsl.ir import Attribute
+
+from hlo_run.errors import Unsupported, Where
+from hlo_run.hlo.values.shape import Shape
+
+_ELEMENT_TYPES: dict[str, Attribute] = {
+    "pred": IntegerType(8),
+    "f16": Float16Type(),
+    "bf16": BFloat16Type(),
+    "f32": Float32Type(),
+    "f64": Float64Type(),
+    "f8e5m2": Float8E5M2Type(),
+    "f8e4m3": Float8E4M3Type(),
+    "f8e4m3fn": Float8E4M3FNType(),
+    "f8e4m3b11fnuz": Float8E4M3B11FNUZType(),
+    "f8e5m2fnuz": Float8E5M2FNUZType(),
+    "f8e4m3fnuz": Float8E4M3FNUZType(),
+    "f8e3m4": Float8E3M4Type(),
+    "f8e8m0fnu": Float8E8M0FNUType(),
+    "f4e2m1fn": Float4E2M1FNType(),
+    "c64": ComplexType(Float32Type()),
+    "c128": ComplexType(Float64Type()),
+    **{f"{sign}{bits}": IntegerType(bits) for sign in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},
+}
+
+
+def element_type(name: str, where: Where | None = None) -> Attribute:
+    """Return the IR type of an HLO element type; raises Unsupported for those that kernels cannot hold."""
+    found = _ELEMENT_TYPES.get(name)
+    if found is None:
+        raise Unsupported(f"elements of type {name} in a kernel", where, hint="convert to a supported element type first")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _tensor_type(name: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> TensorType[Attribute]:
+    encoding: Attribute = NoneAttr()
+    if minor_to_major != tuple(reversed(range(len(dims)))):
+        order = BytesAttr(np.array(minor_to_major, dtype="<i8").tobytes())
+        encoding = DenseIntOrFPElementsAttr(TensorType(i64, [len(dims)]), order)
+    return TensorType(_ELEMENT_TYPES[name], dims, encoding)
+
+
+def tensor_type(shape: Shape, where: Where | None = None) -> TensorType[Attribute]:
+    """Return the tensor type of an array; a layout other than the default one becomes the encoding, minor to major."""
+    element_type(shape.element_type, where)
+    return _tensor_type(shape.element_type, shape.dims, shape.minor_to_major)

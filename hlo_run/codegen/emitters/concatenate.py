@@ -1,0 +1,122 @@
+"""The emitter for concatenations: one loop per operand, so that no thread asks which operand its element comes from.
+
+    %xla_loop = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map iter_args(%iter = %output) .. {
+      (an element of the first operand goes through the epilogue to its place)
+    }
+    %xla_loop_0 = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map1 iter_args(%iter = %xla_loop) .. {
+      (the same of the second operand)
+    }
+
+Threads walk the longest operand; for the others the maps switch off those that have nothing to do. Mirrors XLA's
+`ConcatenateFusion`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.ir import SSAValue
+
+from hlo_run.analysis.decision import Decision, no
+from hlo_run.analysis.tiling.computation_partitioner import partition
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.analysis.tiling.index_width import index_width_bits
+from hlo_run.analysis.tiling.launch_dimensions import calculate_launch
+from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
+from hlo_run.analysis.tiling.unroll_factor import unroll_factor
+from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call
+from hlo_run.codegen.emitters.epilogue import emit_epilogue, hero_to_root_map
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
+from hlo_run.dialects.xla_gpu import YieldOp
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.indexing.compose import compose
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.variable import Variable
+from hlo_run.ops.index import user_map
+
+
+class ConcatenateEmitter:
+    """The emitter; see the module's docstring."""
+
+    kind: ClassVar[str] = "concatenate"
+
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
+        """Fusions whose hero is a concatenate of few operands."""
+        del arguments
+        return analysis.decision(self.kind) or no("no hero is a concatenate")
+
+    def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
+        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        (root,), (hero,) = analysis.roots, analysis.heroes
+        axis: int = hero.attrs["dimensions"][0]
+        longest = max(hero.operands, key=lambda operand: operand.shape.dims[axis])
+        factor = unroll_factor(analysis, longest.shape.element_count)
+        factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))
+        launch = calculate_launch(longest.shape.element_count, factor, analysis.target)
+        fused = partition(analysis.fusion.fused_computation, (hero, *hero.operands))
+        module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
+        entry = EntryFunction(analysis, module, launch)
+        kernel = _ConcatenateKernel(root, hero, module, entry)
+        output = kernel.emit(loop_map(launch, factor, longest.shape))
+        function = entry.finish(kernel_name, arguments, (output,))
+        return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
+
+
+@dataclass(frozen=True)
+class _ConcatenateKernel:
+    """One kernel while it is emitted."""
+
+    root: HloInstruction
+    hero: HloInstruction
+    module: KernelModule
+    entry: EntryFunction
+
+    def emit(self, work: IndexingMap) -> SSAValue:
+        """Emit a loop for each operand that has elements; `work` goes from ids to an index of the longest one."""
+        to_root = hero_to_root_map(self.hero, self.root)
+        places: list[tuple[HloInstruction, IndexingMap]] = []
+        for number, operand in enumerate(self.hero.operands):
+            step = user_map(self.hero, number)
+            assert step is not None, "a concatenate has maps to its users"
+            place = compose(compose(work, step).simplify(), to_root).simplify()
+            if operand.shape.element_count and not place.is_known_empty:
+                places.append((operand, drop_unused_ids(place)))
+        index_of_operand = drop_unused_ids(work)
+        self.entry.declare_ids(index_of_operand, *(place for _, place in places))
+        epilogue = None if self.root is self.hero else self._emit_epilogue()
+        (output,) = self.entry.outputs
+        for operand, place in places:
+            output = self._loop(operand, index_of_operand, place, epilogue, output)
+        return output
+
+    def _loop(
+        self,
+        operand: HloInstruction,
+        index_of_operand: IndexingMap,
+        place: IndexingMap,
+        epilogue: Signature | None,
+        output: SSAValue,
+    ) -> SSAValue:
+        entry, b = self.entry, self.entry.builder
+        loop = entry.loop(place, (output,), numbered("dim", self.root.shape))
+        with b.inside(loop.body.block):
+            index = b.apply(index_of_operand, (*entry.ids(index_of_operand), *loop.induction_variables))
+            (value,) = element_of(entry, self.module, operand, index)
+            target = tuple(loop.map_results)
+            b.locate(self.root)
+            if epilogue is not None:
+                (value,) = pure_call(b, epilogue, (*entry.parameters, *target, value))
+            b.block.add_op(YieldOp(entry.insert(value, loop.iteration_values[0], target)))
+        return loop.res[0]
+
+    def _emit_epilogue(self) -> Signature:
+        """Emit the function from an index of the root, and the hero's element that it depends on, to the root's element."""
+        dims = self.root.shape.dims
+        names = numbered("dim", self.root.shape)
+        variables = [Variable(Interval.of_size(size), name) for size, name in zip(dims, names, strict=True)]
+        identity = IndexingMap(tuple(variables), (), (), IndexingMap.identity(dims).results)
+        return emit_epilogue(self.module, {self.root: identity}, (self.hero,), variables, ())

@@ -1,0 +1,165 @@
+"""What all emitters share: the records they take and give, and the entry function of a kernel.
+
+    func.func @fusion(%arg0: tensor<..> {xla.slice_index = 0 : index, ..}, ..) -> tensor<..> attributes {xla.entry}
+
+The arguments are the fusion's operands, then its results, which are written by `tensor.insert` and returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from xdsl.dialects import func, tensor
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, UnitAttr
+from xdsl.ir import Attribute, Block, Region, SSAValue
+
+from hlo_run.analysis.decision import Decision
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
+from hlo_run.codegen.elemental.emission import Values
+from hlo_run.codegen.elemental.function import KernelModule, index_range, pure_call, result_shapes
+from hlo_run.codegen.elemental.types import element_type, tensor_type
+from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
+from hlo_run.dialects.xla_gpu import LoopOp
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.interval import Interval
+from hlo_run.indexing.variable import GRID_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class EntryArgument:
+    """What buffer assignment knows about one pointer of a kernel.
+
+    Equal `slice_index` means the same memory; `invariant` memory is not written by the kernel.
+    """
+
+    slice_index: int
+    align: int
+    dereferenceable_bytes: int
+    invariant: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedKernel:
+    """A kernel's IR and how to launch it. `unroll_factor` bounds the unrolling of its loops; `kind` names the emitter.
+
+    `vector_size` is how many neighbouring elements a thread takes at a time.
+    """
+
+    module: ModuleOp
+    launch: LaunchDimensions
+    unroll_factor: int
+    kind: str
+    vector_size: int
+
+
+class KernelEmitter(Protocol):
+    """One way to make a kernel out of a fusion."""
+
+    kind: ClassVar[str]
+
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
+        """Return whether the emitter takes the fusion, or why not."""
+        ...
+
+    def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
+        """Return the kernel; raises Unsupported for what cannot be emitted."""
+        ...
+
+
+class EntryFunction:
+    """The entry function while it is made. `outputs` are the result tensors as they came in, one per array result."""
+
+    def __init__(self, analysis: FusionAnalysis, module: KernelModule, launch: LaunchDimensions) -> None:
+        self.shapes = result_shapes(analysis.fusion.fused_computation.root)
+        output_types = [tensor_type(shape, analysis.fusion.where) for shape in self.shapes]
+        self._block = Block(arg_types=(*module.parameter_types, *output_types))
+        arguments = tuple(self._block.args)
+        self.parameters: Values = arguments[: len(module.parameter_types)]
+        self.outputs: Values = arguments[len(module.parameter_types) :]
+        self.builder = IrBuilder(self._block, module.index_bits)
+        self.builder.locate(analysis.fusion)
+        self._sizes: dict[str, int] = dict(zip(GRID_NAMES, (*launch.block, *launch.grid), strict=True))
+        self.ids_by_name: dict[str, SSAValue] = {}
+
+    def size_of_id(self, name: str) -> int:
+        """Return how many values the id takes."""
+        return self._sizes[name]
+
+    def declare_ids(self, *maps: IndexingMap) -> None:
+        """Read the ids that `maps` name, threads before blocks."""
+        used = {variable.name for indexing_map in maps for variable in indexing_map.dims}
+        for name in GRID_NAMES:
+            if name in used and name not in self.ids_by_name:
+                self.ids_by_name[name] = self.read_id(name)
+
+    def read_id(self, name: str) -> SSAValue:
+        """Append the op that reads an id."""
+        op = (ThreadIdOp if name.startswith("th") else BlockIdOp)(name[-1])
+        op.attributes["xla.range"] = index_range(Interval.of_size(self._sizes[name]))
+        return self.builder.add(op)[0]
+
+    def ids(self, indexing_map: IndexingMap) -> Values:
+        """Return the ids that are the map's dimensions; `declare_ids` has seen the map."""
+        return tuple(self.ids_by_name[variable.name] for variable in indexing_map.dims)
+
+    def loop(self, indexing_map: IndexingMap, inits: Values, result_names: Sequence[str], dims: Values | None = None) -> LoopOp:
+        """Append an `xla_gpu.loop` over the map whose body is empty yet; the map's results get names for printing.
+
+        Without `dims` the map's dimensions are ids.
+        """
+        loop = LoopOp(indexing_map, self.ids(indexing_map) if dims is None else dims, inits)
+        for argument, name in zip(loop.map_results, result_names, strict=True):
+            argument.name_hint = name
+        self.builder.add(loop)
+        return loop
+
+    def insert(self, value: SSAValue, target: SSAValue, index: Sequence[SSAValue]) -> SSAValue:
+        """Append a `tensor.insert`."""
+        return self.builder.create(tensor.InsertOp, (value, target, *index), target.type)
+
+    def finish(self, kernel_name: str, arguments: Sequence[EntryArgument], results: Sequence[SSAValue]) -> func.FuncOp:
+        """End the function with a return of `results`."""
+        assert len(arguments) == len(self._block.args), "one argument record per operand and result"
+        self._block.add_op(func.ReturnOp(*results))
+        function = func.FuncOp(
+            kernel_name,
+            ([argument.type for argument in self._block.args], [result.type for result in results]),
+            Region(self._block),
+            arg_attrs=ArrayAttr([_argument_attributes(argument) for argument in arguments]),
+        )
+        function.attributes["xla.entry"] = UnitAttr()
+        return function
+
+
+def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstruction, index: Values) -> Values:
+    """Return an element of a parameter, or of the root of a function (one value per result), in the entry function."""
+    b = entry.builder
+    b.locate(instruction)
+    if instruction.opcode == "parameter":
+        number: int = instruction.attrs["parameter_number"]
+        type_ = element_type(instruction.shape.element_type, instruction.where)
+        return (b.create(tensor.ExtractOp, (entry.parameters[number], *index), type_),)
+    signature = module.signature(module.fused, module.fused.subgraph_of[instruction])
+    return pure_call(b, signature, (*entry.parameters, *index))
+
+
+def _argument_attributes(argument: EntryArgument) -> DictionaryAttr:
+    attributes: dict[str, Attribute] = {
+        "llvm.align": IntegerAttr(argument.align, INDEX),
+        "llvm.dereferenceable": IntegerAttr(argument.dereferenceable_bytes, INDEX),
+    }
+    if argument.invariant:
+        attributes["xla.invariant"] = UnitAttr()
+    attributes["xla.slice_index"] = IntegerAttr(argument.slice_index, INDEX)
+    return DictionaryAttr(attributes)
+
+
+def numbered(name: str, shape: Shape) -> list[str]:
+    """Return `name0`, `name1`, .. for the dimensions of `shape`."""
+    return [f"{name}{number}" for number in range(shape.rank)]

@@ -1,0 +1,169 @@
+"""The emitter for reductions that follow each other along rows: the threads of a row agree on each before the next.
+
+    %xla_loop = xla_gpu.loop (..)[%i, %j] -> (%row, %column) in #map iter_args(%iter = %init) -> (f32) {
+      (the thread's elements of the row are combined; they may need earlier reduces)
+    }
+    %0 = xla_gpu.shuffle_reduce(%xla_loop) to 16 combiner=@max : f32
+    %inserted = xla_gpu.predicated_insert %0 into %shmem[..] if %first_lane
+    %synced_tensor = xla_gpu.sync_threads %inserted
+    %max = xla_gpu.loop (..)[%w] -> (..) in #map iter_args(..) { (the partial results of the row's warps are combined) }
+    (the same for the next reduce; at the end a loop writes the elements of all roots)
+
+Fusions that XLA has Triton compile, a softmax or a normalisation, become one kernel like that. Every step reads the row and
+computes its elements again, as far as it needs them: nothing but the results of reduces is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects import tensor
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from hlo_run.analysis.decision import Decision, no
+from hlo_run.analysis.tiling.computation_partitioner import partition
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.analysis.tiling.index_width import index_width_bits
+from hlo_run.analysis.tiling.row_fusion import RowFusion
+from hlo_run.analysis.tiling.row_tiling import RowTiling, tile_rows
+from hlo_run.analysis.tiling.thread_map import drop_unused_ids
+from hlo_run.codegen.elemental.emission import Values
+from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call
+from hlo_run.codegen.emitters.epilogue import emit_epilogue, used_ids
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
+from hlo_run.dialects.xla_gpu import AllocateSharedOp, PredicatedInsertOp, ShuffleReduceOp, SyncThreadsOp, YieldOp
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.indexing.compose import compose
+from hlo_run.indexing.indexing_map import IndexingMap
+
+_MAX_UNROLL = 4
+
+
+class RowsEmitter:
+    """The emitter; see the module's docstring."""
+
+    kind: ClassVar[str] = "rows"
+
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
+        """Fusions that the analysis found rows for."""
+        del arguments
+        return analysis.decision(self.kind) or no("it was made for no row-by-row kernel")
+
+    def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
+        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        rows = analysis.description
+        assert isinstance(rows, RowFusion), "a fusion along rows has a description"
+        computation = analysis.fusion.fused_computation
+        tiling = tile_rows(rows, (*computation.parameters, *analysis.roots))
+        forced = (*rows.reductions, *(operand for reduce in rows.reductions for operand in reduce.operands), *analysis.roots)
+        module = KernelModule(partition(computation, forced), index_width_bits(analysis.fusion), kernel_name)
+        entry = EntryFunction(analysis, module, tiling.launch)
+        kernel = _RowsKernel(rows, tiling, module, entry)
+        results = kernel.emit(analysis.roots)
+        emitted = module.finish(entry.finish(kernel_name, arguments, results))
+        return EmittedKernel(emitted, tiling.launch, _MAX_UNROLL, self.kind, tiling.vector)
+
+
+@dataclass(frozen=True)
+class _RowsKernel:
+    """One kernel while it is emitted."""
+
+    rows: RowFusion
+    tiling: RowTiling
+    module: KernelModule
+    entry: EntryFunction
+
+    def emit(self, roots: Sequence[HloInstruction]) -> Values:
+        """Emit all; returns the outputs."""
+        maps = (self.tiling.elements, self.tiling.leaders, self.tiling.partial, self.tiling.partials)
+        self.entry.declare_ids(*(drop_unused_ids(indexing_map) for indexing_map in maps))
+        known: dict[HloInstruction, SSAValue] = {}
+        for reduce in self.rows.reductions:
+            known[reduce] = self._reduce(reduce, known)
+        outputs = list(self.entry.outputs)
+        self._write(roots, known, outputs, per_row=False)
+        self._write(roots, known, outputs, per_row=True)
+        return tuple(outputs)
+
+    def _reduce(self, reduce: HloInstruction, known: dict[HloInstruction, SSAValue]) -> SSAValue:
+        """Return the reduce of the thread's row, which all threads of the row get."""
+        b, entry = self.entry.builder, self.entry
+        init = element_of(entry, self.module, reduce.operands[1], ())[0]
+        combiner = self._reducer(reduce)
+        loop = entry.loop(drop_unused_ids(self.tiling.elements), (init,), ("row", "column"))
+        with b.inside(loop.body.block):
+            (element,) = self._elements((reduce.operands[0],), self.tiling.elements, tuple(loop.induction_variables), known)
+            b.locate(reduce)
+            b.block.add_op(YieldOp(*pure_call(b, combiner, (loop.iteration_values[0], element))))
+        b.locate(reduce)
+        value = loop.res[0]
+        if self.tiling.lanes_in_warp > 1:
+            (value,) = b.add(ShuffleReduceOp(combiner.callee, (value,), self.tiling.lanes_in_warp // 2))
+        return self._agree(value, init, combiner) if self.tiling.lanes > 1 else value
+
+    def _agree(self, value: SSAValue, init: SSAValue, combiner: Signature) -> SSAValue:
+        """Let all threads of the row have the partial results of its warps, combined."""
+        b, entry, tiling = self.entry.builder, self.entry, self.tiling
+        shared = b.add(AllocateSharedOp(TensorType(value.type, (tiling.rows_per_block, tiling.warps))))[0]
+        place = drop_unused_ids(tiling.partial)
+        sizes = [entry.size_of_id(variable.name) for variable in place.dims]
+        ids = entry.ids(place)
+        first = b.in_bounds(place, sizes, ids)
+        filled = b.add(PredicatedInsertOp(value, shared, b.apply(place, ids), first))
+        (synced,) = b.add(SyncThreadsOp(tuple(filled)))
+        everywhere = drop_unused_ids(tiling.partials)
+        loop = entry.loop(everywhere, (init,), ("row", "warp"))
+        with b.inside(loop.body.block):
+            partial = b.create(tensor.ExtractOp, (synced, *loop.map_results), value.type)
+            b.block.add_op(YieldOp(*pure_call(b, combiner, (loop.iteration_values[0], partial))))
+        return loop.res[0]
+
+    def _reducer(self, reduce: HloInstruction) -> Signature:
+        (computation,) = reduce.called["to_apply"]
+        partitioned = self.module.partition_of(computation)
+        return self.module.signature(partitioned, partitioned.subgraph_of[computation.root])
+
+    def _elements(
+        self,
+        targets: Sequence[HloInstruction],
+        places: IndexingMap,
+        symbols: Values,
+        known: dict[HloInstruction, SSAValue],
+    ) -> Values:
+        """Return the elements of `targets` at (row, column) of `places`, given the reduces that are known."""
+        computed = [target for target in targets if target not in known]
+        maps = {target: drop_unused_ids(compose(places, self.rows.index_map(target.shape)).simplify()) for target in computed}
+        values = dict(known)
+        if computed:
+            ids = used_ids(maps.values())
+            signature = emit_epilogue(self.module, maps, tuple(known), ids, places.ranges)
+            names = self.entry.ids_by_name
+            arguments = (*self.entry.parameters, *(names[id_.name] for id_ in ids), *symbols, *known.values())
+            values.update(zip(computed, pure_call(self.entry.builder, signature, arguments), strict=True))
+        return tuple(values[target] for target in targets)
+
+    def _write(
+        self, roots: Sequence[HloInstruction], known: dict[HloInstruction, SSAValue], outputs: list[SSAValue], per_row: bool
+    ) -> None:
+        """Emit the loop that writes the roots with an element for each row, or those with one for each element of a row."""
+        numbers = [n for n, root in enumerate(roots) if self.rows.is_per_row(root.shape) is per_row]
+        if not numbers:
+            return
+        b, entry = self.entry.builder, self.entry
+        places = self.tiling.leaders if per_row else self.tiling.elements
+        loop = entry.loop(drop_unused_ids(places), tuple(outputs[n] for n in numbers), ("row", "column"))
+        with b.inside(loop.body.block):
+            targets = [roots[n] for n in numbers]
+            # All values before any write: an output may share memory with an input.
+            values = self._elements(list(dict.fromkeys(targets)), places, tuple(loop.induction_variables), known)
+            by_root = dict(zip(dict.fromkeys(targets), values, strict=True))
+            written: list[SSAValue] = []
+            for target, output in zip(targets, loop.iteration_values, strict=True):
+                index = b.apply(self.rows.index_map(target.shape), tuple(loop.map_results))
+                written.append(entry.insert(by_root[target], output, index))
+            b.block.add_op(YieldOp(*written))
+        for n, result in zip(numbers, loop.res, strict=True):
+            outputs[n] = result

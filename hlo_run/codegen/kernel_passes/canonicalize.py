@@ -1,0 +1,158 @@
+"""Bring IR into its simplest form: fold constants, index maps, choices and loops, and drop what nobody needs.
+
+    %c = arith.cmpi sge, %c3, %c0 : index
+    %r = scf.if %c -> (f32) { A } else { B }      =>   A
+    %i = xla_gpu.apply_indexing #map(%th)[%c1]         %i = xla_gpu.apply_indexing #map1(%th)
+
+One walk in program order per function, between two sweeps for dead ops: operands are simplified before their users, so a
+second walk would find next to nothing. Constants are moved to the start of the function, each of them once. Afterwards no
+apply_indexing has symbols. Mirrors what MLIR's pass of this name does to the ops of a kernel, and XLA's own patterns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects import arith, func, scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from hlo_run.dialects.editing.folding import fold
+from hlo_run.dialects.editing.functions import functions
+from hlo_run.dialects.editing.indexing_folding import simplify_apply_indexing, simplify_loop_dims
+from hlo_run.dialects.editing.rewriting import erase_dead_ops, is_dead, replace_op, replace_value
+from hlo_run.dialects.editing.scf_folding import constant_trips, simplify_for, simplify_if
+from hlo_run.dialects.types import constant_int
+from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
+
+# Most ops are none of these; asking for each class in turn costs more than what is done with them.
+_SPECIAL = frozenset((arith.ConstantOp, scf.IfOp, scf.ForOp, ApplyIndexingOp, LoopOp))
+
+
+@dataclass(frozen=True)
+class Canonicalize(ModulePass):
+    name = "canonicalize"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in functions(op):
+            if function.is_declaration:
+                continue
+            erase_dead_ops(function.body)
+            _Walk(function).run()
+            erase_dead_ops(function.body)
+
+
+@dataclass
+class _Walk:
+    """The walk over one function; `constants` are those at its start, by type and value."""
+
+    function: func.FuncOp
+    constants: dict[tuple[Attribute, Attribute], arith.ConstantOp] = field(
+        default_factory=dict[tuple[Attribute, Attribute], arith.ConstantOp]
+    )
+
+    def run(self) -> None:
+        for block in self.function.body.blocks:
+            self._visit_block(block)
+
+    def _visit_block(self, block: Block) -> None:
+        op = block.first_op
+        while op is not None:
+            op = self._visit(op)
+
+    def _visit(self, op: Operation) -> Operation | None:
+        """Simplify one op; return the next one to visit."""
+        following = op.next_op
+        if is_dead(op):
+            Rewriter.erase_op(op)
+            return following
+        if type(op) not in _SPECIAL:
+            self._visit_regions(op)
+            self._fold(op)
+            return following
+        match op:
+            case arith.ConstantOp():
+                self._pool(op)
+            case scf.IfOp() | scf.ForOp():
+                return self._visit_structured(op)
+            case ApplyIndexingOp():
+                self._visit_indexing(op)
+            case LoopOp():
+                self._visit_regions(op)
+                simplify_loop_dims(op)
+            case _:
+                raise AssertionError(f"{op.name} is special")
+        return following
+
+    def _visit_regions(self, op: Operation) -> None:
+        for region in op.regions:
+            for block in region.blocks:
+                self._visit_block(block)
+
+    def _visit_indexing(self, op: ApplyIndexingOp) -> None:
+        """Simplify an index map; results that turned out constant stand in front of where it was."""
+        place, following = op.prev_op, op.next_op
+        block = op.parent
+        assert block is not None, "an op that is visited stands in a block"
+        simplify_apply_indexing(op)
+        new = block.first_op if place is None else place.next_op
+        while new is not following:
+            assert new is not None, "the op behind is still there"
+            after = new.next_op
+            if isinstance(new, arith.ConstantOp):
+                self._pool(new)
+            new = after
+
+    def _visit_structured(self, op: scf.IfOp | scf.ForOp) -> Operation | None:
+        """Simplify a choice or loop. What comes out of it is visited where it then stands, and not before."""
+        previous, following = op.prev_op, op.next_op
+        block = op.parent
+        assert block is not None, "an op that is visited stands in a block"
+        if not _vanishes(op):
+            self._visit_regions(op)
+        left = simplify_if(op) if isinstance(op, scf.IfOp) else simplify_for(op)
+        if left is not None:
+            return following
+        return block.first_op if previous is None else previous.next_op
+
+    def _fold(self, op: Operation) -> None:
+        if len(op.results) != 1:
+            return
+        folded = fold(op)
+        if folded is None:
+            return
+        replace_op(op, (folded if isinstance(folded, SSAValue) else self._constant(folded, op.results[0].type),))
+
+    def _pool(self, op: arith.ConstantOp) -> None:
+        """Move a constant to the start of the function, or let an equal one there take its place."""
+        known = self.constants.setdefault((op.value, op.result.type), op)
+        if known is not op:
+            replace_value(op.result, known.result)
+            Rewriter.erase_op(op)
+            return
+        start, previous = self._start(), op.prev_op
+        if op.parent is start and (previous is None or isinstance(previous, arith.ConstantOp)):
+            return
+        op.detach()
+        Rewriter.insert_op(op, InsertPoint.at_start(start))
+
+    def _constant(self, value: Attribute, type_: Attribute) -> SSAValue:
+        known = self.constants.get((value, type_))
+        if known is None:
+            known = arith.ConstantOp.create(result_types=[type_], properties={"value": value})
+            self.constants[value, type_] = known
+            Rewriter.insert_op(known, InsertPoint.at_start(self._start()))
+        return known.result
+
+    def _start(self) -> Block:
+        block = self.function.body.first_block
+        assert block is not None, "a function with a body has a block"
+        return block
+
+
+def _vanishes(op: scf.IfOp | scf.ForOp) -> bool:
+    """Tell whether the op goes whatever is inside, so that its body is visited once, where it comes to stand."""
+    return constant_int(op.cond) is not None if isinstance(op, scf.IfOp) else constant_trips(op) in (0, 1)

@@ -1,0 +1,105 @@
+"""Do index arithmetic in integers of the width that the module gives to `index`.
+
+    %a = arith.muli %th, %c4 overflow<nsw> : index          %t = arith.index_cast %th : index to i32
+    %b = arith.index_castui %a : index to i32         =>    %a = arith.muli %t, %c4_i32 : i32
+    use %b                                                  use %a
+
+Casts between are not made in the first place, and casts to the same width vanish; other users of a value get it back
+by an `arith.index_cast`. Overflow flags go, as they did for a width without end. Comparisons stay on index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType, IntegerAttr, IntegerType, ModuleOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from hlo_run.dialects.arith_extra import IndexCastUIOp
+from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.module_info import index_bits
+from hlo_run.dialects.types import constant_int
+
+_ARITHMETIC = (
+    arith.AddiOp,
+    arith.SubiOp,
+    arith.MuliOp,
+    arith.DivUIOp,
+    arith.DivSIOp,
+    arith.RemUIOp,
+    arith.RemSIOp,
+)
+_WRAPS: Mapping[str, Attribute] = {"overflowFlags": arith.IntegerOverflowAttr("none")}
+_NO_FLAGS: Mapping[str, Attribute] = {}
+
+
+@dataclass(frozen=True)
+class ConvertIndexType(ModulePass):
+    name = "convert-index-type"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        converter = _Converter(IntegerType(index_bits(op)))
+        for each in op.walk():
+            if isinstance(each, _ARITHMETIC):
+                converter.convert(each)
+            elif isinstance(each, arith.IndexCastOp | IndexCastUIOp):
+                converter.drop_cast(each)
+        converter.finish()
+
+
+@dataclass
+class _Converter:
+    """`narrow` holds index values as integers, `widened` the casts that gave them, `converted` ops with an integer copy."""
+
+    type: IntegerType
+    narrow: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    widened: list[Operation] = field(default_factory=list[Operation])
+    converted: list[tuple[Operation, Operation]] = field(default_factory=list[tuple[Operation, Operation]])
+
+    def convert(self, op: Operation) -> None:
+        if not isinstance(op.results[0].type, IndexType):
+            return
+        operands = [self._as_integer(operand) for operand in op.operands]
+        flags = _WRAPS if "overflowFlags" in op.properties else _NO_FLAGS
+        new = type(op).create(operands=operands, result_types=[self.type], properties=dict(flags))
+        new.results[0].name_hint = op.results[0].name_hint
+        Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
+        self.narrow[op.results[0]] = new.results[0]
+        self.converted.append((op, new))
+
+    def drop_cast(self, op: arith.IndexCastOp | IndexCastUIOp) -> None:
+        if op.input.type == self.type:
+            self.narrow[op.result] = op.input
+            self.widened.append(op)
+        elif op.result.type == self.type and op.input in self.narrow:
+            Rewriter.replace_op(op, [], [self.narrow[op.input]])
+
+    def _as_integer(self, value: SSAValue) -> SSAValue:
+        found = self.narrow.get(value)
+        if found is not None:
+            return found
+        number = constant_int(value)
+        new: Operation
+        new = arith.IndexCastOp(value, self.type) if number is None else arith.ConstantOp(IntegerAttr(number, self.type))
+        owner = value.owner
+        place = InsertPoint.at_start(owner) if isinstance(owner, Block) else InsertPoint.after(owner)
+        Rewriter.insert_op(new, place)
+        self.narrow[value] = new.results[0]
+        return new.results[0]
+
+    def finish(self) -> None:
+        """Give users that need an index one, and drop the ops that have none left; users come before producers."""
+        for op, new in reversed(self.converted):
+            if op.results[0].uses:
+                cast = arith.IndexCastOp(new.results[0], IndexType())
+                Rewriter.insert_op(cast, InsertPoint.after(new))
+                op.results[0].replace_all_uses_with(cast.result)
+            Rewriter.erase_op(op)
+        for op in self.widened:
+            if not op.results[0].uses:
+                Rewriter.erase_op(op)

@@ -1,0 +1,36 @@
+"""Drop the private functions that no public one reaches through calls.
+
+    func.func @main() { .. }                          func.func @main() { .. }
+    func.func private @unused(%x: f32) { .. }    =>
+
+A function named by a shuffle_reduce as its combiner counts as called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+
+from hlo_run.dialects.editing.functions import functions, is_private, referenced_names
+
+
+@dataclass(frozen=True)
+class EraseDeadFunctions(ModulePass):
+    name = "erase-dead-functions"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        by_name = {function.sym_name.data: function for function in functions(op)}
+        pending = [name for name, function in by_name.items() if not is_private(function)]
+        alive = set(pending)
+        while pending:
+            function = by_name[pending.pop()]
+            called = {name for inner in function.body.walk() for name in referenced_names(inner)}
+            pending += (called & by_name.keys()) - alive
+            alive |= called
+        for name, function in by_name.items():
+            if name not in alive:
+                Rewriter.erase_op(function, safe_erase=False)

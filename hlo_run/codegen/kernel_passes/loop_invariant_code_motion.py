@@ -1,0 +1,58 @@
+"""Move what a loop computes alike in every step in front of the loop.
+
+    scf.for %i .. {                         %x = arith.muli %a, %b : index
+      %x = arith.muli %a, %b : index   =>   scf.for %i .. {
+      use %x, %i                              use %x, %i
+
+Moves ops that may run where the program would not have run them, whole `scf.if` and `scf.for` included; inner loops
+first, so that an op leaves several loops at once. `tensor.extract` stays: its index may be out of bounds where the loop
+does not run. Same as upstream MLIR's pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import scf, tensor
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation
+from xdsl.passes import ModulePass
+
+from hlo_run.dialects.editing.effects import can_speculate
+
+
+@dataclass(frozen=True)
+class LoopInvariantCodeMotion(ModulePass):
+    name = "loop-invariant-code-motion"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for loop in op.walk(region_first=True):
+            if isinstance(loop, scf.ForOp):
+                _hoist_from(loop)
+
+
+def _hoist_from(loop: scf.ForOp) -> None:
+    """One pass in program order is enough: when an op is looked at, its operands have left already if they could."""
+    body, target = loop.body.block, loop.parent
+    assert target is not None, "a loop stands in a block"
+    for op in body.ops:
+        # Operands first: most ops of a body use its values, and to ask for effects is dear.
+        if not _uses_values_of(op, body) and not _reads_elements(op) and can_speculate(op):
+            op.detach()
+            target.insert_op_before(op, loop)
+
+
+def _uses_values_of(op: Operation, body: Block) -> bool:
+    """True if `op`, or an op inside it, has an operand that `body` itself defines."""
+    if not op.regions:
+        return any(_home(operand.owner) is body for operand in op.operands)
+    return any(_home(operand.owner) is body for inner in op.walk() for operand in inner.operands)
+
+
+def _reads_elements(op: Operation) -> bool:
+    return isinstance(op, tensor.ExtractOp) or (bool(op.regions) and any(isinstance(i, tensor.ExtractOp) for i in op.walk()))
+
+
+def _home(owner: Operation | Block) -> Block | None:
+    return owner if isinstance(owner, Block) else owner.parent

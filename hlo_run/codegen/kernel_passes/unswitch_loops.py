@@ -1,0 +1,93 @@
+"""Turn a loop around a choice that is the same in every step into a choice between two loops.
+
+    scf.for %i .. iter_args(%t = %a) {          scf.if %c {
+      %r = scf.if %c { A } else { B }      =>     scf.for %i .. iter_args(%t = %a) { A }
+      scf.yield %r                              } else {
+    }                                             scf.for %i .. iter_args(%t = %a) { B }
+
+Needs the choice to be all of the body, on a condition from outside that is no constant. A loop whose side only hands
+its values on is not made; its place take the values it began with. This brings the bounds check of a thread out of its
+vector loop, so that the loop can be vectorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from hlo_run.dialects.editing.loops import hand_on_origin, yield_of
+from hlo_run.dialects.types import constant_int
+
+
+@dataclass(frozen=True)
+class UnswitchLoops(ModulePass):
+    name = "unswitch-loops"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        # Inner loops first: one that is unswitched leaves an scf.if alone in the loop around it.
+        pending = [loop for loop in op.walk(region_first=True) if isinstance(loop, scf.ForOp)][::-1]
+        while pending:
+            pending += _unswitch(pending.pop())
+
+
+def _unswitch(loop: scf.ForOp) -> list[scf.ForOp]:
+    """Unswitch one loop; return the loops that took its place, whose bodies may be choices again."""
+    body = loop.body.block
+    choice = body.first_op
+    if not isinstance(choice, scf.IfOp) or choice.next_op is not body.last_op:
+        return []
+    if choice.cond.owner is body or constant_int(choice.cond) is not None:
+        return []
+    other = _other_side(loop, choice)
+    outer = scf.IfOp(choice.cond, [result.type for result in loop.results], Region(Block()), Region(Block()))
+    hand_on_origin(choice, outer)
+    Rewriter.insert_op(outer, InsertPoint.before(loop))
+    for result, new in zip(loop.results, outer.results, strict=True):
+        result.replace_all_uses_with(new)
+        new.name_hint = None  # the name stays with the loop
+    loop.detach()
+    _keep_only(choice.true_region, choice)
+    outer.true_region.block.add_ops([loop, scf.YieldOp(*loop.results)])
+    if isinstance(other, scf.ForOp):
+        outer.false_region.block.add_ops([other, scf.YieldOp(*other.results)])
+        return [other, loop]
+    outer.false_region.block.add_op(scf.YieldOp(*other))
+    return [loop]
+
+
+def _other_side(loop: scf.ForOp, choice: scf.IfOp) -> scf.ForOp | Sequence[SSAValue]:
+    """Return the loop for a false condition, or what it would end with if it only hands its values on."""
+    branch = choice.false_region.blocks.first
+    chosen = yield_of(branch).operands if branch is not None else ()
+    sides: dict[SSAValue, SSAValue] = dict(zip(choice.results, chosen, strict=True))
+    yielded = [sides.get(value, value) for value in yield_of(loop.body.block).operands]
+    if (branch is None or branch.first_op is branch.last_op) and yielded == [*loop.body.block.args[1:]]:
+        return tuple(loop.iter_args)
+    copy = Block(arg_types=[arg.type for arg in loop.body.block.args])
+    mapping: dict[SSAValue, SSAValue] = dict(zip(loop.body.block.args, copy.args, strict=True))
+    for old, new in mapping.items():
+        new.name_hint = old.name_hint
+    if branch is not None:
+        copy.add_ops(op.clone(mapping) for op in branch.ops if op is not branch.last_op)
+    copy.add_op(scf.YieldOp(*(mapping.get(value, value) for value in yielded)))
+    other = scf.ForOp(loop.lb, loop.ub, loop.step, loop.iter_args, Region(copy))
+    other.attributes |= loop.attributes
+    return other
+
+
+def _keep_only(region: Region, choice: scf.IfOp) -> None:
+    """Put the ops of one side in the place of the choice."""
+    chosen = yield_of(region.block)
+    results = tuple(chosen.operands)
+    Rewriter.erase_op(chosen)
+    Rewriter.inline_block(region.block, InsertPoint.before(choice))
+    for result in choice.results:
+        result.name_hint = None  # it names the choice, not what was chosen
+    Rewriter.replace_op(choice, [], results)

@@ -1,0 +1,38 @@
+"""LLVM IR text to PTX: libdevice linked in, LLVM's optimiser, the NVPTX code generator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hlo_run.codegen.llvm.intrinsics import check_intrinsics, is_accelerated
+from hlo_run.codegen.llvm.libdevice import PREFIX, link_libdevice
+from hlo_run.codegen.llvm.nvptx import Module, isa_of
+from hlo_run.target import TargetSpec
+
+_LIBDEVICE_CALL = re.compile(rf"^declare [^@\n]*@({PREFIX}\w+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPtx:
+    """LLVM IR after LLVM's optimiser, and the PTX made of it."""
+
+    llvm_optimized: str
+    ptx: str
+
+
+def compile_llvm(ir_text: str, target: TargetSpec, *, cuda_data_dir: str = "", optimization_level: int = 3) -> CompiledPtx:
+    """Compile the LLVM IR of one kernel to PTX: `.target sm_NN`, `sm_NNa` where the kernel calls what only that has.
+
+    `optimization_level` is XLA's 0 to 3. Functions `__nv_*` that are only declared come from libdevice; `cuda_data_dir`
+    is searched for it first. Raises InternalError for IR that LLVM refuses, DeviceError without libdevice.
+    """
+    isa = isa_of(target, accelerated=is_accelerated(ir_text))
+    level = min(max(optimization_level, 0), 3)
+    check_intrinsics(ir_text, isa.sm)
+    module = Module.from_text(ir_text)
+    module.verify()
+    link_libdevice(module, _LIBDEVICE_CALL.findall(ir_text), cuda_data_dir)
+    module.optimize(isa, level)
+    # The code generator changes the module, so its text is taken before.
+    return CompiledPtx(llvm_optimized=str(module), ptx=module.assemble(isa, level))

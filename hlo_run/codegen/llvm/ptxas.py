@@ -1,0 +1,91 @@
+"""ptxas, NVIDIA's assembler: does a PTX text assemble, and what does the kernel use?"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hlo_run.codegen.llvm.toolkit import PTXAS, find_in_toolkit
+from hlo_run.errors import DeviceError, InternalError
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
+_TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PtxasReport:
+    """What one kernel uses: registers and bytes per thread, but `shared_bytes` per block (static shared memory)."""
+
+    kernel: str
+    sm_name: str
+    registers: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    shared_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel}: {self.registers} registers, {self.spill_store_bytes} bytes spill stores, "
+            f"{self.spill_load_bytes} bytes spill loads, {self.stack_bytes} bytes stack, {self.shared_bytes} bytes shared"
+        )
+
+
+def find_ptxas(cuda_data_dir: str = "") -> Path | None:
+    """Return the path of ptxas, None if this machine has none."""
+    return find_in_toolkit(PTXAS, cuda_data_dir)
+
+
+def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
+    """Assemble a PTX module for its own target and return a report per kernel, in ptxas' order.
+
+    Raises DeviceError if there is no ptxas or it cannot run, InternalError with its messages if it refuses the text.
+    """
+    tool = find_ptxas(cuda_data_dir)
+    if tool is None:
+        raise DeviceError("ptxas is not found", hint="pip install 'nvidia-cuda-nvcc-cu12>=12.9,<13', or set CUDA_HOME")
+    target = _TARGET.search(ptx)
+    if target is None:
+        raise InternalError("the PTX has no .target line")
+    output = _run(tool, target[1], ptx)
+    return tuple(_reports(output))
+
+
+def _run(tool: Path, architecture: str, ptx: str) -> str:
+    """Return what ptxas says with -v (it speaks on stderr)."""
+    with tempfile.TemporaryDirectory(prefix="hlo-run-ptxas-") as directory:
+        source = Path(directory) / "kernel.ptx"
+        source.write_text(ptx, encoding="utf-8")
+        command = [str(tool), f"-arch={architecture}", "-v", "-o", str(Path(directory) / "kernel.cubin"), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DeviceError(f"ptxas cannot run: {error}", notes=(f"found at {tool}",)) from error
+        if done.returncode == 0:
+            return done.stderr + done.stdout
+    messages = [line.replace(f"{source}, ", "") for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+    raise InternalError(f"ptxas refuses the PTX for {architecture}", notes=tuple(messages[:12]))
+
+
+def _reports(output: str) -> list[PtxasReport]:
+    entries = list(_ENTRY.finditer(output))
+    starts = [*(entry.start() for entry in entries), len(output)]
+    return [_report(entry[1], entry[2], output[entry.end() : end]) for entry, end in zip(entries, starts[1:], strict=True)]
+
+
+def _report(kernel: str, sm_name: str, text: str) -> PtxasReport:
+    stack = _STACK.search(text)
+    stack_bytes, stores, loads = map(int, stack.groups()) if stack else (0, 0, 0)
+    return PtxasReport(kernel, sm_name, _number(_USED, text), stack_bytes, stores, loads, _number(_SHARED, text))
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.search(text)
+    return int(match[1]) if match else 0

@@ -1,0 +1,1 @@
+"""Helpers that build, fold and replace operations."""

@@ -1,0 +1,208 @@
+"""Simplification of `apply_indexing` and of the dims of `xla_gpu.loop`: constants and other index maps go into the map.
+
+Mirrors the canonicalisation of XLA's `xla_ops.cc`, with two repairs for loops: constraints are carried over when a dim
+is folded, and the folded dim's own interval stays as a constraint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from xdsl.ir import SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from hlo_run.dialects.editing.loops import hand_on_origin
+from hlo_run.dialects.editing.rewriting import index_constant, replace_op, replace_value
+from hlo_run.dialects.editing.value_ranges import RANGE, range_of
+from hlo_run.dialects.types import constant_int
+from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr, LoopOp
+from hlo_run.indexing.expr import Expr, constant, dim
+from hlo_run.indexing.indexing_map import IndexingMap
+from hlo_run.indexing.substitute import Substitution
+from hlo_run.indexing.variable import Variable
+
+
+@dataclass
+class _Dims:
+    """The dims of a map under construction; a value that comes twice is one dim."""
+
+    values: list[SSAValue] = field(default_factory=list[SSAValue])
+    variables: list[Variable] = field(default_factory=list[Variable])
+
+    def add(self, value: SSAValue, variable: Variable) -> Expr:
+        if value in self.values:
+            place = self.values.index(value)
+            known = self.variables[place]
+            self.variables[place] = Variable(known.bounds.intersect(variable.bounds), known.name)
+            return dim(place)
+        is_taken = bool(variable.name) and any(variable.name == other.name for other in self.variables)
+        self.values.append(value)
+        self.variables.append(Variable(variable.bounds, "") if is_taken else variable)
+        return dim(len(self.values) - 1)
+
+
+def simplify_apply_indexing(op: ApplyIndexingOp) -> ApplyIndexingOp | None:
+    """Simplify one op whose operands are simplified; return what is left of it, None if it is gone.
+
+    Afterwards the map has no symbols, no constant operands, no unused variables and no unused, constant or plain results.
+    """
+    if op.map.is_known_empty:
+        return op
+    used_map, operands = _folded(op)
+    results = used_map.results
+    kept = [i for i, value in enumerate(op.res) if value.first_use is not None and not _is_trivial(results[i])]
+    if used_map is op.map and len(kept) == len(results):
+        return op
+    for result, expr in zip(op.res, results, strict=True):
+        if result.first_use is not None and _is_trivial(expr):
+            replace_value(result, _trivial_value(op, expr, operands))
+    return _rebuilt(op, used_map, operands, kept)
+
+
+def _is_trivial(expr: Expr) -> bool:
+    return expr.is_constant or expr.is_variable
+
+
+def _trivial_value(op: ApplyIndexingOp, expr: Expr, operands: Sequence[SSAValue]) -> SSAValue:
+    if expr.is_variable:
+        return operands[expr.value]
+    new = index_constant(expr.value)
+    Rewriter.insert_op(hand_on_origin(op, new), InsertPoint.before(op))
+    return new.result
+
+
+def _rebuilt(
+    op: ApplyIndexingOp, used_map: IndexingMap, operands: Sequence[SSAValue], kept: Sequence[int]
+) -> ApplyIndexingOp | None:
+    """Put an op for the results numbered `kept` in the place of `op`."""
+    if not kept:
+        Rewriter.erase_op(op)
+        return None
+    rest, used = used_map.with_results(used_map.results[i] for i in kept).remove_unused_vars()
+    new = ApplyIndexingOp(rest, [value for value, keep in zip(operands, used, strict=True) if keep])
+    hand_on_origin(op, new)
+    if RANGE in op.attributes and len(op.res) == len(kept) == 1:
+        new.attributes[RANGE] = op.attributes[RANGE]
+    Rewriter.insert_op(new, InsertPoint.before(op))
+    for number, result in zip(kept, new.res, strict=True):
+        result.name_hint = op.res[number].name_hint
+        replace_value(op.res[number], result)
+    Rewriter.erase_op(op)
+    return new
+
+
+def _folded(op: ApplyIndexingOp) -> tuple[IndexingMap, Sequence[SSAValue]]:
+    """Return the map with constants and producers folded into it, and its operands; the op's own if nothing changes."""
+    old = op.map.symbols_to_dims() if op.map.symbols else op.map
+    plain, values = _with_operands_folded(op, old, fold_producers=False)
+    producers = [value for value in values if _is_foldable(value)]
+    # A producer that others need too is computed anyway; reading it costs less than computing it again.
+    is_shared = any(not value.has_one_use() for value in producers)
+    if not producers or (is_shared and not _simplifies(op, old)):
+        return plain, values
+    return _with_operands_folded(op, old, fold_producers=True)
+
+
+def _is_foldable(value: SSAValue) -> bool:
+    owner = value.owner
+    return isinstance(owner, ApplyIndexingOp) and not owner.map.symbols and not owner.map.is_known_empty
+
+
+def _simplifies(op: ApplyIndexingOp, old: IndexingMap) -> bool:
+    """Tell whether the map with its producers folded in is more than their sum."""
+    dims, results = _substituted(op, old, fold_producers=True)
+    raw = IndexingMap(tuple(dims.variables), (), (), results)
+    return raw.simplify() is not raw
+
+
+def _with_operands_folded(
+    op: ApplyIndexingOp, old: IndexingMap, *, fold_producers: bool
+) -> tuple[IndexingMap, Sequence[SSAValue]]:
+    dims, results = _substituted(op, old, fold_producers=fold_producers)
+    if len(dims.values) == len(op.arguments) and results == old.results and tuple(dims.variables) == old.dims:
+        new = old.simplify()
+    else:
+        new = IndexingMap(tuple(dims.variables), (), (), results).simplify()
+    rest, used = new.remove_unused_vars()
+    return rest, [value for value, keep in zip(dims.values, used, strict=True) if keep]
+
+
+def _substituted(op: ApplyIndexingOp, old: IndexingMap, *, fold_producers: bool) -> tuple[_Dims, tuple[Expr, ...]]:
+    dims = _Dims()
+    inner: list[Expr] = []
+    for value, variable in zip(op.arguments, old.dims, strict=True):
+        number, producer = constant_int(value), value.owner
+        if number is not None:
+            inner.append(constant(number))
+        elif fold_producers and _is_foldable(value):
+            assert isinstance(producer, ApplyIndexingOp), "asked just now"
+            places = [dims.add(each, own) for each, own in zip(producer.arguments, producer.map.dims, strict=True)]
+            inner.append(Substitution(places, ())(producer.map.results[producer.res.index(value)]))
+        else:
+            inner.append(dims.add(value, variable))
+    rewrite = Substitution(inner, ())
+    return dims, tuple(map(rewrite, old.results))
+
+
+def simplify_loop_dims(loop: LoopOp) -> None:
+    """Fold constants and index maps into a loop's map, and drop dims that it does not need; its body stays as it is.
+
+    A constant outside of its dim's interval would mean an empty loop; it is left alone.
+    """
+    old, dims, inner = loop.map, _Dims(), list[Expr]()
+    checks: list[tuple[Expr, Variable]] = []
+    for value, variable in zip(loop.dims, old.dims, strict=True):
+        known, producer = range_of(value), value.owner
+        if known is not None and known.is_point and variable.bounds.encloses(known):
+            inner.append(constant(known.lower))
+        elif _is_foldable(value):
+            assert isinstance(producer, ApplyIndexingOp), "asked just now"
+            places = [dims.add(each, own) for each, own in zip(producer.arguments, producer.map.dims, strict=True)]
+            inner.append(Substitution(places, ())(producer.map.results[producer.res.index(value)]))
+            checks.append((inner[-1], variable))
+        else:
+            inner.append(dims.add(value, variable))
+    new = old
+    if len(dims.values) != len(loop.dims) or checks:
+        new = _loop_map(old, dims, inner).with_constraints((expr, variable.bounds) for expr, variable in checks).simplify()
+    _set_dims(loop, *_without_unused_dims(new, dims.values))
+
+
+def _loop_map(old: IndexingMap, dims: _Dims, inner: Sequence[Expr]) -> IndexingMap:
+    rewrite = Substitution(inner, ())
+    bare = replace(old, dims=tuple(dims.variables), results=tuple(map(rewrite, old.results)), constraints=())
+    return bare.with_constraints((rewrite(expr), interval) for expr, interval in old.constraints)
+
+
+def _without_unused_dims(used_map: IndexingMap, values: Sequence[SSAValue]) -> tuple[IndexingMap, Sequence[SSAValue]]:
+    """Drop dims in no result and no constraint, if their values are known to be in their intervals."""
+    if used_map.is_known_empty:
+        return used_map, values
+    mask = 0
+    for expr in (*used_map.results, *(expr for expr, _ in used_map.constraints)):
+        mask |= expr.dims_mask
+    kept = [bool(mask >> i & 1) or not _is_inside(value, used_map.dims[i]) for i, value in enumerate(values)]
+    if all(kept):
+        return used_map, values
+    dims, inner = _Dims(), list[Expr]()
+    for value, variable, keep in zip(values, used_map.dims, kept, strict=True):
+        inner.append(dims.add(value, variable) if keep else constant(0))
+    return _loop_map(used_map, dims, inner), dims.values
+
+
+def _is_inside(value: SSAValue, variable: Variable) -> bool:
+    known = range_of(value)
+    return known is not None and variable.bounds.encloses(known)
+
+
+def _set_dims(loop: LoopOp, used_map: IndexingMap, dims: Sequence[SSAValue]) -> None:
+    if used_map is loop.map:
+        return
+    inits = list(loop.inits)
+    new = LoopOp(IndexingMapAttr(used_map), dims, inits, loop.detach_region(0))
+    new.attributes |= loop.attributes
+    Rewriter.insert_op(new, InsertPoint.before(loop))
+    for result, value in zip(loop.res, new.res, strict=True):
+        value.name_hint = result.name_hint
+    replace_op(loop, new.res)

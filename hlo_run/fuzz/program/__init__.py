@@ -1,0 +1,1 @@
+"""A random module as it grows: its scope, its values, the making of single instructions."""

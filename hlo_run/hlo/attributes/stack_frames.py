@@ -1,0 +1,177 @@
+"""The stack-frame tables of a module: where in a user's program the instructions come from.
+
+The text spells them as four tables that refer to each other by number. Like XLA, only the frames that some instruction
+names are kept, callers before callees, numbered by first use; `metadata={stack_frame_id=N}` is numbered anew.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hlo_run.hlo.attributes.lexer import Lexer
+
+_SECTIONS = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_LOCATION_FIELDS = ("file_name_id", "function_name_id", "line", "end_line", "column", "end_column")
+_FRAME_FIELDS = ("file_location_id", "parent_frame_id")
+_NUMBER = re.compile(r"-?\d+")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """A place in a user's program; `parent` is the number of the frame that called it, 0 for none.
+
+    File and function names are as written between their quotes.
+    """
+
+    file: str
+    function: str
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+    parent: int
+
+
+class StackFrames:
+    """Distinct frames; the first has number 1."""
+
+    def __init__(self) -> None:
+        self.frames: list[StackFrame] = []
+        self._numbers: dict[StackFrame, int] = {}
+
+    def number(self, frame: StackFrame) -> int:
+        """Return the number of an equal frame, added if there is none."""
+        found = self._numbers.get(frame)
+        if found is None:
+            self.frames.append(frame)
+            found = self._numbers[frame] = len(self.frames)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StackFrames) and self.frames == other.frames
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - it grows
+
+    def __str__(self) -> str:
+        """Return the four tables, each followed by an empty line, names and places numbered by first use."""
+        files: dict[str, int] = {}
+        functions: dict[str, int] = {}
+        locations: dict[tuple[int, ...], int] = {}
+        frames: list[str] = []
+        for number, frame in enumerate(self.frames, 1):
+            place = (
+                files.setdefault(frame.file, len(files) + 1),
+                functions.setdefault(frame.function, len(functions) + 1),
+                *(frame.line, frame.end_line, frame.column, frame.end_column),
+            )
+            location = locations.setdefault(place, len(locations) + 1)
+            # Written one higher, so that 1 is none: XLA counts from 0 inside.
+            frames.append(f"{number} {{file_location_id={location} parent_frame_id={frame.parent + 1}}}")
+        lines = [
+            *("FileNames", *(f'{number} "{name}"' for name, number in files.items()), ""),
+            *("FunctionNames", *(f'{number} "{name}"' for name, number in functions.items()), ""),
+            *("FileLocations", *(f"{number} {{{_fields(place)}}}" for place, number in locations.items()), ""),
+            *("StackFrames", *frames, ""),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _fields(place: tuple[int, ...]) -> str:
+    return " ".join(f"{name}={value}" for name, value in zip(_LOCATION_FIELDS, place, strict=True))
+
+
+class FrameTables:
+    """The tables as written. `resolve` gives a frame its number among those in use."""
+
+    def __init__(self, lexer: Lexer) -> None:
+        """Read the tables; the lexer stands on `FileNames` and is left on the first computation."""
+        self.used = StackFrames()
+        self._resolved: dict[int, int] = {}
+        self._files: list[str] = []
+        self._functions: list[str] = []
+        self._locations: list[dict[str, int]] = []
+        self._frames: list[dict[str, int]] = []
+        for section in _SECTIONS:
+            lexer.expect(section, "as the next of the stack-frame tables")
+            while lexer.kind == "number" and _NUMBER.fullmatch(lexer.value):
+                lexer.advance()
+                if section == "FileNames":
+                    self._files.append(_string(lexer))
+                elif section == "FunctionNames":
+                    self._functions.append(_string(lexer))
+                elif section == "FileLocations":
+                    self._locations.append(_record(lexer, _LOCATION_FIELDS))
+                else:
+                    self._frames.append(_record(lexer, _FRAME_FIELDS))
+
+    def resolve(self, number: int) -> int:
+        """Return the new number of the frame that the text calls `number`; 0 if any part of it is missing."""
+        chain: dict[int, None] = {}
+        while number not in self._resolved and number not in chain and 0 < number <= len(self._frames):
+            chain[number] = None
+            parent = self._frames[number - 1]["parent_frame_id"] - 1
+            if parent == 0:
+                break
+            number = parent
+        # Of the outermost frame on: known already, without a parent, or beyond the tables (as is one that calls itself).
+        known = self._resolved.get(number, 0)
+        is_valid = number in self._resolved and known > 0
+        for current in reversed(chain):
+            is_outermost = self._frames[current - 1]["parent_frame_id"] == 1
+            frame = self._frame(current, 0 if is_outermost else known) if is_valid or is_outermost else None
+            known = self._resolved[current] = self.used.number(frame) if frame else 0
+            is_valid = frame is not None
+        return known
+
+    def _frame(self, number: int, parent: int) -> StackFrame | None:
+        location = _at(self._locations, self._frames[number - 1]["file_location_id"])
+        if location is None:
+            return None
+        file, function = _at(self._files, location["file_name_id"]), _at(self._functions, location["function_name_id"])
+        if file is None or function is None:
+            return None
+        return StackFrame(file, function, *(location[name] for name in _LOCATION_FIELDS[2:]), parent=parent)
+
+
+def _at(entries: list[_T], number: int) -> _T | None:
+    return entries[number - 1] if 0 < number <= len(entries) else None
+
+
+def _string(lexer: Lexer) -> str:
+    if lexer.kind != "string":
+        raise lexer.error(f"expects a string, but sees {lexer.seen()}")
+    value = lexer.value[1:-1]
+    lexer.advance()
+    return value
+
+
+def _record(lexer: Lexer, names: tuple[str, ...]) -> dict[str, int]:
+    """Read `{name=1 other=2}`, blanks or commas between, every name once."""
+    start = lexer.start
+    lexer.expect("{", "before the fields of a table's row")
+    found: dict[str, int] = {}
+    while lexer.value != "}":
+        if lexer.kind != "attr":
+            raise lexer.error(f"expects attribute name, but sees {lexer.seen()}")
+        name = lexer.value
+        if name not in names:
+            raise lexer.error(f'unexpected sub-attribute "{name}". Allowed attributes: {", ".join(sorted(names))}')
+        if name in found:
+            raise lexer.error(f"sub-attribute {name} already exists")
+        lexer.advance()
+        if not _NUMBER.fullmatch(lexer.value) or len(lexer.value) > 19:
+            raise lexer.error(f"expects an integer, but sees {lexer.seen()}")
+        found[name] = int(lexer.value)
+        if not -(2**31) <= found[name] < 2**31:
+            raise lexer.error("value out of range for int32_t")
+        lexer.advance()
+        if lexer.take(",") and lexer.value == "}":
+            raise lexer.error("expects attribute name, but sees '}'")
+    for name in sorted(names):
+        if name not in found:
+            raise lexer.error(f"sub-attribute {name} is expected but not seen", start)
+    lexer.advance()
+    return found

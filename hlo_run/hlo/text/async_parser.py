@@ -1,0 +1,114 @@
+"""Async ops of HLO text: their checks, and their short spelling.
+
+`add-start(a, b)` stands for an `async-start` of a computation that holds nothing but `add`; the computation is made here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
+from hlo_run.hlo.attributes.lexer import Lexer
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
+from hlo_run.hlo.text.pending import Attributes, Pending, check_required
+from hlo_run.hlo.values.opcodes import OPCODES
+
+# What is said of the async op holds of the wrapped instruction too; its last async op has the last word.
+_SHARED_ATTRIBUTES = ("metadata", "backend_config", "frontend_attributes", "origin")
+_SUGAR = re.compile(r"(.+)-(start|update|done)")
+_WITHOUT_SUGAR = frozenset("all-gather all-reduce collective-permute copy send recv async".split())
+
+
+def split_sugar(word: str) -> tuple[str, str] | None:
+    """Return (`add`, `async-start`) for `add-start`; None if `word` is no short spelling of an async op."""
+    found = _SUGAR.fullmatch(word)
+    if found is None or found[1] in _WITHOUT_SUGAR or found[1] not in OPCODES:
+        return None
+    return found[1], f"async-{found[2]}"
+
+
+def share_attributes(instruction: HloInstruction) -> None:
+    """Give an async op's metadata and the like to the instruction that its computation ends in."""
+    start = async_start(instruction)
+    if start is None or "calls" not in start.called:
+        return
+    root = start.called["calls"][0].root
+    for name in _SHARED_ATTRIBUTES:
+        if name in instruction.attrs:
+            root.attrs[name] = instruction.attrs[name]
+
+
+def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
+    """Check an async op. A start in short spelling gets the computation that it wraps, which is returned."""
+    if pending.opcode.name != "async-start":
+        _check_chain(lexer, pending)
+        return None
+    operands = pending.shape.tuple_shapes[:1]
+    if len(pending.shape.tuple_shapes) < 2 or not pending.shape.is_tuple or not operands[0].is_tuple:
+        message = "AsyncStart expects the op shape to be in the form of ((async-operands), async-outputs, state)."
+        raise lexer.error(message, pending.start)
+    body = None
+    if pending.wrapped is not None:
+        body = _wrap(lexer, pending)
+        pending.called = {"calls": (body,)}
+    thread = str(pending.attributes.get("async_execution_thread", MAIN_THREAD))
+    waiting = [*pending.called.get("calls", ())]
+    while waiting:
+        computation = waiting.pop()
+        if computation.execution_thread != thread:
+            computation.execution_thread = thread
+            waiting += [called for instruction in computation.instructions for called in instruction.called_computations]
+    return body
+
+
+def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:
+    """Move the attributes of the wrapped opcode into a computation that holds it."""
+    wrapped = pending.wrapped
+    assert wrapped is not None
+    own = {name: pending.attributes.pop(name) for name in wrapped.attributes if name in pending.attributes}
+    check_required(lexer, wrapped, (*own, *pending.called), pending.start)
+    count = len(pending.shape.tuple_shapes[0].tuple_shapes)
+    if wrapped.arity is not None and wrapped.arity != count:
+        raise lexer.error(f"expects {wrapped.arity} operands, but has {count} operands", pending.start)
+    if wrapped.name in ("parameter", "constant"):
+        raise lexer.error(f"'{wrapped.name}' cannot be async", pending.start)
+    return _wrapping_computation(lexer, pending, wrapped.name, own)
+
+
+def _wrapping_computation(lexer: Lexer, pending: Pending, opcode: str, attributes: Attributes) -> HloComputation:
+    """Return a computation of parameters and one `opcode` on them, as XLA's parser makes it for `opcode-start`."""
+    where, start_shape = lexer.where(pending.start), pending.shape
+    computation = HloComputation("async_wrapped", where)
+    operands: list[HloInstruction] = []
+    for number, shape in enumerate(start_shape.tuple_shapes[0].tuple_shapes):
+        parameter = HloInstruction("async_param", "parameter", shape, attrs={"parameter_number": number}, where=where)
+        operands.append(computation.add(parameter))
+    draft = Draft(pending.name, opcode, start_shape.tuple_shapes[1], operands, attributes, pending.called)
+    apply_rules(lexer, pending.start, draft)
+    root = HloInstruction(opcode, opcode, draft.shape, draft.operands, attributes, draft.called, where)
+    computation.add(root, is_root=True)
+    return computation
+
+
+def _check_chain(lexer: Lexer, pending: Pending) -> None:
+    """Hold what an async-update or async-done says of the computation against its start, and drop it."""
+    start = None
+    if len(pending.operands) == 1 and pending.operands[0].opcode in ("async-start", "async-update"):
+        start = async_start(pending.operands[0])
+    if start is None:
+        raise lexer.error("AsyncUpdate and AsyncDone expect a single async op as their operand.", pending.start)
+    if pending.opcode.name == "async-update" and pending.shape != pending.operands[0].shape:
+        raise lexer.error("AsyncUpdate expects the op shape to be the same as the operand shape.", pending.start)
+    computation = start.called["calls"][0]
+    for named in pending.called.pop("calls", ()):
+        if named is not computation:
+            message = f"Expect async_wrapped_computation to be {computation.name}, but got {named.name}"
+            raise lexer.error(message, pending.start)
+    if pending.wrapped is not None and computation.root.opcode != pending.wrapped.name:
+        message = f"Expect async wrapped opcode to be {computation.root.opcode}, but got {pending.wrapped.name}"
+        raise lexer.error(message, pending.start)
+    thread = pending.attributes.pop("async_execution_thread", None)
+    if thread is not None and str(thread) != execution_thread(start):
+        message = f"Expect async_execution_thread to be {execution_thread(start)}, but got {thread}"
+        raise lexer.error(message, pending.start)

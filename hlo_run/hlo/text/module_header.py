@@ -1,0 +1,117 @@
+"""The attributes of a module's first line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from hlo_run.hlo.attributes.lexer import FOREIGN, Lexer
+from hlo_run.hlo.attributes.records import parse_frontend_attributes
+from hlo_run.hlo.attributes.table import AttributeValue, RawText
+from hlo_run.hlo.attributes.text import parse_bool, parse_entry_layout, parse_int, parse_raw
+
+_Index: TypeAlias = "tuple[int, ...]"
+
+_BLANK = r"\s*"
+_INDEX = r"\{\s*((?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?)\}"
+_ALIAS = re.compile(
+    rf"\s*{_INDEX}\s*:\s*(?:\(\s*(\d{{1,18}})\s*,\s*{_INDEX}\s*(?:,\s*(may-alias|must-alias)\s*)?\)|(\d{{1,18}}))\s*(,?)"
+)
+_DONOR = re.compile(rf"\s*\(\s*(\d{{1,18}})\s*,\s*{_INDEX}\s*\)\s*(,?)")
+
+
+def parse_flags(lexer: Lexer) -> tuple[bool, ...]:
+    """Read `true` or `{true,false}`."""
+    start = lexer.pos
+    raw = lexer.raw_value()
+    inner = raw[1:-1] if raw.startswith("{") else raw
+    words = inner.split(",")
+    words = [word.strip() for word in words if len(words) > 1 or word.strip()]
+    if FOREIGN.search(raw) or any(word not in ("true", "false") for word in words):
+        raise lexer.error("expects true or false, or a list of them like {true,false}", start)
+    return tuple(word == "true" for word in words)
+
+
+def parse_alias(lexer: Lexer) -> RawText:
+    """Read `{ {0}: (1, {}, may-alias), .. }`; entries come out by output, each with its kind."""
+    found: dict[_Index, str] = {}
+    for output, parameter, index, kind, whole in _entries(lexer, _ALIAS, "{1}: (0, {}, may-alias)"):
+        if whole:
+            raise lexer.error("expects an alias like {1}: (0, {}, may-alias)")
+        entry = f"({int(parameter)}, {_index_text(index)}, {kind or 'may-alias'})"
+        found.setdefault(_index(output), entry)
+    return RawText("{ " + ", ".join(f"{_braces(output)}: {found[output]}" for output in sorted(found)) + " }" if found else "{}")
+
+
+def parse_donors(lexer: Lexer) -> RawText:
+    """Read `{ (0, {1}), .. }`; donors come out sorted, each once."""
+    donors = sorted({(int(parameter), _index(index)) for parameter, index in _entries(lexer, _DONOR, "(0, {1})")})
+    return RawText("{ " + ", ".join(f"({parameter}, {_braces(index)})" for parameter, index in donors) + " }" if donors else "{}")
+
+
+def _entries(lexer: Lexer, entry: re.Pattern[str], example: str) -> list[tuple[str, ...]]:
+    """Return the groups of each entry in braces, without the comma's."""
+    begin = lexer.pos
+    raw = re.sub(r"/\*.*?\*/", " ", lexer.raw_value(), flags=re.DOTALL)
+    if FOREIGN.search(raw):
+        raise lexer.error(f"expects entries like {example} in braces", begin)
+    rows: list[tuple[str, ...]] = []
+    pos = 1
+    while found := entry.match(raw, pos):
+        *groups, comma = found.groups()
+        rows.append(tuple(group or "" for group in groups))
+        pos = found.end()
+        if not comma:
+            break
+    if raw[:1] != "{" or raw[pos:].strip() != "}":
+        raise lexer.error(f"expects entries like {example} in braces", begin)
+    return rows
+
+
+def _index(text: str) -> _Index:
+    return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+
+
+def _braces(index: _Index) -> str:
+    return "{" + ",".join(map(str, index)) + "}"
+
+
+def _index_text(text: str) -> str:
+    return _braces(_index(text))
+
+
+HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {
+    "is_scheduled": parse_bool,
+    "alias_passthrough_params": parse_bool,
+    "replica_count": parse_int,
+    "num_partitions": parse_int,
+    "entry_computation_layout": parse_entry_layout,
+    "frontend_attributes": parse_frontend_attributes,
+    "input_output_alias": parse_alias,
+    "buffer_donor": parse_donors,
+    "allow_spmd_sharding_propagation_to_parameters": parse_flags,
+    "allow_spmd_sharding_propagation_to_output": parse_flags,
+    "origin_recovery_table": parse_raw,
+    "debug_attributes": parse_raw,
+}
+
+
+def parse_header(lexer: Lexer) -> tuple[str, dict[str, AttributeValue]]:
+    """Read from `HloModule` on; return the name and the attributes."""
+    lexer.advance()
+    if not lexer.at_name:
+        raise lexer.error(f"expects a module name, but sees {lexer.seen()}")
+    name = lexer.value
+    lexer.advance()
+    attributes: dict[str, AttributeValue] = {}
+    while lexer.take(","):
+        attribute = lexer.value
+        if lexer.kind != "attr":
+            raise lexer.error(f"expects a module attribute, but sees {lexer.seen()}")
+        if attribute in attributes:
+            raise lexer.error(f"attribute {attribute} already exists")
+        if attribute not in HEADER_ATTRIBUTES:
+            raise lexer.error(f'unexpected attribute "{attribute}". Allowed attributes: {", ".join(sorted(HEADER_ATTRIBUTES))}')
+        attributes[attribute] = HEADER_ATTRIBUTES[attribute](lexer)
+    return name, attributes

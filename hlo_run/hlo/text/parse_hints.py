@@ -1,0 +1,46 @@
+"""What the parser says of words that are no names, opcodes or types, and what may have been meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from hlo_run.errors import ParseError
+from hlo_run.hlo.attributes.lexer import RESERVED, Lexer
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.opcodes import OPCODES
+
+
+def name_hint(lexer: Lexer) -> str:
+    """Return the hint where a name should stand and another token does."""
+    if lexer.kind == "attr":
+        return "put a blank before the '=' that follows an instruction's name"
+    if lexer.value in RESERVED:
+        return f"'{lexer.value}' is a word of the grammar; write %{legal_name(lexer.value)}"
+    return "an instruction is written like 'name = f32[2] add(a, b)'"
+
+
+def unknown_opcode(lexer: Lexer) -> ParseError:
+    """Return the error at a word that is no opcode."""
+    if lexer.kind == "ident" and lexer.text[lexer.pos : lexer.pos + 1] == "[":
+        if lexer.value in DTYPES:
+            return lexer.error("cannot read the shape that begins here", hint="a shape is written like f32[2,3]{1,0}")
+        hint = did_you_mean(lexer.value, DTYPES) or f"element types: {', '.join(DTYPES)}"
+        return lexer.error(f"unknown element type '{lexer.value}'", hint=hint)
+    return lexer.error(
+        f"expects opcode but sees: {lexer.value or lexer.seen()}, error: Unknown opcode: {lexer.value}",
+        hint=did_you_mean(lexer.value, OPCODES),
+    )
+
+
+def legal_name(name: str) -> str:
+    """Return what XLA makes of a name; other characters than a name's never get here."""
+    if name in DTYPES or name in ("token", "opaque"):
+        return f"{name}_"
+    return f"a{name[1:]}" if name.startswith("__") and not name.startswith("__xla_") else name
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint that names the one of `known` that is spelled most like `word`; empty if none is."""
+    close = difflib.get_close_matches(word[:80], list(known)[:5000], n=1)
+    return f"did you mean '{close[0]}'?" if close else ""

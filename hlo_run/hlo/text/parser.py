@@ -1,0 +1,107 @@
+"""HLO text to graph: a module with its header, bare computations, or one single instruction.
+
+Shapes that the text leaves out stay open (`UNKNOWN_SHAPE`); `ops.infer` fills them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hlo_run.errors import ParseError
+from hlo_run.gc_pause import paused_collection
+from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.attributes.lexer import Lexer
+from hlo_run.hlo.attributes.shape_text import starts_shape
+from hlo_run.hlo.attributes.stack_frames import FrameTables
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.text.computation_parser import UNKNOWN_SHAPE, ComputationParser
+from hlo_run.hlo.text.module_header import HEADER_ATTRIBUTES, parse_header
+from hlo_run.hlo.values.metadata import OpMetadata
+
+__all__ = ["HEADER_ATTRIBUTES", "UNKNOWN_SHAPE", "parse_module"]
+
+
+def parse_module(text: str, file: str = "<text>") -> HloModule:
+    """Return the module that `text` spells, with `file` as the name in every `where`.
+
+    Raises ParseError for text that is not HLO and Unsupported for valid HLO beyond us. Shapes are not checked here.
+    """
+    try:
+        with paused_collection():
+            return _module(Lexer(text, file))
+    except RecursionError:
+        # Shapes and computations nest on stacks of our own; what else nests is shallow in any text that means something.
+        raise ParseError("maximum recursion depth exceeded", hint="something in the text is nested very deep") from None
+
+
+def _module(lexer: Lexer) -> HloModule:
+    if lexer.kind == "eof":
+        raise lexer.error("the text is empty", hint="a module begins with 'HloModule name'")
+    if lexer.value == "HloModule" and lexer.kind == "ident":
+        name, attributes = parse_header(lexer)
+        tables = FrameTables(lexer) if lexer.sees("FileNames") else None
+        module = _computations(lexer, name)
+        module.attrs = attributes
+        if attributes.get("is_scheduled"):
+            _schedule_as_written(module)
+        _number_frames(module, tables)
+        return module
+    if lexer.value == "ENTRY" or lexer.is_followed_by("{"):
+        return _computations(lexer, None)
+    return _single_instruction(lexer)
+
+
+def _computations(lexer: Lexer, name: str | None) -> HloModule:
+    parser = ComputationParser(lexer)
+    parser.computation()
+    while lexer.kind != "eof":
+        parser.computation()
+    entry = parser.entry or parser.ordered[-1]
+    module = HloModule(name or f"module_{entry.name}", has_header=name is not None, has_entry=parser.entry is not None)
+    for computation in parser.ordered:
+        module.add_computation(computation, is_entry=computation is entry)
+    _check_async_callers(module)
+    return module
+
+
+def _single_instruction(lexer: Lexer) -> HloModule:
+    """Return a scheduled module of one instruction, called `_` as its entry is."""
+    is_named = lexer.value == "ROOT" or (lexer.at_name and lexer.is_followed_by("="))
+    if not is_named and not starts_shape(lexer):
+        raise lexer.error(
+            f"expects 'HloModule', 'ENTRY', a computation or an instruction, but sees {lexer.seen()}",
+            hint="a module begins with 'HloModule name'; is this an HLO text file?",
+        )
+    parser = ComputationParser(lexer)
+    entry = parser.single_instruction()
+    module = HloModule("_")
+    module.add_computation(entry, is_entry=True)
+    for computation in parser.ordered:
+        if computation is not entry:
+            module.add_computation(computation)
+    _schedule_as_written(module)
+    module.has_default_entry_layout = True
+    return module
+
+
+def _schedule_as_written(module: HloModule) -> None:
+    module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
+
+
+def _check_async_callers(module: HloModule) -> None:
+    for computation in module.computations:
+        if is_async_wrapper(computation):
+            starts = [caller for caller in computation.callers if caller.opcode == "async-start"]
+            if len(starts) > 1:
+                raise ParseError(f"Computation {computation.name} is called by more than one async op.", starts[1].where)
+
+
+def _number_frames(module: HloModule, tables: FrameTables | None) -> None:
+    """Number the frames that instructions name by first use; a frame that is not in the tables is dropped."""
+    if tables is not None:
+        module.attrs["stack_frames"] = tables.used
+    for instruction in module.instructions:
+        metadata = instruction.attrs.get("metadata")
+        if isinstance(metadata, OpMetadata) and metadata.stack_frame_id:
+            number = tables.resolve(metadata.stack_frame_id) if tables else 0
+            instruction.attrs["metadata"] = replace(metadata, stack_frame_id=number)

@@ -1,0 +1,90 @@
+"""What of a text is open while it is read: bodies, and instructions whose operands or attributes are not all there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from hlo_run.hlo.attributes.lexer import Lexer
+from hlo_run.hlo.attributes.table import AttributeValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.opcodes import Opcode
+from hlo_run.hlo.values.shape import Shape
+
+Attributes: TypeAlias = "dict[str, AttributeValue]"
+Called: TypeAlias = "dict[str, tuple[HloComputation, ...]]"
+Names: TypeAlias = "dict[str, HloInstruction]"
+
+
+class Body:
+    """A body that is open: its computation, the one around it with its names, where it began."""
+
+    __slots__ = ("computation", "outer", "start")
+
+    def __init__(self, computation: HloComputation, outer: tuple[HloComputation, Names], start: int) -> None:
+        self.computation = computation
+        self.outer = outer
+        self.start = start
+
+
+class Pending:
+    """An instruction that is open. `wrapped` is the opcode that an async op in short spelling wraps, else None.
+
+    `in_operands` and `wants_operand` say where to go on after a nested instruction, `list_name` (with `listed`) or
+    `called_name` after a nested body.
+    """
+
+    __slots__ = (
+        "attributes",
+        "called",
+        "called_name",
+        "in_operands",
+        "is_nested",
+        "is_root",
+        "list_name",
+        "listed",
+        "name",
+        "opcode",
+        "operands",
+        "predecessors",
+        "seen",
+        "shape",
+        "start",
+        "wants_operand",
+        "wrapped",
+    )
+
+    def __init__(self, name: str, start: int, shape: Shape, opcode: Opcode, wrapped: Opcode | None) -> None:
+        self.name = name
+        self.start = start
+        self.shape = shape
+        self.opcode = opcode
+        self.wrapped = wrapped
+        self.is_root = False
+        self.is_nested = False
+        self.in_operands = True
+        self.wants_operand = True
+        self.operands: list[HloInstruction] = []
+        self.attributes: Attributes = {}
+        self.called: Called = {}
+        self.predecessors: list[HloInstruction] = []
+        self.seen: set[str] = set()
+        self.called_name = self.list_name = ""
+        self.listed: list[HloComputation] = []
+
+    def deliver(self, computation: HloComputation) -> None:
+        """Take the computation that an attribute named or held."""
+        if self.list_name:
+            self.listed.append(computation)
+        else:
+            self.called[self.called_name] = (computation,)
+
+
+def check_required(lexer: Lexer, opcode: Opcode, given: Iterable[str], start: int) -> None:
+    """Raise ParseError, at the instruction that begins at `start`, if one of the opcode's required attributes is missing."""
+    if not opcode.required:
+        return
+    known = set(given)
+    for missing in opcode.attributes:
+        if missing in opcode.required and missing not in known:
+            raise lexer.error(f"attribute {missing} is expected but not seen", start, hint=f"'{opcode.name}' needs it")

@@ -1,0 +1,241 @@
+"""The closed set of values that an instruction's or a module's attribute may have.
+
+Each is hashable, and prints with `str` as HLO text spells it unless it is a plain number, word, or tuple of such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hlo_run.hlo.values.escape import escape, json_dict_end
+from hlo_run.hlo.values.literal import Literal, format_literal
+from hlo_run.hlo.values.metadata import OpMetadata
+from hlo_run.hlo.values.original_value import OriginalValue
+from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.values.sharding import Sharding, without_metadata
+
+
+class RawText(str):
+    """An attribute's value exactly as written, brackets and quotes included."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDim:
+    """One dimension of a window; the fields are XLA's. `reversal` runs the window backwards."""
+
+    size: int = 1
+    stride: int = 1
+    pad_low: int = 0
+    pad_high: int = 0
+    base_dilation: int = 1
+    window_dilation: int = 1
+    reversal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The window of a reduce-window, convolution or select-and-scatter, one entry per (spatial) dimension."""
+
+    dims: tuple[WindowDim, ...] = ()
+
+    def __str__(self) -> str:
+        def field(name: str, entries: list[str], default: str) -> str:
+            return f" {name}={'x'.join(entries)}" if any(entry != default for entry in entries) else ""
+
+        if not self.dims:
+            return "{}"
+        text = "size=" + "x".join(str(d.size) for d in self.dims)
+        text += field("stride", [str(d.stride) for d in self.dims], "1")
+        text += field("pad", [f"{d.pad_low}_{d.pad_high}" for d in self.dims], "0_0")
+        text += field("lhs_dilate", [str(d.base_dilation) for d in self.dims], "1")
+        text += field("rhs_dilate", [str(d.window_dilation) for d in self.dims], "1")
+        text += field("rhs_reversal", [str(int(d.reversal)) for d in self.dims], "0")
+        return "{" + text + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperandLabels:
+    """What each dimension of one array of a convolution is.
+
+    `letters` are `bf` (batch, feature) for input and output, `io` (input and output feature) for the kernel; `first_dim` and
+    `second_dim` are the dimensions that they name, `spatial_dims` those of the window's dimensions in their order.
+    """
+
+    letters: str
+    first_dim: int
+    second_dim: int
+    spatial_dims: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions; those after the last one with a name do not count."""
+        return 1 + max(self.first_dim, self.second_dim, *self.spatial_dims)
+
+    def __str__(self) -> str:
+        text = ["?"] * self.rank
+        text[self.first_dim] = self.letters[0]
+        text[self.second_dim] = self.letters[1]
+        for number, dim in enumerate(self.spatial_dims):
+            text[dim] = str(number)
+        return "".join(text)
+
+
+@dataclass(frozen=True, slots=True)
+class DimLabels:
+    """The `dim_labels` of a convolution, such as `b01f_01io->b01f`."""
+
+    input: OperandLabels
+    kernel: OperandLabels
+    output: OperandLabels
+
+    def __str__(self) -> str:
+        return f"{self.input}_{self.kernel}->{self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSparsity:
+    """`non_zeros` of each `block_size` elements along `dimension`, which lie `stride` apart, are stored."""
+
+    non_zeros: int = 0
+    block_size: int = 0
+    dimension: int = 0
+    stride: int = 0
+
+    def __str__(self) -> str:
+        return f"{{sparsity={self.non_zeros}x{self.block_size} dimension={self.dimension} stride={self.stride}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class SparsityConfig:
+    """Which operands of a convolution are sparse."""
+
+    lhs: TensorSparsity | None = None
+    rhs: TensorSparsity | None = None
+
+    def __str__(self) -> str:
+        parts = (f"{name}={value}" for name, value in (("lhs", self.lhs), ("rhs", self.rhs)) if value)
+        return "{" + " ".join(parts) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendAttributes:
+    """What a framework says about an instruction or module: (name, value) sorted by name, every name once."""
+
+    entries: tuple[tuple[str, str], ...] = ()
+
+    def get(self, name: str) -> str | None:
+        """Return the value called `name`."""
+        return next((value for key, value in self.entries if key == name), None)
+
+    def __str__(self) -> str:
+        return "{" + ",".join(f"{name}={string_or_json(value)}" for name, value in self.entries) + "}"
+
+
+def string_or_json(text: str) -> str:
+    """Return `text` as it is if it reads as one JSON dictionary, else quoted."""
+    begin = len(text) - len(text.lstrip(" \t\r\n"))
+    end = json_dict_end(text, begin) if text[begin : begin + 1] == "{" else None
+    return text if end is not None and not text[end:].strip(" \t\r\n") else f'"{escape(text)}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Named numbers for a viewer, and which of them it shows."""
+
+    visualizing_index: int = 0
+    values: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"visualizing_index={self.visualizing_index}", *(f"{name}={value:g}" for name, value in self.values)]
+        return "{" + ",".join(parts) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultAccuracy:
+    """How accurate a function's result must be: `highest`, or within a tolerance (`mode` empty)."""
+
+    mode: str = "default"
+    atol: float = 0.0
+    rtol: float = 0.0
+    ulps: int = 0
+
+    def __str__(self) -> str:
+        if self.mode:
+            return f"{{mode={self.mode}}}"
+        return f"{{tolerance={{atol={self.atol:g},rtol={self.rtol:g},ulps={self.ulps}}}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class OperandAliasing:
+    """Outputs that share a buffer with an operand: (output index, operand, operand index)."""
+
+    pairs: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = ()
+
+    def __str__(self) -> str:
+        def index(path: tuple[int, ...]) -> str:
+            return "{" + ",".join(map(str, path)) + "}"
+
+        return "{" + ", ".join(f"{index(out)}: ({operand}, {index(path)})" for out, operand, path in self.pairs) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The shardings on the two sides of a domain instruction; their metadata do not print."""
+
+    entry: Sharding
+    exit: Sharding
+    kind: str = "sharding"
+
+    def __str__(self) -> str:
+        entry, leaving = without_metadata(self.entry), without_metadata(self.exit)
+        return f'{{kind="{self.kind}", entry={entry}, exit={leaving}}}'
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ShapedLiteral:
+    """A literal with its shape, as `literal=` of a custom-call holds one; equal where the text is."""
+
+    shape: Shape
+    value: Literal
+
+    def __str__(self) -> str:
+        return shaped_text(self.value, self.shape, reads_back=False)
+
+    def __repr__(self) -> str:
+        return self._key()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapedLiteral) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> str:
+        return shaped_text(self.value, self.shape, reads_back=True)
+
+
+def shaped_text(value: Literal, shape: Shape, reads_back: bool) -> str:
+    """Return `s32[2]{0} {1, 2}`, or for a tuple its elements so in parentheses."""
+    if isinstance(value, tuple):
+        elements = zip(value, shape.tuple_shapes, strict=True)
+        return "( " + ", ".join(shaped_text(element, inner, reads_back) for element, inner in elements) + " )"
+    return f"{shape} {format_literal(value, shape, reads_back)}"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryLayout:
+    """The header's `entry_computation_layout`: shapes with layouts as the caller passes and gets them."""
+
+    parameters: tuple[Shape, ...]
+    result: Shape
+
+
+_Plain: TypeAlias = "bool | int | float | str | tuple[int, ...] | tuple[bool, ...] | tuple[str, ...] | IntLists | RawText"
+_Numeric: TypeAlias = "Window | DimLabels | SparsityConfig | ReplicaGroups | OperandAliasing | ResultAccuracy | Statistics"
+_Said: TypeAlias = "Sharding | Domain | FrontendAttributes | OpMetadata | OriginalValue"
+_Shaped: TypeAlias = "Shape | tuple[Shape, ...] | EntryLayout | ShapedLiteral | Literal"
+AttributeValue: TypeAlias = "_Plain | _Numeric | _Said | _Shaped"

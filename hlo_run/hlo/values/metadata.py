@@ -1,0 +1,58 @@
+"""Where an instruction comes from in a user's program (XLA's `OpMetadata`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.hlo.values.escape import escape
+
+# In the order in which they print; True marks text.
+_FIELDS = (
+    ("op_type", True),
+    ("op_name", True),
+    ("source_file", True),
+    ("source_line", False),
+    ("source_end_line", False),
+    ("source_column", False),
+    ("source_end_column", False),
+    ("profile_type", False),
+    ("deduplicated_name", True),
+    ("scheduling_name", True),
+    ("stack_frame_id", False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpMetadata:
+    """The parts of `metadata={..}`; empty text, 0 and () are parts that are not there. A payload may be empty and there."""
+
+    op_type: str = ""
+    op_name: str = ""
+    source_file: str = ""
+    source_line: int = 0
+    source_end_line: int = 0
+    source_column: int = 0
+    source_end_column: int = 0
+    profile_type: tuple[int, ...] = ()
+    deduplicated_name: str = ""
+    scheduling_name: str = ""
+    stack_frame_id: int = 0
+    metadata_payload: str | None = None
+
+    @property
+    def says_something(self) -> bool:
+        """True if an instruction prints its metadata; lines and columns alone are not worth it."""
+        names = self.op_type or self.op_name or self.source_file or self.scheduling_name
+        return bool(names or self.stack_frame_id) or self.metadata_payload is not None
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for name, is_text in _FIELDS:
+            value = getattr(self, name)
+            if value and is_text:
+                parts.append(f'{name}="{escape(value)}"')
+            elif value:
+                parts.append(f"{name}={{{','.join(map(str, value))}}}" if name == "profile_type" else f"{name}={value}")
+        if self.metadata_payload is not None:
+            parts.append(f'metadata_payload="{escape(self.metadata_payload)}"')
+        return "{" + " ".join(parts) + "}"

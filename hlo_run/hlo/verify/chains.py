@@ -1,0 +1,85 @@
+"""Checks of instructions that go together: the start, update and done of what runs beside others, and channels."""
+
+from __future__ import annotations
+
+from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.verify.module import instruction_error
+
+# Which opcodes may use a start, and which the operand of a done may be.
+_USERS: dict[str, tuple[str, ...]] = {
+    "async-start": ("async-update", "async-done"),
+    "async-update": ("async-update", "async-done"),
+    "all-reduce-start": ("all-reduce-done",),
+    "all-gather-start": ("all-gather-done",),
+    "collective-permute-start": ("collective-permute-done",),
+    "copy-start": ("copy-done",),
+    "send": ("send-done", "tuple"),
+    "recv": ("recv-done", "tuple"),
+}
+_STARTS: dict[str, tuple[str, ...]] = {
+    "async-update": ("async-start", "async-update"),
+    "async-done": ("async-start", "async-update"),
+    "all-reduce-done": ("all-reduce-start",),
+    "all-gather-done": ("all-gather-start",),
+    "collective-permute-done": ("collective-permute-start",),
+    "copy-done": ("copy-start",),
+    # A tuple, a loop's mostly, may stand between a transfer and its end.
+    "send-done": ("send", "get-tuple-element"),
+    "recv-done": ("recv", "get-tuple-element"),
+}
+
+
+def verify_chains(module: HloModule) -> None:
+    """Refuse a start without its one done, a done of something else, and halves of a transfer that differ."""
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode in _USERS:
+                _verify_user(instruction)
+            if instruction.opcode in _STARTS:
+                _verify_operand(instruction)
+            if instruction.opcode == "async-start":
+                _verify_wrapped(instruction)
+
+
+def _verify_user(start: HloInstruction) -> None:
+    if start.opcode in ("send", "recv") and _is_wrapped_root(start):
+        return
+    users, allowed = start.users, _USERS[start.opcode]
+    if len(users) != 1:
+        raise instruction_error(start, f"requires one consumer, found {len(users)}")
+    if users[0].opcode not in allowed:
+        names = " or ".join(allowed)
+        raise instruction_error(start, f"the consumer '{users[0].name}': expected {names}, found {users[0].opcode}")
+
+
+def _is_wrapped_root(transfer: HloInstruction) -> bool:
+    parent = transfer.parent
+    return parent is not None and parent.root is transfer and is_async_wrapper(parent)
+
+
+def _verify_wrapped(start: HloInstruction) -> None:
+    for computation in start.called_computations:
+        if not is_one_instruction(computation) and any(i.opcode not in _SEND_RECV for i in computation.instructions):
+            raise instruction_error(start, f"'{computation.name}' must hold nothing but parameters and its root")
+
+
+# A group of transfers may be wrapped together.
+_SEND_RECV = frozenset("send recv send-done recv-done bitcast tuple get-tuple-element parameter".split())
+
+
+def _verify_operand(done: HloInstruction) -> None:
+    allowed = _STARTS[done.opcode]
+    for operand in done.operands:
+        if operand.opcode not in allowed:
+            names = " or ".join(allowed)
+            raise instruction_error(done, f"the operand '{operand.name}': expected {names}, found {operand.opcode}")
+        if operand.opcode in ("send", "recv"):
+            _verify_transfer(operand, done)
+
+
+def _verify_transfer(start: HloInstruction, done: HloInstruction) -> None:
+    for name, default in (("channel_id", None), ("is_host_transfer", False)):
+        expected, found = start.attrs.get(name, default), done.attrs.get(name, default)
+        if expected != found:
+            raise instruction_error(done, f"{name}: expected {expected} as '{start.name}' has, found {found}")

@@ -1,0 +1,65 @@
+"""What XLA's compilers for CPU and GPU ask of a send or recv to another device: between which devices it goes."""
+
+from __future__ import annotations
+
+import re
+
+from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.verify.module import instruction_error
+
+PAIRS = "_xla_send_recv_source_target_pairs"
+
+_ID = r"\s*\d{1,9}\s*"
+_PAIR = rf"\{{{_ID},{_ID}\}}"
+_LIST = re.compile(rf"\s*\{{\s*(?:{_PAIR}\s*(?:,\s*{_PAIR}\s*)*)?\}}\s*")
+
+
+def verify_transfers(module: HloModule) -> None:
+    """Refuse a send or recv between devices without valid source-target pairs, and what may wait for ever.
+
+    Within a computation every send has a recv of the same pairs, and no other collective comes between the two.
+    """
+    for computation in module.computations:
+        waiting: dict[str, HloInstruction] = {}
+        for instruction in computation.instructions:
+            if instruction.opcode in _COLLECTIVES and waiting:
+                first = next(iter(waiting.values()))
+                raise instruction_error(instruction, f"expected the other end of '{first.name}' ({first.opcode}) before it")
+            if instruction.opcode in ("send", "recv") and not instruction.attrs.get("is_host_transfer", False):
+                _match(instruction, _checked_pairs(instruction), waiting)
+        for instruction in waiting.values():
+            raise instruction_error(instruction, "has no other end in its computation: a send needs a recv of the same pairs")
+
+
+_COLLECTIVES = frozenset("collective-permute collective-permute-start".split())
+
+
+def _match(instruction: HloInstruction, pairs: str, waiting: dict[str, HloInstruction]) -> None:
+    other = waiting.pop(pairs, None)
+    if other is None:
+        waiting[pairs] = instruction
+    elif other.opcode == instruction.opcode:
+        raise instruction_error(instruction, f"'{other.name}' ({other.opcode}) of the same pairs has no other end yet")
+
+
+def _checked_pairs(instruction: HloInstruction) -> str:
+    """Return the pairs without blanks; refuse what no transfer can follow."""
+    attributes = instruction.attrs.get("frontend_attributes")
+    text = attributes.get(PAIRS) if isinstance(attributes, FrontendAttributes) else None
+    if text is None:
+        raise instruction_error(instruction, f"expected the frontend attribute {PAIRS}, found none")
+    if not _LIST.fullmatch(text):
+        raise instruction_error(instruction, f"{PAIRS}: expected pairs like {{{{0,1}},{{1,2}}}}, found {text}")
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
+    targets = dict(zip(numbers[::2], numbers[1::2], strict=True))
+    if len(targets) * 2 != len(numbers) or len(set(targets.values())) != len(targets):
+        raise instruction_error(instruction, f"{PAIRS}: expected each source and each target once, found {text}")
+    for start in targets:
+        place = targets[start]
+        # No device is reached twice, so a path that does not come back ends.
+        while place in targets and place != start:
+            place = targets[place]
+        if place == start:
+            raise instruction_error(instruction, f"{PAIRS}: expected pairs without a cycle, found {text}")
+    return "".join(text.split())

@@ -1,0 +1,67 @@
+"""Put the instructions of a called computation in the place of its `call`.
+
+    ROOT r = f32[8] call(p), to_apply=f   =>   ROOT tanh = f32[8] tanh(p)
+
+Not where `inlineable="false"` says so, nor inside of kernels. Leaves no computation behind that nobody calls. XLA's
+`CallInliner`: in `op_name` the name of the call goes before the names of what it called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.executed_computations import CONTROL_FLOW, executed_computations
+from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.edit import remove_uncalled
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.inlining import inline_call
+
+
+@dataclass(frozen=True)
+class CallInliner:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "call-inliner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place, innermost calls first."""
+        del ctx
+        if not module.instructions_of("call"):
+            return
+        version = module.version
+        # Callers come first in the list, so that its reverse never copies a call that is inlined later.
+        for computation in reversed(_callers_first(module)):
+            if is_async_wrapper(computation):
+                continue  # it holds one instruction
+            calls = [i for i in computation.post_order() if i.opcode == "call" and _may_inline(i)]
+            for call in calls:
+                inline_call(module, call)
+            computation.remove_all(set(calls))
+        if module.version != version:
+            remove_uncalled(module)
+
+
+def _callers_first(module: HloModule) -> list[HloComputation]:
+    """Return the executed computations, each after all of its callers."""
+    executed = executed_computations(module)
+    known = set(executed)
+    left = {c: sum(caller.parent in known for caller in c.callers if caller.opcode in CONTROL_FLOW) for c in executed}
+    order = [module.entry]
+    for computation in order:  # grows while we walk
+        for instruction in computation.instructions:
+            for called in dict.fromkeys(instruction.called_computations) if instruction.opcode in CONTROL_FLOW else ():
+                left[called] -= 1
+                if left[called] == 0:
+                    order.append(called)
+    return order
+
+
+def _may_inline(call: HloInstruction) -> bool:
+    attributes = call.attrs.get("frontend_attributes")
+    body = call.called["to_apply"][0]
+    same_thread = call.parent is not None and body.execution_thread == call.parent.execution_thread
+    forbidden = isinstance(attributes, FrontendAttributes) and attributes.get("inlineable") == "false"
+    return same_thread and not forbidden

@@ -1,0 +1,79 @@
+"""Let one computation stand for all that compute the same, or say so at the fusions that call such ones.
+
+    reduce(x, z), to_apply=sum.1;  reduce(y, z), to_apply=sum.2   =>   both with to_apply=sum.1
+
+Names and metadata do not count, layouts do. Long computations, those with more than 1 KiB of constants, fusions and what
+collectives call stay. With `marks_fusions` nothing is shared: fusions that compute the same get the name of the first of
+them as their metadata's `deduplicated_name`. XLA's `HloComputationDeduplicator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.analysis.value_keys import ValueKeys
+from hlo_run.hlo.edit import remove_uncalled
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.metadata import OpMetadata
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
+_COLLECTIVES = frozenset("all-reduce all-reduce-start reduce-scatter async-start".split())
+
+
+@dataclass(frozen=True)
+class ComputationDeduplicator:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "computation-deduplicator"
+
+    marks_fusions: bool = False
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit callers in place; computations that nobody calls any more are removed."""
+        del ctx
+        same = _alike(module)
+        if self.marks_fusions:
+            _mark(same)
+            return
+        first = {c: group[0] for group in same for c in group[1:] if not c.is_fusion and not group[0].is_fusion}
+        callers = list(dict.fromkeys(caller for computation in first for caller in computation.callers))
+        for caller in callers:
+            caller.called = {name: tuple(first.get(c, c) for c in group) for name, group in caller.called.items()}
+        if callers:
+            remove_uncalled(module)
+
+
+def _alike(module: HloModule) -> list[list[HloComputation]]:
+    """Return the groups of several computations that do the same, callees before callers."""
+    keys = ValueKeys(sees_layouts=True)
+    groups: dict[Hashable, list[HloComputation]] = {}
+    for computation in computation_post_order(module):
+        if not computation.is_entry and _is_small(computation) and not _is_called_by_collective(computation):
+            groups.setdefault(keys.of_computation(computation), []).append(computation)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _is_small(computation: HloComputation) -> bool:
+    constants = (i.shape.size_bytes for i in computation.instructions if i.opcode == "constant" and i.shape.is_array)
+    return len(computation.instructions) <= _MOST_INSTRUCTIONS and sum(constants) <= _MOST_CONSTANT_BYTES
+
+
+def _is_called_by_collective(computation: HloComputation) -> bool:
+    return any(caller.opcode in _COLLECTIVES for caller in computation.callers)
+
+
+def _mark(same: list[list[HloComputation]]) -> None:
+    for group in same:
+        fusions = [caller for computation in group for caller in computation.callers if caller.opcode == "fusion"]
+        for fusion in fusions:
+            _name(fusion, fusions[0].name)
+
+
+def _name(fusion: HloInstruction, name: str) -> None:
+    found: OpMetadata = fusion.attrs.get("metadata", OpMetadata())
+    if found.deduplicated_name != name:
+        fusion.attrs["metadata"] = replace(found, deduplicated_name=name)

@@ -1,0 +1,69 @@
+"""Let every conditional return a tuple, and give its branches tuples.
+
+    c = f32[4] conditional(p, x, y), ..   =>   c = (f32[4]) conditional(p, tuple(x), tuple(y)), ..
+                                               get-tuple-element(c), index=0
+
+XLA's `ConditionalCanonicalizer`. Needs branches of their own (`flatten-call-graph`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ConditionalCanonicalizer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "conditional-canonicalizer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        for conditional in module.instructions_of("conditional"):
+            is_shared = any(len(branch.callers) > 1 for branch in conditional.called_computations)
+            if not conditional.shape.is_tuple and not is_shared:
+                _canonicalize(module, conditional)
+
+
+def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
+    editor = Editor(conditional)
+    branches = list(dict.fromkeys(conditional.called_computations))
+    wrapped: list[HloInstruction] = []
+    for branch, argument in zip(conditional.called_computations, conditional.operands[1:], strict=True):
+        if argument.shape.is_tuple:
+            wrapped.append(argument)
+            continue
+        wrapped.append(editor.tuple([argument]))
+        if branch in branches:
+            _take_tuple(branch)
+            branches.remove(branch)
+    for branch in dict.fromkeys(conditional.called_computations):
+        branch.root = Editor(branch.root).tuple([branch.root])
+    shape = Shape.make_tuple((conditional.shape,))
+    new = copy_instruction(conditional, [conditional.operands[0], *wrapped], shape, f"{conditional.name}.clone")
+    editor.computation.add(new)
+    new.control_predecessors = list(conditional.control_predecessors)
+    module.replace(conditional, editor.element(new, 0))
+    for other in editor.computation.instructions:
+        if conditional in other.control_predecessors:
+            other.control_predecessors = [new if p is conditional else p for p in other.control_predecessors]
+    # Not by `remove_unused`: an effect in a branch would keep it.
+    editor.computation.remove(conditional)
+
+
+def _take_tuple(branch: HloComputation) -> None:
+    """Let the parameter be a tuple of what it was."""
+    (parameter,) = branch.parameters
+    editor = Editor(parameter)
+    outer = editor.add("parameter", Shape.make_tuple((parameter.shape,)), name=parameter.name, parameter_number=0)
+    element = editor.element(outer, 0)
+    assert branch.module is not None
+    branch.module.replace(parameter, element)
+    branch.remove(parameter)

@@ -1,0 +1,51 @@
+"""Give every call, loop and branch computations of its own, so that what is learnt of one does not concern another.
+
+    a = call(p), to_apply=f;  b = call(q), to_apply=f   =>   a = call(p), to_apply=f;  b = call(q), to_apply=f.clone
+
+Computations that are embedded in a kernel (reducers, comparators, fusion bodies) may be shared, but not with control flow.
+XLA's `FlattenCallGraph`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.executed_computations import CONTROL_FLOW
+from hlo_run.hlo.edit import clone_computation
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class FlattenCallGraph:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "flatten-call-graph"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place; callers come before what they call, so that the calls of a clone are seen too."""
+        del ctx
+        if not module.instructions_of(*CONTROL_FLOW):
+            return
+        taken: set[HloComputation] = set()
+        waiting = [module.entry]
+        while waiting:
+            for instruction in waiting.pop(0).post_order():
+                if instruction.opcode in CONTROL_FLOW:
+                    waiting += _flatten(module, instruction, taken)
+
+
+def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloComputation]) -> list[HloComputation]:
+    """Let `instruction` call clones of what is taken already; return what it calls, all of it taken now."""
+    called: dict[str, tuple[HloComputation, ...]] = {}
+    for name, group in instruction.called.items():
+        own: list[HloComputation] = []
+        for computation in group:
+            is_shared = computation in taken or any(caller.opcode not in CONTROL_FLOW for caller in computation.callers)
+            own.append(clone_computation(module, computation) if is_shared else computation)
+            taken.add(own[-1])
+        called[name] = tuple(own)
+    if called != instruction.called:
+        instruction.called = called
+    return list(instruction.called_computations)

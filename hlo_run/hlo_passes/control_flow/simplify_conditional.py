@@ -1,0 +1,116 @@
+"""Take the branch that is always taken, and compute both where that is cheap.
+
+    c = conditional(constant(true), a, b), true_computation=f, ..   =>   the instructions of f, on a
+    c = conditional(p, a, b), true_computation=f, ..   =>   select(broadcast(p), f(a), g(b)) if both are elementwise and the like
+
+A number that no branch has means the last one; a number that was a pred chooses as the pred does. A branch that does nothing
+at all stays one: to skip it is faster. XLA's `ConditionalSimplifier`, without results and operands that nobody uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.elementwise import ELEMENTWISE
+from hlo_run.analysis.value_keys import ValueKeys
+from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.inlining import inline
+
+_CHEAP = (ELEMENTWISE - {"map"}) | frozenset(
+    """broadcast concatenate constant dynamic-slice get-tuple-element iota pad parameter reduce reshape slice tuple""".split()
+)
+
+
+@dataclass(frozen=True)
+class SimplifyConditional:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "simplify-conditional"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place, callers before what they call."""
+        del ctx
+        version = module.version
+        for conditional in module.instructions_of("conditional"):
+            if conditional.parent is None or conditional.parent.module is None:
+                continue
+            by_pred = _pred_of(conditional)
+            if by_pred is not None and all(map(_is_cheap, branches(conditional))):
+                _compute_both(module, conditional, by_pred)
+                continue
+            number = _taken(conditional)
+            if number is not None:
+                computation = conditional.parent
+                inline(module, conditional, branches(conditional)[number], (conditional.operands[1 + number],))
+                # Its effects are those of the instructions that stand for it.
+                computation.remove_all({conditional})
+        if module.version != version:
+            remove_uncalled(module)
+
+
+def branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
+    """Return the branches, in the order of the operands that they take."""
+    if "branch_computations" in conditional.called:
+        return conditional.called["branch_computations"]
+    return conditional.called["true_computation"] + conditional.called["false_computation"]
+
+
+def _pred_of(conditional: HloInstruction) -> tuple[HloInstruction, int] | None:
+    """Return the pred that chooses one of two branches, and which one it takes when it is true."""
+    selector = conditional.operands[0]
+    if len(branches(conditional)) != 2 or conditional.control_predecessors or has_side_effect(conditional):
+        return None
+    if selector.shape.element_type == "pred":
+        return selector, 0
+    is_converted = selector.opcode == "convert" and selector.operands[0].shape.element_type == "pred"
+    return (selector.operands[0], 1) if is_converted else None
+
+
+def _is_cheap(branch: HloComputation) -> bool:
+    """True for a branch that computes something, elementwise or by moving and reducing elements."""
+    opcodes = {i.opcode for i in branch.instructions}
+    computes = not opcodes <= {"tuple", "get-tuple-element", "parameter"}
+    results = [leaf for _, leaf in branch.root.shape.leaves()]
+    is_plain = all(leaf.is_array and not leaf.dynamic_dims for leaf in results) and not any(
+        shape.is_tuple for shape in branch.root.shape.tuple_shapes
+    )
+    return computes and is_plain and opcodes <= _CHEAP and not any(i.control_predecessors for i in branch.instructions)
+
+
+def _compute_both(module: HloModule, conditional: HloInstruction, chooser: tuple[HloInstruction, int]) -> None:
+    editor, (pred, first) = Editor(conditional), chooser
+    results: list[HloInstruction] = []
+    for number, branch in enumerate(branches(conditional)):
+        # What the instructions stand for while they are copied.
+        call = editor.add("call", conditional.shape, [conditional.operands[1 + number]], {"to_apply": [branch]})
+        results.append(inline(module, call, branch))
+        remove_unused([call])
+    one, two = results if first == 0 else results[::-1]
+    if not conditional.shape.is_tuple:
+        module.replace(conditional, _chosen(editor, pred, one, two))
+    else:
+        count = len(conditional.shape.tuple_shapes)
+        pairs = [(editor.element(one, n), editor.element(two, n)) for n in range(count)]
+        module.replace(conditional, editor.tuple([_chosen(editor, pred, *pair) for pair in pairs]))
+    remove_unused([conditional, one, two])
+
+
+def _chosen(editor: Editor, pred: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+    return editor.select(editor.broadcast(pred, one.shape.dims) if one.shape.dims else pred, one, two)
+
+
+def _taken(conditional: HloInstruction) -> int | None:
+    """Return the number of the branch that is always taken, None if there is no such."""
+    selector, found = conditional.operands[0], branches(conditional)
+    if selector.opcode == "constant" and not selector.shape.dims:
+        value = selector.attrs["literal"]
+        if selector.shape.element_type == "pred":
+            return 0 if bool(value) else 1
+        return int(value) if 0 <= int(value) < len(found) else len(found) - 1
+    if len(set(conditional.operands[1:])) == 1:
+        keys = ValueKeys(sees_layouts=True)
+        return 0 if len({keys.of_computation(branch) for branch in found}) == 1 else None
+    return None

@@ -1,0 +1,141 @@
+"""Make loops smaller: those that run once or never vanish, as does of the state what nobody needs.
+
+    w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if nothing reads element 2 in the end
+
+What the body hands on as it got it is read from before the loop, and of counters that count alike one is left. XLA's
+`WhileLoopSimplifier`, without its loops over nested tuples and with counters that begin or step otherwise. Wants computations
+that one loop calls each, and states that are tuples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.analysis.loop_state import LoopState, doubled_elements, loop_state
+from hlo_run.hlo.edit import Editor, has_side_effect, remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.inlining import inline
+
+
+@dataclass(frozen=True)
+class WhileLoopSimplifier:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "simplify-while-loops"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place, outer loops before inner ones."""
+        del ctx
+        version = module.version
+        for loop in module.instructions_of("while"):
+            if loop.parent is None or loop.parent.module is None or has_side_effect(loop):
+                continue
+            if not _runs_once_at_most(module, loop):
+                state = loop_state(loop)
+                if state is not None:
+                    _merge_doubled(module, state)
+                    if _hand_past(module, state):
+                        _drop_unused(state)
+        if module.version != version:
+            remove_uncalled(module)
+
+
+def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
+    """Replace a loop that never runs by its initial state, one that runs once by its body; return whether it is gone."""
+    counter = find_counter(loop)
+    count = counter.trip_count if counter is not None else None
+    if count not in (0, 1):
+        return False
+    if count == 0:
+        module.replace(loop, loop.operands[0])
+    else:
+        inline(module, loop, loop.called["body"][0])
+    remove_unused([loop])
+    return True
+
+
+def _merge_doubled(module: HloModule, state: LoopState) -> None:
+    """Let what uses an element that always is what an earlier one is use that one."""
+    doubled = doubled_elements(state)
+    if not doubled or any(user.opcode != "get-tuple-element" for user in state.loop.users):
+        return
+    for whole in (state.loop, state.body.parameters[0], state.condition.parameters[0]):
+        for element in [user for user in whole.users if user.attrs["index"] in doubled]:
+            # The body hands on both; what it hands on for the later one need not be made of the earlier one.
+            module.replace(element, Editor(element).element(whole, doubled[element.attrs["index"]]))
+            remove_unused([element])
+
+
+def _hand_past(module: HloModule, state: LoopState) -> bool:
+    """Let what uses an element that never changes use the initial one; return whether anybody still waits for the loop."""
+    for index in state.unchanged:
+        for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.attrs["index"] == index]:
+            module.replace(element, state.init.operands[index])
+            remove_unused([element])
+    return state.loop.parent is not None
+
+
+def _drop_unused(state: LoopState) -> None:
+    """Take out of the state what neither the end of the loop, nor when it ends, nor what is needed depends on."""
+    loop, body = state.loop, state.body
+    if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.attrs.get("backend_config"):
+        return
+    if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions):
+        return
+    needed = _needed(state)
+    if not needed or len(needed) == len(state.init.operands):
+        return
+    numbers = {old: new for new, old in enumerate(needed)}
+    shape = Shape.make_tuple(tuple(state.init.operands[n].shape for n in needed))
+    root = body.root
+    body.root = Editor(root).add("tuple", shape, [root.operands[n] for n in needed])
+    for computation in (body, state.condition):
+        remove_unused([i for i in computation.instructions if not i.users and not i.is_root])
+        (parameter,) = computation.parameters
+        parameter.shape = shape
+        _renumber(parameter, numbers)
+    loop.operands = [Editor(state.init).add("tuple", shape, [state.init.operands[n] for n in needed])]
+    loop.shape = shape
+    _renumber(loop, numbers)
+    remove_unused([state.init])
+
+
+def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
+    for element in value.users:
+        element.attrs["index"] = numbers[element.attrs["index"]]
+
+
+def _needed(state: LoopState) -> list[int]:
+    """Return the elements of the state that something needs, in order."""
+    needed = {user.attrs["index"] for user in state.loop.users}
+    needed |= {element.attrs["index"] for element in state.condition.parameters[0].users}
+    reads = _reads(state.body)
+    effects: set[int] = set()
+    for instruction in state.body.instructions:
+        if has_side_effect(instruction):
+            effects |= reads[instruction]
+    needed |= effects
+    waiting = list(needed)
+    while waiting:
+        fresh = reads[state.body.root.operands[waiting.pop()]] - needed
+        needed |= fresh
+        waiting += fresh
+    return sorted(needed)
+
+
+def _reads(body: HloComputation) -> dict[HloInstruction, frozenset[int]]:
+    """Return for each instruction which elements of the state it depends on."""
+    reads: dict[HloInstruction, frozenset[int]] = {}
+    known: dict[frozenset[int], frozenset[int]] = {}
+    for instruction in body.post_order():
+        if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "parameter":
+            found = frozenset((int(instruction.attrs["index"]),))
+        else:
+            parts = {reads[o] for o in (*instruction.operands, *instruction.control_predecessors)}
+            found = next(iter(parts)) if len(parts) == 1 else frozenset[int]().union(*parts)
+        reads[instruction] = known.setdefault(found, found)
+    return reads

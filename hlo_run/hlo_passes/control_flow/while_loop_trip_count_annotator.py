@@ -1,0 +1,49 @@
+"""Write into a loop how often it runs, where that can be seen: a counter that begins and ends with constants.
+
+    w = while(init), ..   =>   w = while(init), .., backend_config={"known_trip_count":{"n":"4"},
+        "known_init_step":{"init":"3","step":"2"},"known_induction_variable":{"tuple_index":"0"},"dynamic_variables":[]}
+
+The counter is an integer of the state that grows by a constant and is compared with one. A configuration that the loop
+comes with may be wrong: it is replaced, or dropped if no counter is found. XLA's `WhileLoopTripCountAnnotator`, which also
+tries out other loops, and keeps the configuration of a loop without a counter.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class WhileLoopTripCountAnnotator:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "while-loop-trip-count-annotator"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place; what the module said of its loops before is replaced, or dropped where it cannot be proved."""
+        del ctx
+        for loop in module.instructions_of("while"):
+            config = _config(loop)
+            if config is None:
+                loop.attrs.pop("backend_config", None)
+            elif loop.attrs.get("backend_config") != config:
+                loop.attrs["backend_config"] = config
+
+
+def _config(loop: HloInstruction) -> str | None:
+    counter = find_counter(loop)
+    if counter is None or counter.trip_count is None:
+        return None
+    config = {
+        "known_trip_count": {"n": str(counter.trip_count)},
+        "known_init_step": {"init": str(counter.init), "step": str(counter.step)},
+        "known_induction_variable": {"tuple_index": str(counter.index)},
+        "dynamic_variables": list[str](),
+    }
+    return json.dumps(config, separators=(",", ":"))

@@ -1,0 +1,81 @@
+"""Bring every dot into the form of a batched product of matrices: batch dimensions first, one contracting dimension,
+at most one other dimension on each side.
+
+    dot(f32[3,4,5], f32[5,3,6]), lhs_contracting_dims={2,0}, rhs_contracting_dims={0,1}
+        =>   dot(reshape f32[4,15] (transpose), reshape f32[15,6]), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+
+XLA's `DotDecomposer`, which also leaves transposes and reshapes that change nothing, for its simplifier to remove.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class DotDecomposer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dot_decomposer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced = [dot for dot in module.instructions_of("dot") if not _is_canonical(dot)]
+        for dot in replaced:
+            module.replace(dot, _canonical(dot))
+        remove_unused(replaced)
+
+
+def _is_canonical(dot: HloInstruction) -> bool:
+    for side, operand in zip(("lhs", "rhs"), dot.operands, strict=True):
+        batch = dot.attrs.get(f"{side}_batch_dims", ())
+        if len(dot.attrs[f"{side}_contracting_dims"]) != 1 or operand.shape.rank > len(batch) + 2:
+            return False
+        if tuple(batch) != tuple(range(len(batch))):
+            return False
+    return True
+
+
+def _canonical(dot: HloInstruction) -> HloInstruction:
+    editor = Editor(dot)
+    (lhs, rhs), attrs = dot.operands, dot.attrs
+    batch = attrs.get("lhs_batch_dims", ()), attrs.get("rhs_batch_dims", ())
+    contracting = attrs["lhs_contracting_dims"], attrs["rhs_contracting_dims"]
+    free = [
+        [d for d in range(operand.shape.rank) if d not in batch[side] and d not in contracting[side]]
+        for side, operand in enumerate((lhs, rhs))
+    ]
+    new_lhs = _grouped(editor, lhs, batch[0], [free[0]] * bool(free[0]) + [contracting[0]])
+    new_rhs = _grouped(editor, rhs, batch[1], [contracting[1]] + [free[1]] * bool(free[1]))
+    count = len(batch[0])
+    dims = [*new_lhs.shape.dims[:count], *(_size(lhs, f) for f in free[:1] if f), *(_size(rhs, f) for f in free[1:] if f)]
+    changed = {
+        "lhs_batch_dims": tuple(range(count)),
+        "lhs_contracting_dims": (new_lhs.shape.rank - 1,),
+        "rhs_batch_dims": tuple(range(count)),
+        "rhs_contracting_dims": (count,),
+    }
+    if not count:
+        del changed["lhs_batch_dims"], changed["rhs_batch_dims"]
+    kept = {name: attrs[name] for name in ("operand_precision", "algorithm") if name in attrs}
+    new = editor.add("dot", Shape.array(dot.shape.element_type, tuple(dims)), [new_lhs, new_rhs], **changed, **kept)
+    return editor.reshape(new, dot.shape.dims)
+
+
+def _grouped(editor: Editor, value: HloInstruction, batch: Sequence[int], groups: Sequence[Sequence[int]]) -> HloInstruction:
+    """Return `value` with the batch dimensions first, and then one dimension for each group."""
+    transposed = editor.transpose(value, [*batch, *(d for group in groups for d in group)])
+    return editor.reshape(transposed, [*(value.shape.dims[d] for d in batch), *(_size(value, group) for group in groups)])
+
+
+def _size(value: HloInstruction, dims: Sequence[int]) -> int:
+    return math.prod(value.shape.dims[d] for d in dims)

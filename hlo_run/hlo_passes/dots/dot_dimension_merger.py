@@ -1,0 +1,75 @@
+"""Let a dot have one batch dimension where it has several that lie together.
+
+    d = f32[3,4,33,47] dot(f32[3,4,33,64] a, f32[3,4,64,47] b), lhs_batch_dims={0,1}, rhs_batch_dims={0,1}
+      =>   reshape(f32[12,33,47] dot(reshape(a), reshape(b)), lhs_batch_dims={0}, rhs_batch_dims={0})
+
+They have to follow each other in the operands' dimensions and in memory; no byte moves. Needs settled layouts. XLA's
+`DotDimensionMerger`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.dot_dims import dot_side
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class DotDimensionMerger:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dot_dimension_merger"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        merged = [dot for dot in module.instructions_of("dot") if _has_dims_to_merge(dot)]
+        for dot in merged:
+            module.replace(dot, _merged_dot(dot))
+        remove_unused(merged)
+
+
+def _has_dims_to_merge(dot: HloInstruction) -> bool:
+    batches = [dot_side(dot, number).batch for number in (0, 1)]
+    if len(batches[0]) < 2:
+        return False
+    places = [(operand.shape, batch) for operand, batch in zip(dot.operands, batches, strict=True)]
+    return all(_lie_together(shape, dims) for shape, dims in (*places, (dot.shape, tuple(range(len(batches[0]))))))
+
+
+def _lie_together(shape: Shape, dims: Sequence[int]) -> bool:
+    """True if dimensions ascend one by one, as they do in memory."""
+    if list(dims) != list(range(dims[0], dims[0] + len(dims))):
+        return False
+    place = shape.minor_to_major.index(dims[-1])
+    return shape.minor_to_major[place : place + len(dims)] == tuple(reversed(dims))
+
+
+def _merged_dot(dot: HloInstruction) -> HloInstruction:
+    editor = Editor(dot)
+    operands: list[HloInstruction] = []
+    count = len(dot_side(dot, 0).batch)
+    new = editor.computation.add(copy_instruction(dot, dot.operands, _merged(dot.shape, range(count))))
+    for number, side in enumerate(("lhs", "rhs")):
+        dims = dot_side(dot, number)
+        first, gone = dims.batch[0], len(dims.batch) - 1
+        operands.append(editor.add("reshape", _merged(dot.operands[number].shape, dims.batch), [dot.operands[number]]))
+        new.attrs[f"{side}_batch_dims"] = (first,)
+        new.attrs[f"{side}_contracting_dims"] = tuple(d - gone if d > first else d for d in dims.contracting)
+    new.operands = operands
+    return editor.add("reshape", dot.shape, [new])
+
+
+def _merged(shape: Shape, dims: Sequence[int]) -> Shape:
+    """Return the shape with one dimension, `dims[0]`, for several that lie together."""
+    first, gone = dims[0], len(dims) - 1
+    sizes = (*shape.dims[:first], math.prod(shape.dims[d] for d in dims), *shape.dims[first + gone + 1 :])
+    order = tuple(d - gone if d > first else d for d in shape.minor_to_major if d == first or d not in dims)
+    return Shape.array(shape.element_type, sizes, order)

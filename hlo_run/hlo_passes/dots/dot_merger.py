@@ -1,0 +1,159 @@
+"""Multiply an operand with several others at once.
+
+    x = f32[8,4] dot(a, b);  y = f32[8,6] dot(a, c)   =>   m = f32[8,10] dot(a, concatenate(b, c));  x, y = slices of m
+
+Where the other operands have one free dimension, no product depends on another, and one of the two results at least is not
+larger than 64 MiB. XLA's `DotMerger`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hlo_run.analysis.dot_dims import dot_side
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class DotMerger:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dot-merger"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        computations = dict.fromkeys(dot.parent for dot in module.instructions_of("dot") if dot.parent is not None)
+        for computation in computations:
+            for shared in (0, 1):
+                _merge_all(module, computation, shared)
+
+
+def _merge_all(module: HloModule, computation: HloComputation, shared: int) -> None:
+    """Merge the dots of a computation whose operand 0 (or 1) is the same."""
+    clusters = _clusters(computation, shared)
+    while clusters:
+        # Two clusters may each be fine alone and go round in a circle together: then one is merged, and the rest looked at anew.
+        chosen = clusters if _has_order(computation, clusters) else clusters[:1]
+        for cluster in chosen:
+            _merge(module, cluster, shared)
+        remove_unused([dot for cluster in chosen for dot in cluster])
+        clusters = _clusters(computation, shared) if len(chosen) < len(clusters) else []
+
+
+def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruction]]:
+    """Return the sets of two dots or more that may each be merged."""
+    groups: dict[Hashable, list[HloInstruction]] = {}
+    for dot in [i for i in computation.instructions if i.opcode == "dot"]:
+        if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
+            groups.setdefault(_key(dot, shared), []).append(dot)
+    candidates = [group for group in groups.values() if len(group) > 1]
+    needs = _needs(computation, [dot for group in candidates for dot in group])
+    clusters: list[list[HloInstruction]] = []
+    for group in candidates:
+        left = sum(needs.bit[dot] for dot in group)
+        while left:
+            cluster = _independent(left, needs)
+            left &= ~sum(needs.bit[dot] for dot in cluster)
+            clusters += [cluster] if len(cluster) > 1 else []
+    return clusters
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Bits of the `dots`, by number: a dot's own, and those of the dots that it needs or that need it."""
+
+    dots: list[HloInstruction]
+    bit: dict[HloInstruction, int]
+    related: dict[HloInstruction, int]
+
+
+def _needs(computation: HloComputation, dots: list[HloInstruction]) -> _Needs:
+    """Find out which dots need which others, directly or not, by a walk over the computation in each direction."""
+    found = _Needs(dots, {dot: 1 << number for number, dot in enumerate(dots)}, dict.fromkeys(dots, 0))
+    order = computation.post_order() if dots else []
+    needed: dict[HloInstruction, int] = {}
+    needing = dict.fromkeys(order, 0)
+    for instruction in order:
+        bits = 0
+        for operand in (*instruction.operands, *instruction.control_predecessors):
+            bits |= needed[operand]
+        if instruction in found.bit:
+            found.related[instruction] = bits
+            bits |= found.bit[instruction]
+        needed[instruction] = bits
+    for instruction in reversed(order):
+        bits = needing[instruction]
+        if instruction in found.bit:
+            found.related[instruction] |= bits
+            bits |= found.bit[instruction]
+        for operand in (*instruction.operands, *instruction.control_predecessors):
+            needing[operand] |= bits
+    return found
+
+
+def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]) -> bool:
+    """True if the instructions have an order in which each cluster is one instruction."""
+    leader = {dot: cluster[0] for cluster in clusters for dot in cluster}
+    left: dict[HloInstruction, int] = {}
+    users: dict[HloInstruction, list[HloInstruction]] = {}
+    for instruction in computation.instructions:
+        node = leader.get(instruction, instruction)
+        sources = [leader.get(o, o) for o in (*instruction.operands, *instruction.control_predecessors)]
+        left[node] = left.get(node, 0) + len(sources)
+        for source in sources:
+            users.setdefault(source, []).append(node)
+    ready = [node for node, count in left.items() if not count]
+    for node in ready:  # grows while we walk
+        for user in users.get(node, ()):
+            left[user] -= 1
+            if not left[user]:
+                ready.append(user)
+    return len(ready) == len(left)
+
+
+def _key(dot: HloInstruction, shared: int) -> Hashable:
+    """Return what dots have in common that may be merged; a key of its own for one that may not."""
+    ours, theirs = dot_side(dot, shared), dot_side(dot, 1 - shared)
+    other = dot.operands[1 - shared].shape
+    if len(theirs.free) != 1 or 0 in other.dims or any(other.dynamic_dims) or dot.operands[shared].opcode == "constant":
+        return dot
+    kept = tuple((name, repr(dot.attrs[name])) for name in ("operand_precision", "algorithm") if name in dot.attrs)
+    return dot.operands[shared], ours, theirs, other.element_type, dot.shape.element_type, kept
+
+
+def _independent(left: int, needs: _Needs) -> list[HloInstruction]:
+    """Return the first of the dots left and those that neither depend on another one of the result nor make it too large."""
+    cluster: list[HloInstruction] = []
+    while left:
+        lowest = left & -left
+        dot = needs.dots[lowest.bit_length() - 1]
+        left &= ~lowest
+        if not cluster or min(cluster[0].shape.size_bytes, dot.shape.size_bytes) <= _MOST_BYTES:
+            cluster.append(dot)
+            left &= ~needs.related[dot]
+    return cluster
+
+
+def _merge(module: HloModule, dots: list[HloInstruction], shared: int) -> None:
+    editor, first = Editor(dots[0]), dots[0]
+    side = dot_side(first, 1 - shared)
+    joined = editor.concatenate([dot.operands[1 - shared] for dot in dots], side.free[0])
+    operands = [first.operands[0], joined] if shared == 0 else [joined, first.operands[1]]
+    dim = first.shape.rank - 1 if shared == 0 else len(side.batch)
+    sizes = [dot.shape.dims[dim] for dot in dots]
+    dims = tuple(sum(sizes) if d == dim else size for d, size in enumerate(first.shape.dims))
+    attributes: dict[str, Any] = {name: value for name, value in first.attrs.items() if name not in ("metadata", "sharding")}
+    merged = editor.add("dot", replace(first.shape, dims=dims), operands, **attributes)
+    begin = 0
+    for dot, size in zip(dots, sizes, strict=True):
+        starts = [begin if d == dim else 0 for d in range(len(dims))]
+        limits = [begin + size if d == dim else total for d, total in enumerate(dims)]
+        module.replace(dot, Editor(dot).slice(merged, starts, limits))
+        begin += size

@@ -1,0 +1,85 @@
+"""Multiply and add up what is too small for a product of matrices: that of a matrix and a vector, or of two vectors.
+
+    d = f32[64] dot(f32[64,128] a, f32[128] v)   =>   reduce(multiply(a, broadcast(v)), 0), to_apply=add
+
+bf16 and f16 are added up in f32, integers are converted before they are multiplied. A matrix of ten million elements or
+more is left to the library. XLA's `DotStrengthReduction`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.dot_dims import Side, dot_side, size_of
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MOST_ELEMENTS = 10_000_000
+_SUMMED_IN_F32 = frozenset(("bf16", "f16"))
+
+
+@dataclass(frozen=True)
+class DotStrengthReduction:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dot-strength-reduction"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced = [dot for dot in module.instructions_of("dot") if _has_a_vector(dot)]
+        for dot in replaced:
+            module.replace(dot, _reduced(module, dot))
+        remove_unused(replaced)
+
+
+def _has_a_vector(dot: HloInstruction) -> bool:
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    if dot.control_predecessors or not sides[0].contracting or (sides[0].free and sides[1].free):
+        return False
+    if dot.shape.dtype.bits < 16 and dot.shape.dtype.is_float:
+        return False
+    if any(operand.shape.dtype.bits < 8 or 0 in operand.shape.dims for operand in dot.operands):
+        return False
+    depth = size_of(dot, 0, sides[0].contracting)
+    return depth > 1 and (size_of(dot, 0, sides[0].free) + size_of(dot, 1, sides[1].free)) * depth < _MOST_ELEMENTS
+
+
+def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
+    editor, sides = Editor(dot), (dot_side(dot, 0), dot_side(dot, 1))
+    factor_type = dot.shape.element_type
+    sum_type = "f32" if factor_type in _SUMMED_IN_F32 else factor_type
+    # The operand with free dimensions stays as it lies.
+    whole = 1 if sides[1].free else 0
+    operands = [editor.convert(operand, factor_type) for operand in dot.operands]
+    part = _spread(editor, operands[1 - whole], operands[whole], sides[1 - whole], sides[whole])
+    factors = [operands[whole], part] if whole == 0 else [part, operands[whole]]
+    product = editor.convert(editor.binary("multiply", factors[0], factors[1]), sum_type)
+    zero, adder = editor.constant(0, sum_type), _adder(module, sum_type)
+    kept = [d for d in range(product.shape.rank) if d not in sides[whole].contracting]
+    shape = Shape.array(sum_type, tuple(product.shape.dims[d] for d in kept))
+    total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=sides[whole].contracting)
+    order = [kept.index(d) for d in (*sides[whole].batch, *sides[whole].free)]
+    return editor.convert(editor.transpose(total, order), factor_type)
+
+
+def _spread(editor: Editor, value: HloInstruction, like: HloInstruction, own: Side, other: Side) -> HloInstruction:
+    """Return a vector, of a batch perhaps, with the dimensions of the other operand, which has all of its dimensions."""
+    place = dict(zip((*own.batch, *own.contracting), (*other.batch, *other.contracting), strict=True))
+    moved = editor.transpose(value, sorted(place, key=lambda d: place[d]))
+    if moved.shape.dims == like.shape.dims:
+        return moved
+    return editor.broadcast(moved, like.shape.dims, sorted(place.values()))
+
+
+def _adder(module: HloModule, element_type: str) -> HloComputation:
+    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
+    sides = [
+        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
+        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
+    ]
+    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
+    return module.add_computation(made)

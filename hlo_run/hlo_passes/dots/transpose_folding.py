@@ -1,0 +1,59 @@
+"""Let a dot take an operand as it was before a transpose.
+
+    d = f32[128,32] dot(transpose f32[128,64] (a), b), lhs_contracting_dims={1}   =>   dot(a, b), lhs_contracting_dims={0}
+
+Where the free dimensions keep their order, and those of each kind lie together, the batch not innermost, so that a library
+reads the operand as matrices. XLA's `TransposeFolding`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.dot_dims import dot_side
+from hlo_run.analysis.matrix_product import lies_as_matrices
+from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class TransposeFolding:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "transpose-folding"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        folded: list[HloInstruction] = []
+        for dot in module.instructions_of("dot"):
+            if min(operand.shape.rank for operand in dot.operands) < 2:
+                continue
+            numbers = [number for number in range(2) if dot.operands[number].opcode == "transpose" and _may_fold(dot, number)]
+            operands = list(dot.operands)
+            for number in numbers:
+                folded.append(operands[number])
+                _renumber(dot, ("lhs", "rhs")[number], operands[number].attrs["dimensions"])
+                operands[number] = operands[number].operands[0]
+            if numbers:
+                dot.operands = operands
+        remove_unused(folded)
+
+
+def _renumber(dot: HloInstruction, side: str, permutation: tuple[int, ...]) -> None:
+    for name in (f"{side}_batch_dims", f"{side}_contracting_dims"):
+        if name in dot.attrs:
+            dims: tuple[int, ...] = dot.attrs[name]
+            dot.attrs[name] = tuple(permutation[d] for d in dims)
+
+
+def _may_fold(dot: HloInstruction, number: int) -> bool:
+    """True if the result stays as it is, and a library reads what was transposed as matrices."""
+    side, transpose = dot_side(dot, number), dot.operands[number]
+    permutation: tuple[int, ...] = transpose.attrs["dimensions"]
+    batch, contracting, free = ([permutation[d] for d in dims] for dims in (side.batch, side.contracting, side.free))
+    if free != sorted(free) or list(permutation) == sorted(permutation):
+        return False
+    return lies_as_matrices(transpose.operands[0].shape.minor_to_major, batch, contracting, free)

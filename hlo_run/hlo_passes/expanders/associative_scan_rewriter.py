@@ -1,0 +1,112 @@
+"""Make running reductions of scans that are said to be associative: windows that grow with the element, instead of a loop.
+
+    scan(f32[40,4] x, broadcast(zero)), dimensions={0}, num_carries=1, is_associative=true, to_apply=f
+        =>   reduce-window(x, zero), window={size=40x1 pad=39_0x0_0}, to_apply=scalar f
+
+Where the body is elementwise and gives its result as carry too, the scan goes forwards, starts with a scalar, and nobody reads
+the carry in the end. `reduce-window-rewriter` makes blocks of long ones, which count the start more than once: those that it
+changes something for stay. XLA's `AssociativeScanRewriter`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import Window, WindowDim
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+# As many elements as `reduce-window-rewriter` leaves in one window.
+_BLOCK = 16
+
+
+@dataclass(frozen=True)
+class AssociativeScanRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "associative-scan-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        rewritten = [scan for scan in module.instructions_of("scan") if _rewrite(module, scan)]
+        if rewritten:
+            remove_unused(rewritten)
+            remove_uncalled(module)
+
+
+def _rewrite(module: HloModule, scan: HloInstruction) -> bool:
+    init = _start(scan) if _is_standard(scan) else None
+    reducer = _scalar_reducer(scan.called["to_apply"][0]) if init is not None else None
+    if init is None or reducer is None:
+        return False
+    values, dim = scan.operands[0], int(scan.attrs["dimensions"][0])
+    size = values.shape.dims[dim]
+    opcode = simple_reducer(reducer)
+    is_safe = opcode in ("maximum", "minimum") or bool(opcode and is_identity(init, opcode))
+    if size > _BLOCK and not is_safe:
+        return False
+    reducer = module.add_computation(reducer)
+    editor = Editor(scan)
+    dims = tuple(WindowDim(size, pad_low=size - 1) if d == dim else WindowDim() for d in range(values.shape.rank))
+    start = init if init.parent is not None else editor.computation.add(init)
+    made = editor.add("reduce-window", values.shape, [values, start], {"to_apply": [reducer]}, window=Window(dims))
+    module.replace(scan, editor.tuple([made, scan.operands[1]]))
+    return True
+
+
+def _is_standard(scan: HloInstruction) -> bool:
+    """True for an associative scan of one array with one carry, forwards, whose last carry nobody reads."""
+    if not scan.attrs.get("is_associative") or scan.attrs.get("is_reverse") or scan.attrs["num_carries"] != 1:
+        return False
+    if len(scan.operands) != 2 or scan.is_root or scan.control_predecessors or scan.operands[0].shape.dynamic_dims:
+        return False
+    is_pair = scan.shape.is_tuple and len(scan.shape.tuple_shapes) == 2
+    return is_pair and all(user.opcode == "get-tuple-element" and user.attrs["index"] == 0 for user in scan.users)
+
+
+def _start(scan: HloInstruction) -> HloInstruction | None:
+    """Return the scalar that a scan starts with; of a constant with equal elements one that is in no computation yet."""
+    value = scan.operands[1]
+    while value.opcode in ("broadcast", "reshape"):
+        value = value.operands[0]
+    if not value.shape.dims:
+        return value
+    if value.opcode != "constant":
+        return None
+    first = value.attrs["literal"].reshape(-1)[:1]
+    if not first.size or not (value.attrs["literal"] == first).all():
+        return None
+    shape = Shape.array(value.shape.element_type, ())
+    return HloInstruction("start", "constant", shape, (), {"literal": first.reshape(())}, None, value.where)
+
+
+def _scalar_reducer(body: HloComputation) -> HloComputation | None:
+    """Return the body on scalars, the carry before the element; None if it is not elementwise, or gives two results."""
+    root = body.root
+    if root.opcode != "tuple" or len(root.operands) != 2 or root.operands[0] is not root.operands[1]:
+        return None
+    made: dict[HloInstruction, HloInstruction] = {}
+    reducer = HloComputation(f"{body.name}_scalarized", body.where)
+    for name, number in (("carry", 1), ("input", 0)):
+        parameter = body.parameters[number]
+        shape = Shape.array(parameter.shape.element_type, ())
+        new = HloInstruction(name, "parameter", shape, (), {"parameter_number": 1 - number}, None, parameter.where)
+        made[parameter] = reducer.add(new)
+    for old in body.post_order():
+        if old in made or old is root:
+            continue
+        if old.opcode in ("broadcast", "reshape") and not old.operands[0].shape.dims:
+            made[old] = made[old.operands[0]]
+        elif (is_elementwise(old) and old.opcode != "map") or (old.opcode == "constant" and not old.shape.dims):
+            shape = Shape.array(old.shape.element_type, ())
+            made[old] = reducer.add(copy_instruction(old, [made[operand] for operand in old.operands], shape))
+        else:
+            return None
+    reducer.root = made[root.operands[0]]
+    return reducer

@@ -1,0 +1,38 @@
+"""Convolve pred as f16, which libraries and emitters add up.
+
+    c = pred[..] convolution(a, b)   =>   convert pred (f16 convolution(convert f16 (a), convert f16 (b)))
+
+XLA's `ConvolutionPredExpander`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ConvolutionPredExpander:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "convolution-pred-expander"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced = [c for c in module.instructions_of("convolution") if _is_of_pred(c)]
+        for convolution in replaced:
+            editor = Editor(convolution)
+            operands = [editor.convert(operand, "f16") for operand in convolution.operands]
+            made = editor.computation.add(copy_instruction(convolution, operands, convolution.shape.with_element_type("f16")))
+            # Any number but zero is true.
+            module.replace(convolution, editor.convert(made, "pred"))
+        remove_unused(replaced)
+
+
+def _is_of_pred(convolution: HloInstruction) -> bool:
+    return all(value.shape.element_type == "pred" for value in (convolution, *convolution.operands))

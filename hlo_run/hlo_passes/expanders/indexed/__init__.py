@@ -1,0 +1,1 @@
+"""Expanders of gathers, scatters and dynamic indices."""

@@ -1,0 +1,88 @@
+"""Make the batching dimensions of gathers and scatters components of the index vectors.
+
+    gather(x, i), operand_batching_dims={0}, start_indices_batching_dims={0}, start_index_map={1}
+        =>   gather(x, concatenate(iota, i)), start_index_map={0,1}, collapsed_slice_dims={0,..}
+
+Needs batching dimensions that no component of an index vector is for; others stay. XLA's
+`batched_gather_scatter_normalizer.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+
+@dataclass(frozen=True)
+class BatchedGatherScatterNormalizer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "batched_gather_scatter_normalizer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("gather",), _gather, lambda old: _is_normalised(old, "operand_batching_dims", "start_index_map"))
+        expand(
+            module, ("scatter",), _scatter, lambda old: _is_normalised(old, "input_batching_dims", "scatter_dims_to_operand_dims")
+        )
+
+
+def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:
+    """False without batching dimensions, and where an index vector has a component for one already, which does not count."""
+    dims = set(old.attrs.get(batching, ()))
+    return bool(dims) and dims.isdisjoint(old.attrs[index_map])
+
+
+def _gather(b: HloBuilder, old: HloInstruction, operand: HloValue, indices: HloValue) -> HloValue:
+    batching: tuple[int, ...] = old.attrs["operand_batching_dims"]
+    where: tuple[int, ...] = old.attrs["start_indices_batching_dims"]
+    vector_dim: int = old.attrs["index_vector_dim"]
+    return b.gather(
+        operand,
+        _with_batch_places(b, indices, vector_dim, where),
+        offset_dims=old.attrs["offset_dims"],
+        collapsed_slice_dims=sorted((*old.attrs["collapsed_slice_dims"], *batching)),
+        start_index_map=(*batching, *old.attrs["start_index_map"]),
+        index_vector_dim=vector_dim,
+        slice_sizes=old.attrs["slice_sizes"],
+    )
+
+
+def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
+    batching: tuple[int, ...] = old.attrs["input_batching_dims"]
+    where: tuple[int, ...] = old.attrs["scatter_indices_batching_dims"]
+    vector_dim: int = old.attrs["index_vector_dim"]
+    count = len(values) // 2
+    return b.scatter(
+        values[:count],
+        _with_batch_places(b, values[count], vector_dim, where),
+        values[count + 1 :],
+        to_apply=old.called["to_apply"][0],
+        update_window_dims=old.attrs["update_window_dims"],
+        inserted_window_dims=sorted((*old.attrs["inserted_window_dims"], *batching)),
+        scatter_dims_to_operand_dims=(*batching, *old.attrs["scatter_dims_to_operand_dims"]),
+        index_vector_dim=vector_dim,
+        unique_indices=bool(old.attrs.get("unique_indices", False)),
+    )
+
+
+def _with_batch_places(b: HloBuilder, indices: HloValue, vector_dim: int, where: Sequence[int]) -> HloValue:
+    """Return index vectors that begin with their own places in the batching dimensions `where` of the indices."""
+    dims = indices.shape.dims
+    dtype = indices.shape.dtype
+    if max(dims[dim] for dim in where) > 1 << (dtype.bits - int(dtype.is_signed)):
+        indices = b.convert(indices, "s32")  # the places do not fit into the type of the indices
+    if vector_dim == len(dims):
+        indices = b.reshape(indices, (*dims, 1))
+    thin = tuple(1 if dim == vector_dim else size for dim, size in enumerate(indices.shape.dims))
+    places = [b.iota(Shape.array(indices.shape.element_type, thin), dim) for dim in where]
+    return b.concatenate([*places, indices], vector_dim)

@@ -1,0 +1,46 @@
+"""Take the slice of a gather that takes only one: its index row is split into scalars.
+
+    g = f32[1,3,128] gather(f32[64,128] p, s32[1,1] i), offset_dims={1,2}, slice_sizes={3,128}
+        =>   reshape f32[1,3,128] (dynamic-slice f32[3,128] (p, reshape s32[] (i), 0), dynamic_slice_sizes={3,128})
+
+Both clamp what would reach beyond the operand. XLA's `GatherExpander`, in the mode for simple gathers; needs the form of
+`gather_simplifier`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, scalar_indices
+
+
+@dataclass(frozen=True)
+class GatherExpander:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "gather_expander"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced = [g for g in module.instructions_of("gather") if _takes_one_slice(g)]
+        for gather in replaced:
+            module.replace(gather, _sliced(gather))
+        remove_unused(replaced)
+
+
+def _takes_one_slice(gather: HloInstruction) -> bool:
+    return has_simple_gather_form(gather) and gather.operands[1].shape.dims[0] == 1 and not gather.control_predecessors
+
+
+def _sliced(gather: HloInstruction) -> HloInstruction:
+    editor, (operand, rows) = Editor(gather), gather.operands
+    sizes: tuple[int, ...] = gather.attrs["slice_sizes"]
+    starts = scalar_indices(editor, rows, gather.attrs["start_index_map"], operand.shape.rank)
+    shape = replace(operand.shape, dims=sizes)
+    part = editor.add("dynamic-slice", shape, [operand, *starts], dynamic_slice_sizes=sizes)
+    return editor.reshape(part, gather.shape.dims)

@@ -1,0 +1,78 @@
+"""Select in each window first, with a reduce-window of elements and their places, then scatter to these places.
+
+    select-and-scatter(x, source, init), window=W, select=ge, scatter=add
+        =>   selected = reduce-window(x, iota 0, .., iota n), window=W   ; keeps the element that `ge` prefers, and where it is
+             scatter(broadcast(init), places of selected, source), to_apply=add
+
+A place of -1 stands for no element yet, so that the initial value is never preferred. XLA's
+`select_and_scatter_expander.cc`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.copying import copy_into
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+_MOST_S32 = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class SelectAndScatterExpander:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "select_and_scatter_expander"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("select-and-scatter",), _reduce_and_scatter)
+
+
+def _reduce_and_scatter(b: HloBuilder, old: HloInstruction, x: HloValue, source: HloValue, init: HloValue) -> HloValue:
+    shape, rank = x.shape, x.shape.rank
+    index_type = "s32" if max((*shape.dims, 0)) <= _MOST_S32 else "s64"
+    places = [b.iota(Shape.array(index_type, shape.dims, shape.minor_to_major), dim) for dim in range(rank)]
+    nowhere = b.constant(-1, index_type)
+    reducer = _selector(old.called["select"][0], [shape.element_type, *[index_type] * rank])
+    inits = [init, *[nowhere] * rank]
+    selected_shape = Shape.make_tuple(
+        tuple(Shape.array(kind, source.shape.dims) for kind in (shape.element_type, *[index_type] * rank))
+    )
+    window = old.attrs.get("window")
+    operands = [x, *places, *inits]
+    selected = b.instruction("reduce-window", operands, selected_shape, window=window, called={"to_apply": [reducer]})
+    columns = [b.reshape(selected[1 + dim], (*source.shape.dims, 1)) for dim in range(rank)]
+    indices = b.concatenate(columns, rank) if rank else b.constant_of([], index_type)
+    return b.scatter(
+        b.broadcast(init, shape.dims),
+        indices,
+        source,
+        update_window_dims=(),
+        inserted_window_dims=range(rank),
+        scatter_dims_to_operand_dims=range(rank),
+        index_vector_dim=source.shape.rank,
+        to_apply=old.called["scatter"][0],
+    )
+
+
+def _selector(select: HloComputation, element_types: list[str]) -> HloComputation:
+    """Return the reducer of (element, place..) pairs: the left one if it is there and preferred, or the right one is not."""
+    b = HloBuilder(f"{select.name}.reduce_window")
+    count = len(element_types)
+    values = [
+        b.leaf("parameter", Shape.array(element_types[number % count], ()), {"parameter_number": number})
+        for number in range(2 * count)
+    ]
+    left, right = values[:count], values[count:]
+    nowhere = b.constant(-1, element_types[-1])
+    preferred = copy_into(b, select, [left[0], right[0]])
+    is_left = b.or_(b.and_(preferred, b.compare(left[1], nowhere, "NE")), b.not_(b.compare(right[1], nowhere, "NE")))
+    return b.build_computation(b.tuple([b.select(is_left, one, two) for one, two in zip(left, right, strict=True)]))

@@ -1,0 +1,34 @@
+"""Compute a logistic function by its formula, since no kernel has it.
+
+    logistic(x)   =>   divide(1, add(1, exponential(negate(x))))
+
+XLA's `logistic_expander.cc`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+
+@dataclass(frozen=True)
+class LogisticExpander:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "logistic-expander"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("logistic",), _formula)
+
+
+def _formula(b: HloBuilder, logistic: HloInstruction, x: HloValue) -> HloValue:
+    one = b.broadcast(b.constant(1, x.shape.element_type), logistic.shape.dims)
+    return one / (one + b.exponential(-x))

@@ -1,0 +1,35 @@
+"""Let both operands of a dot have the same type: the narrower is converted to the wider.
+
+    dot(f32[8,4] a, bf16[4,8] b)   =>   dot(a, f32[4,8] convert(b))
+
+Two 8-bit floats stay as they are. Of f16 and bf16 neither holds the other's values: both become f32, where XLA takes bf16.
+XLA's `DotOperandConverter`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.rule import wider_type
+
+
+@dataclass(frozen=True)
+class OperandConverter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "operand_converter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        for dot in module.instructions_of("dot"):
+            lhs, rhs = (operand.shape.element_type for operand in dot.operands)
+            if lhs == rhs or (lhs.startswith("f8") and rhs.startswith("f8")):
+                continue
+            common = "f32" if {lhs, rhs} == {"f16", "bf16"} else wider_type(lhs, rhs)
+            editor = Editor(dot)
+            dot.operands = [editor.convert(operand, common) for operand in dot.operands]

@@ -1,0 +1,36 @@
+"""Convert the operands of a product to the type of its result where that is at least as wide.
+
+    r = s32[8] dot(s8[8,4] a, s8[4] b)   =>   s32[8] dot(convert(a), convert(b))
+
+Not for the products of matrices that a BLAS library takes. XLA's `OperandUpcaster`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.matrix_product import is_matrix_product
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.rule import wider_type
+
+
+@dataclass(frozen=True)
+class OperandUpcaster:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "operand_upcaster"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        for product in module.instructions_of("dot", "convolution"):
+            types = [operand.shape.element_type for operand in product.operands]
+            result = product.shape.element_type
+            if is_matrix_product(product) or all(one == result for one in types):
+                continue
+            if all(one == result or wider_type(one, result) == result for one in types):
+                editor = Editor(product)
+                product.operands = [editor.convert(operand, result) for operand in product.operands]

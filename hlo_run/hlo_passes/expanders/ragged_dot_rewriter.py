@@ -1,0 +1,128 @@
+"""Turn a ragged dot into a dot of all groups: what is outside a group is zero there.
+
+    ragged-dot(x[m,k], y[g,k,n], sizes[g]), lhs_ragged_dims={0}
+        =>   masked[g,m,k] = select(start[g] <= row < end[g], x, 0);  dot(masked, y) over g and k
+
+A ragged contracting dimension gives the groups as a batch dimension of the result; of a ragged batch dimension what is past
+the last group is zero. XLA's `ragged_dot_rewriter.cc`, which forgets the last of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+
+@dataclass(frozen=True)
+class RaggedDotRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "ragged_dot_rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("ragged-dot",), _dense)
+
+
+@dataclass(frozen=True)
+class _Dims:
+    """The dimension numbers of a dot."""
+
+    lhs_batch: tuple[int, ...]
+    lhs_contracting: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+
+    def dot(self, b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue) -> HloValue:
+        """Return the product with the result type and precision of the old dot."""
+        result = b.dot(
+            lhs,
+            rhs,
+            lhs_batch_dims=self.lhs_batch,
+            lhs_contracting_dims=self.lhs_contracting,
+            rhs_batch_dims=self.rhs_batch,
+            rhs_contracting_dims=self.rhs_contracting,
+            element_type=old.shape.element_type,
+        )
+        if "operand_precision" in old.attrs:
+            result.instruction.attrs["operand_precision"] = old.attrs["operand_precision"]
+        return result
+
+
+def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, sizes: HloValue) -> HloValue:
+    names = ("lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims")
+    dims = _Dims(*(tuple(old.attrs.get(name, ())) for name in names))
+    ragged: int = old.attrs["lhs_ragged_dims"][0]
+    places = _dims_of_sizes(dims, ragged, lhs.shape.rank, sizes.shape.rank - 1)
+    if ragged in dims.lhs_batch:
+        return dims.dot(b, old, _mask_rest(b, lhs, sizes, ragged, places), rhs)
+    masked = _mask_groups(b, lhs, sizes, ragged, places)
+    # Every lhs dimension stands one further now, behind the groups.
+    lhs_batch, lhs_contracting = _shifted(dims.lhs_batch), _shifted(dims.lhs_contracting)
+    if ragged in dims.lhs_contracting:
+        repeated = b.broadcast(rhs, (sizes.shape.dims[-1], *rhs.shape.dims), range(1, rhs.shape.rank + 1))
+        rhs_batch, rhs_contracting = _shifted(dims.rhs_batch), _shifted(dims.rhs_contracting)
+        return _Dims((0, *lhs_batch), lhs_contracting, (0, *rhs_batch), rhs_contracting).dot(b, old, masked, repeated)
+    (group_dim,) = old.attrs["rhs_group_dims"]
+    summed = _Dims(lhs_batch, (0, *lhs_contracting), dims.rhs_batch, (group_dim, *dims.rhs_contracting))
+    return summed.dot(b, old, masked, rhs)
+
+
+def _shifted(dims: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(dim + 1 for dim in dims)
+
+
+def _dims_of_sizes(dims: _Dims, ragged: int, rank: int, count: int) -> list[int]:
+    """Return the `count` lhs dimensions along which group sizes differ: of the batch, then those outside the ragged one."""
+    if ragged in dims.lhs_batch:
+        before = dims.lhs_batch[: dims.lhs_batch.index(ragged)]
+    elif ragged in dims.lhs_contracting:
+        before = (*dims.lhs_batch, *dims.lhs_contracting[: dims.lhs_contracting.index(ragged)])
+    else:
+        taken = {*dims.lhs_batch, *dims.lhs_contracting}
+        before = (*dims.lhs_batch, *(dim for dim in range(rank) if dim not in taken and dim < ragged))
+    return list(before[len(before) - count :])
+
+
+def _mask_groups(b: HloBuilder, lhs: HloValue, sizes: HloValue, ragged: int, places: list[int]) -> HloValue:
+    """Return the lhs once per group (a new leading dimension), zero outside the group."""
+    dims = (sizes.shape.dims[-1], *lhs.shape.dims)
+    sizes_at = [*(dim + 1 for dim in places), 0]
+    ends = _running_sums(b, sizes)
+    starts = ends - sizes
+    row = b.iota(Shape.array(sizes.shape.element_type, dims), ragged + 1)
+    inside = b.and_(row >= _spread(b, starts, dims, sizes_at), row < _spread(b, ends, dims, sizes_at))
+    return b.select(inside, b.broadcast(lhs, dims, range(1, len(dims))), b.constant(0, lhs.shape.element_type))
+
+
+def _mask_rest(b: HloBuilder, lhs: HloValue, sizes: HloValue, ragged: int, places: list[int]) -> HloValue:
+    """Return the lhs with zeros behind the last group."""
+    zero = b.constant(0, sizes.shape.element_type)
+    total = b.reduce(sizes, zero, [sizes.shape.rank - 1], "add")
+    row = b.iota(Shape.array(sizes.shape.element_type, lhs.shape.dims), ragged)
+    inside = row < _spread(b, total, lhs.shape.dims, places)
+    return b.select(inside, lhs, b.constant(0, lhs.shape.element_type))
+
+
+def _spread(b: HloBuilder, value: HloValue, dims: tuple[int, ...], places: list[int]) -> HloValue:
+    """Broadcast to `dims`, among which the value's dimensions are `places`, in any order."""
+    order = sorted(range(len(places)), key=lambda number: places[number])
+    if order != list(range(len(places))):
+        shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[number] for number in order))
+        value = b.instruction("transpose", [value], shape, dimensions=order)
+    return b.broadcast(value, dims, sorted(places))
+
+
+def _running_sums(b: HloBuilder, sizes: HloValue) -> HloValue:
+    """Return the sums of each prefix along the last dimension."""
+    *outer, count = sizes.shape.dims
+    window = {"size": [*[1] * len(outer), count], "pad": [*[(0, 0)] * len(outer), (count - 1, 0)]}
+    return b.reduce_window(sizes, b.constant(0, sizes.shape.element_type), window, "add")

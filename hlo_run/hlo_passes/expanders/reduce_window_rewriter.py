@@ -1,0 +1,121 @@
+"""Make running sums of many elements in two levels: within blocks of 16, and over the blocks.
+
+    reduce-window(x[1000], zero), window={size=1000 pad=999_0}, to_apply=add
+        =>   local = reduce-window(reshape(x)[63,16], zero), window={size=1x16 pad=0_0x15_0}
+             before = the running sums of the last column, of those before each
+             map(broadcast(before), local), to_apply=add
+
+A window as long as the array costs the square of it, and blocks of blocks make it next to linear. Likewise backwards, and of
+all before an element; along another dimension than the last between transposes. The initial value must not change what it is
+combined with, as XLA asks too. XLA's `reduce_window_rewriter.cc`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import Window, WindowDim
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+_BLOCK = 16
+
+
+@dataclass(frozen=True)
+class ReduceWindowRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reduce-window-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("reduce-window",), _in_blocks, lambda old: _scanned_dim(old) is not None)
+
+
+def _scanned_dim(old: HloInstruction) -> int | None:
+    """Return the dimension along which everything up to (or before) an element is reduced, if that is what the windows do."""
+    if len(old.operands) != 2 or old.shape.dynamic_dims:
+        return None
+    dims, window = old.operands[0].shape.dims, old.attrs.get("window")
+    if not isinstance(window, Window):
+        return None
+    wide = [number for number, dim in enumerate(window.dims) if dim != WindowDim()]
+    if len(wide) != 1 or dims[wide[0]] <= _BLOCK:
+        return None
+    size = dims[wide[0]]
+    scans = [_window_dim(size, size - late, is_backward) for is_backward in (False, True) for late in (0, 1)]
+    return wide[0] if window.dims[wide[0]] in scans else None
+
+
+def _window_dim(size: int, padding: int, is_backward: bool) -> WindowDim:
+    return WindowDim(size, pad_high=padding) if is_backward else WindowDim(size, pad_low=padding)
+
+
+def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
+    shape = Shape.array(x.shape.element_type, tuple(x.shape.dims[d] for d in order))
+    return b.instruction("transpose", [x], shape, dimensions=order)
+
+
+def _in_blocks(b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
+    dim = _scanned_dim(old)
+    assert dim is not None, "the pass asked for it"
+    window: WindowDim = old.attrs["window"].dims[dim]
+    scan = _Scan(b, init, old.called["to_apply"][0], window.pad_high > 0)
+    last = x.shape.rank - 1
+    order = [last if d == dim else dim if d == last else d for d in range(last + 1)]
+    result = scan.inclusive(x) if dim == last else _transposed(b, scan.inclusive(_transposed(b, x, order)), order)
+    if max(window.pad_low, window.pad_high) == window.size:
+        edges = [((0, 1) if scan.is_backward else (1, 0)) if d == dim else (0, 0) for d in range(last + 1)]
+        result = b.pad(result, init, edges)
+    return result
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """Running reductions along the last dimension."""
+
+    b: HloBuilder
+    init: HloValue
+    reducer: HloComputation
+    is_backward: bool
+
+    def inclusive(self, x: HloValue) -> HloValue:
+        """Return for each element the reduction of all up to it; of more elements than fit into a block."""
+        b, dims = self.b, x.shape.dims
+        size = dims[-1]
+        blocks = -(-size // _BLOCK)
+        missing = blocks * _BLOCK - size
+        if missing:
+            x = b.pad(x, self.init, [*((0, 0) for _ in dims[1:]), (0, missing)])
+        split = (*dims[:-1], blocks, _BLOCK)
+        local = self._window(b.reshape(x, split), _BLOCK - 1)
+        last = 0 if self.is_backward else _BLOCK - 1
+        totals = b.reshape(self._cut(local, last, last + 1), split[:-1])
+        spread = b.broadcast(self._exclusive(totals), split, range(len(dims)))
+        pair = [local, spread] if self.is_backward else [spread, local]
+        flat = b.reshape(b.map(pair, self.reducer), x.shape.dims)
+        return self._cut(flat, 0, size) if missing else flat
+
+    def _exclusive(self, x: HloValue) -> HloValue:
+        """Return for each element the reduction of all before it."""
+        size = x.shape.dims[-1]
+        if size <= _BLOCK:
+            late = self._window(x, size)
+        else:
+            edge = (0, 1) if self.is_backward else (1, 0)
+            late = self.b.pad(self.inclusive(x), self.init, [*((0, 0) for _ in x.shape.dims[1:]), edge])
+        return self._cut(late, 1, size + 1) if self.is_backward else self._cut(late, 0, size)
+
+    def _window(self, x: HloValue, padding: int) -> HloValue:
+        """Reduce windows as long as the last dimension, with padding before or behind it."""
+        dims = (*(WindowDim() for _ in x.shape.dims[1:]), _window_dim(x.shape.dims[-1], padding, self.is_backward))
+        return self.b.reduce_window(x, self.init, Window(dims), self.reducer)
+
+    def _cut(self, x: HloValue, start: int, limit: int) -> HloValue:
+        return self.b.slice(x, [*((0, size) for size in x.shape.dims[:-1]), (start, limit)])

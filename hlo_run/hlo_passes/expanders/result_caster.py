@@ -1,0 +1,40 @@
+"""Compute a product in the type of its operands where the result is narrower, and convert it.
+
+    r = s8[8] dot(s32[8,4] a, s32[4] b)   =>   convert(s32[8] dot(a, b))
+
+Not for the products of matrices that a BLAS library takes, which converts itself. XLA's `ResultCaster`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.matrix_product import is_matrix_product
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.rule import wider_type
+
+
+@dataclass(frozen=True)
+class ResultCaster:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "result_caster"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced: list[HloInstruction] = []
+        for product in module.instructions_of("dot", "convolution"):
+            lhs, rhs = (operand.shape.element_type for operand in product.operands)
+            inferred = lhs if lhs == rhs else wider_type(lhs, rhs)
+            narrow = product.shape.element_type
+            if is_matrix_product(product) or inferred == narrow or wider_type(inferred, narrow) != inferred:
+                continue
+            wide = copy_instruction(product, product.operands, product.shape.with_element_type(inferred), product.opcode)
+            editor = Editor(product)
+            module.replace(product, editor.convert(editor.computation.add(wide), narrow))
+            replaced.append(product)
+        remove_unused(replaced)

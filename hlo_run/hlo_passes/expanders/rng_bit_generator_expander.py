@@ -1,0 +1,70 @@
+"""Make the bits of a generator with integer arithmetic, the same bits as XLA's.
+
+    (u64[2], u32[5]) rng-bit-generator(state), algorithm=rng_three_fry
+        =>   call(state), to_apply=rng      ; Threefry-2x32 of consecutive counters
+
+The default algorithm is Philox. XLA's `rng_bit_generator_expander.cc`; leaves a call for the inliner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.counter_rng import philox, three_fry
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+
+@dataclass(frozen=True)
+class RngBitGeneratorExpander:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "rng-bit-generator-expander"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("rng-bit-generator",), _bits, called="rng")
+
+
+def _check(instruction: HloInstruction) -> None:
+    state, parts = instruction.operands[0].shape, instruction.shape.tuple_shapes
+    most_words = 2 if instruction.attrs["algorithm"] == "rng_three_fry" else 3
+    known_state = state.element_type == "u64" and state.dims in ((2,), (most_words,))
+    if not known_state or len(parts) != 2 or parts[1].dtype.kind not in ("signed", "unsigned", "float"):
+        raise Unsupported(
+            f"rng-bit-generator of {instruction.shape} from a state of {state}",
+            instruction.where,
+            hint="the state is u64[2] (Threefry, Philox) or u64[3] (Philox), the result a state and integers or floats",
+        )
+
+
+def _bits(b: HloBuilder, old: HloInstruction, state: HloValue) -> HloValue:
+    _check(old)
+    shape = old.shape.tuple_shapes[1]
+    words = [b.reshape(b.slice(state, [(n, n + 1)]), ()) for n in range(state.shape.dims[0])]
+    width = 64 if shape.dtype.bits == 64 else 32
+    if old.attrs["algorithm"] == "rng_three_fry":
+        bits, counter = three_fry(b, words[0], words[1], width, shape.dims)
+        after = [words[0], counter]
+    else:
+        # A state of two words: the key is the high half of the counter too.
+        bits, wide_counter = philox(b, words[0], (words[1], words[-1] if len(words) == 3 else words[0]), width, shape.dims)
+        after = [words[0], *wide_counter][: len(words)]
+    new_state = b.concatenate([b.reshape(word, (1,)) for word in after], 0)
+    return b.tuple([new_state, _as_type(b, bits, shape.element_type)])
+
+
+def _as_type(b: HloBuilder, bits: HloValue, element_type: str) -> HloValue:
+    """Return the low bits of unsigned integers as elements of another type; floats take them as they are."""
+    dtype = DTYPES[element_type]
+    unsigned = f"u{dtype.bits}"
+    if bits.shape.element_type != unsigned:
+        bits = b.convert(bits, unsigned)
+    return bits if element_type == unsigned else b.bitcast_convert(bits, element_type)

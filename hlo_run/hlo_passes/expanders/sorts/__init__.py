@@ -1,0 +1,1 @@
+"""Expanders of sorts and top-k."""

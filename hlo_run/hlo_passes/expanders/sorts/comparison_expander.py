@@ -1,0 +1,58 @@
+"""Compare floats in the total order by comparing their bits as signed integers, since kernels know the partial order only.
+
+    compare(x, y), direction=LT, type=TOTALORDER   =>   compare(ordered(x), ordered(y)), direction=LT
+        where ordered(x) = select(bits < 0, bits xor 0x7fffffff, bits), bits = s32 bitcast-convert(x)
+
+The integers are as wide as the floats; bf16 goes through f32. XLA's `comparison_expander.cc`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+
+# The bits of what has no sign are in order.
+_UNSIGNED = "f8e8m0fnu"
+
+
+@dataclass(frozen=True)
+class ComparisonExpander:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "comparison-expander"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place, comparators of sorts too."""
+        del ctx
+        expand(module, ("compare",), _compare_bits, _is_total_order)
+
+
+def _is_total_order(instruction: HloInstruction) -> bool:
+    return instruction.attrs.get("type") == "TOTALORDER" and instruction.operands[0].shape.dtype.is_float
+
+
+def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) -> HloValue:
+    if x.shape.element_type == "bf16":
+        x, y = b.convert(x, "f32"), b.convert(y, "f32")
+    dtype = x.shape.dtype
+    if dtype.name == _UNSIGNED:
+        bits = [b.bitcast_convert(value, "u8") for value in (x, y)]
+        return b.compare(bits[0], bits[1], old.attrs["direction"])
+    integer = f"s{dtype.bits}"
+    zero, least, most = (b.constant(value, integer) for value in (0, -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1))
+
+    def ordered(value: HloValue) -> HloValue:
+        bits = b.bitcast_convert(value, integer)
+        if not dtype.name.endswith("fnuz"):
+            return b.select(bits < zero, b.xor(most, bits), bits)
+        # Without a zero below 0 there is one pattern less; what would be it is NaN, and the smallest.
+        negative = b.select(b.compare(bits, least, "EQ"), least, least - bits)
+        return b.select(bits < zero, negative, bits)
+
+    return b.compare(ordered(x), ordered(y), old.attrs["direction"])

@@ -1,0 +1,58 @@
+"""Find the k largest elements by sorting all of them.
+
+    topk(x), k=5, largest=true   =>   sorted = sort(x, iota), is_stable=true, to_apply=(a > b in the total order)
+                                      tuple(slice(sorted 0), slice(sorted 1))
+
+A custom call `TopK` names its comparator itself, of elements alone or of elements and their positions. XLA's
+`topk_decomposer.cc`, without its packed form for bf16, which XLA:GPU does not use either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.comparators import with_positions
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.subgraphs.library_calls import is_topk_call
+
+
+@dataclass(frozen=True)
+class TopkDecomposer:
+    """The pass; see the module's docstring. Calls stay unless it `takes_calls`."""
+
+    name: ClassVar[str] = "topk-decomposer"
+    takes_calls: bool = True
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("topk",), _sorted_slices)
+        if self.takes_calls:
+            expand(module, ("custom-call",), _sorted_slices, is_topk_call)
+
+
+def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
+    last = x.shape.rank - 1
+    indices = b.iota(Shape.array("s32", x.shape.dims, x.shape.minor_to_major), last)
+    given = old.called_computations
+    comparator = with_positions(given[0]) if given else _comparator(x.shape.element_type, old.attrs.get("largest", True))
+    # Equal keys come lower index first whatever was asked for: `is_stable=false` allows it as well.
+    ordered = b.sort([x, indices], last, comparator, is_stable=True)
+    ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]
+    return b.tuple([b.slice(ordered[0], ranges), b.slice(ordered[1], ranges)])
+
+
+def _comparator(element_type: str, largest: bool) -> HloComputation:
+    b = HloBuilder("compare-greater-than" if largest else "compare-less-than")
+    sides = [
+        b.leaf("parameter", Shape.array(kind, ()), {"parameter_number": n}).annotate(name=f"p.{n // 2}.{'lr'[n % 2]}hs")
+        for n, kind in enumerate((element_type, element_type, "s32", "s32"))
+    ]
+    order = "TOTALORDER" if sides[0].shape.dtype.is_float else None
+    return b.build_computation(b.compare(sides[0], sides[1], "GT" if largest else "LT", order))

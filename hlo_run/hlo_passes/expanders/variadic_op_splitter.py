@@ -1,0 +1,46 @@
+"""Split a concatenate of more than 128 operands into several, since a kernel's parameters are bounded.
+
+    concatenate(a0, .., a299)   =>   concatenate(concatenate(a0, .., a127), concatenate(a128, .., a255), a256, .., a299)
+
+XLA's `VariadicOpSplitter`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MAX_OPERANDS = 128
+
+
+@dataclass(frozen=True)
+class VariadicOpSplitter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "variadic-op-splitter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        large = [c for c in module.instructions_of("concatenate") if len(c.operands) > _MAX_OPERANDS]
+        for concatenate in large:
+            module.replace(concatenate, _split(concatenate))
+        remove_unused(large)
+
+
+def _split(concatenate: HloInstruction) -> HloInstruction:
+    editor, values = Editor(concatenate), list(concatenate.operands)
+    (dimension,) = concatenate.attrs["dimensions"]
+    while len(values) > 1:
+        joined: list[HloInstruction] = []
+        for start in range(0, len(values), _MAX_OPERANDS):
+            part = values[start : start + _MAX_OPERANDS]
+            # A rest goes up to the next level as it is.
+            is_rest = start > 0 and len(part) < _MAX_OPERANDS
+            joined += part if is_rest else [editor.concatenate(part, dimension)]
+        values = joined
+    return values[0]

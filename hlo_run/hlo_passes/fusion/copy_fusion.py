@@ -1,0 +1,150 @@
+"""Let a fusion write a value that is copied right after it to both places.
+
+    f = f32[8] fusion(), calls=c;  k = copy(f);  r = tuple(f, k)
+      =>   f = (f32[8], f32[8]) fusion(), calls=c   with   ROOT tuple(x, copy(x))   and   r = tuple(f{0}, f{1})
+
+In the entry alone: a copy in a loop or branch may lie in the buffer of something that the fusion reads. Fusions that read
+operands otherwise than element by element stay, and reductions, scatters and those that may change an operand in place. A
+copy that has to wait for something stays; what waits for the copy waits for the fusion instead. XLA's `CopyFusion`; not for
+a module that came with its schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
+from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+# What runs after an instruction because a control dependency says so.
+_Followers: TypeAlias = "dict[HloInstruction, list[HloInstruction]]"
+
+
+@dataclass(frozen=True)
+class CopyFusion:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "copy_fusion"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit the entry in place, with the bodies of its fusions."""
+        del ctx
+        if module.schedule is not None:
+            return
+        followers: _Followers = {}
+        for instruction in module.entry.instructions:
+            for predecessor in instruction.control_predecessors:
+                followers.setdefault(predecessor, []).append(instruction)
+        for fusion in module.entry.post_order():
+            if fusion.opcode == "fusion" and _may_write_twice(fusion):
+                copies = [chain for user in list(fusion.users) if (chain := _copy_behind(fusion, user)) is not None]
+                if copies:
+                    _fuse(module, fusion, copies, followers)
+
+
+def _may_write_twice(fusion: HloInstruction) -> bool:
+    body, roots = fusion.fused_computation, fusion_roots(fusion)
+    if len(body.callers) > 1 or "output_to_operand_aliasing" in fusion.attrs or not _reads_element_by_element(fusion):
+        return False
+    if any(root.opcode in ("scatter", "reduce") for root in roots):
+        return False
+    updates = [root for root in roots if _behind_bitcasts(root).opcode == "dynamic-update-slice"]
+    return not updates or (fusion.shape.is_tuple and len(updates) != len(roots))
+
+
+def _behind_bitcasts(value: HloInstruction) -> HloInstruction:
+    while value.opcode == "bitcast":
+        value = value.operands[0]
+    return value
+
+
+def _reads_element_by_element(fusion: HloInstruction) -> bool:
+    """True if only elementwise instructions and bitcasts work on the operands and what is made of them."""
+    waiting = list(fusion.fused_computation.parameters)
+    seen = set(waiting)
+    for instruction in waiting:
+        for user in instruction.users:
+            if user.opcode not in ("bitcast", "tuple") and (not is_elementwise(user) or user.opcode == "copy"):
+                return False
+            if user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return True
+
+
+def _copy_behind(fusion: HloInstruction, user: HloInstruction) -> list[HloInstruction] | None:
+    """Return what leads from a result of the fusion to a copy of it, the copy last: an element, a bitcast, the copy."""
+    chain: list[HloInstruction] = []
+    for opcode in ("get-tuple-element", "bitcast"):
+        if user.opcode == opcode and len(user.users) == 1 and not user.is_root:
+            chain.append(user)
+            (user,) = user.users
+    is_copy = user.opcode == "copy" and user.shape.is_array and user.shape == user.operands[0].shape
+    if not is_copy or user.control_predecessors or (fusion.shape.is_tuple and not chain):
+        return None
+    return [*chain, user]
+
+
+def _fuse(module: HloModule, fusion: HloInstruction, chains: list[list[HloInstruction]], followers: _Followers) -> None:
+    had_several, first = fusion.shape.is_tuple, fusion.shape
+    written = len(first.tuple_shapes) if had_several else 1
+    fusion.shape = _write_again(fusion, chains)
+    if not had_several:
+        _read_first(module, fusion, first, {chain[0] for chain in chains})
+    for number, chain in enumerate(chains, written):
+        copy = chain[-1]
+        _wait_for(fusion, copy, followers.get(copy, ()))
+        module.replace(copy, _element(fusion, copy.shape, number))
+        for step in reversed(chain):
+            module.entry.remove(step)
+
+
+def _write_again(fusion: HloInstruction, chains: list[list[HloInstruction]]) -> Shape:
+    """Let the body return the copies as well, and return the shape of what it returns."""
+    body, root = fusion.fused_computation, fusion.fused_computation.root
+    outputs = list(root.operands) if fusion.shape.is_tuple else [root]
+    for chain in chains:
+        value, steps = root, chain
+        if fusion.shape.is_tuple:
+            number: int = chain[0].attrs["index"]
+            value, steps = outputs[number], chain[1:]
+        for step in steps:
+            value = body.add(copy_instruction(step, [value]))
+        outputs.append(value)
+    shape = Shape.make_tuple(tuple(output.shape for output in outputs))
+    body.root = body.add(HloInstruction("tuple", "tuple", shape, outputs, where=fusion.where))
+    if fusion.shape.is_tuple:
+        body.remove(root)
+    return shape
+
+
+def _read_first(module: HloModule, fusion: HloInstruction, shape: Shape, copies: set[HloInstruction]) -> None:
+    """Let all users but those that are to be copies read the first result of what had but one."""
+    users = [user for user in fusion.users if user not in copies]
+    if not users and not fusion.is_root:
+        return
+    element = _element(fusion, shape, 0)
+    for user in users:
+        user.operands = [element if operand is fusion else operand for operand in user.operands]
+    if fusion.is_root:
+        module.entry.root = element
+
+
+def _element(fusion: HloInstruction, shape: Shape, index: int) -> HloInstruction:
+    assert fusion.parent is not None, "it is in the entry"
+    made = HloInstruction("get-tuple-element", "get-tuple-element", shape, [fusion], {"index": index}, where=fusion.where)
+    return fusion.parent.add(made)
+
+
+def _wait_for(fusion: HloInstruction, copy: HloInstruction, followers: Sequence[HloInstruction]) -> None:
+    """Let what runs after the copy run after the fusion, which now makes it."""
+    for instruction in followers:
+        others = [i for i in instruction.control_predecessors if i is not copy]
+        instruction.control_predecessors = others if fusion in others else [*others, fusion]
+        instruction.touch()

@@ -1,0 +1,94 @@
+"""Wrap every computing instruction outside a fusion into a fusion of one, since kernels are made from fusions only.
+
+    ROOT add = f32[8] add(p, q)   =>   wrapped_add_computation { .. ROOT add = add(param_0, param_1) }
+                                       ROOT wrapped_add = f32[8] fusion(p, q), kind=kLoop, calls=wrapped_add_computation
+
+Walks the entry and the computations that run as code of their own (bodies of call, while, conditional), not those that
+are embedded in a kernel (reducers, comparators, fusion bodies). Leaves instructions that are no kernel: copies that
+keep the layout, bitcasts, tuples, constants, library calls. XLA's `fusion_wrapper.cc`; a copy that changes the layout
+is wrapped too, where XLA's layout normalisation would have made it a transpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.elementwise import ELEMENTWISE
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+# Besides the elementwise ops; a copy is wrapped only where it changes the layout.
+_OTHERS = """broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather iota pad reduce
+    reduce-window reshape reverse scaled-dot scatter slice transpose""".split()
+WRAPPED = frozenset((*ELEMENTWISE, *_OTHERS)) - {"copy"}
+
+
+@dataclass(frozen=True)
+class FusionWrapper:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "fusion-wrapper"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; each fusion stands in the place of its instruction."""
+        del ctx
+        for computation in executed_computations(module):
+            followers: dict[HloInstruction, list[HloInstruction]] = {}
+            for instruction in computation.instructions:
+                for first in instruction.control_predecessors:
+                    followers.setdefault(first, []).append(instruction)
+            fusions: dict[HloInstruction, HloInstruction] = {}
+            for instruction in computation.instructions:
+                if _is_wrapped(instruction):
+                    fusions[instruction] = _wrap(module, instruction)
+                    _hand_on_order(instruction, fusions[instruction], followers)
+            # In the instructions' own places: the text order of a scheduled module is its schedule.
+            computation.substitute(fusions)
+
+
+def _is_wrapped(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "copy":
+        operand = instruction.operands[0].shape
+        return instruction.shape.is_array and operand.minor_to_major != instruction.shape.minor_to_major
+    return instruction.opcode in WRAPPED
+
+
+def _hand_on_order(
+    instruction: HloInstruction, fusion: HloInstruction, followers: dict[HloInstruction, list[HloInstruction]]
+) -> None:
+    """Let the fusion run after what the instruction ran after, and before what ran after that."""
+    fusion.control_predecessors = list(instruction.control_predecessors)
+    for first in instruction.control_predecessors:
+        followers[first] = [fusion if other is instruction else other for other in followers[first]]
+    for other in followers.get(instruction, ()):
+        other.control_predecessors = [fusion if first is instruction else first for first in other.control_predecessors]
+    followers[fusion] = followers.pop(instruction, [])
+
+
+def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
+    """Let a fusion of the instruction, in no computation yet, be used instead of it."""
+    name = f"wrapped_{instruction.opcode.replace('-', '_')}"
+    body = HloComputation(f"{name}_computation", instruction.where)
+    # An operand used twice is one parameter.
+    sources = list(dict.fromkeys(instruction.operands))
+    parameters = {
+        source: body.add(HloInstruction(f"param_{n}", "parameter", source.shape, attrs={"parameter_number": n}))
+        for n, source in enumerate(sources)
+    }
+    inner = HloInstruction(
+        instruction.name,
+        instruction.opcode,
+        instruction.shape,
+        [parameters[operand] for operand in instruction.operands],
+        dict(instruction.attrs),
+        dict(instruction.called),
+        instruction.where,
+    )
+    body.add(inner, is_root=True)
+    module.add_computation(body)
+    fusion = HloInstruction(name, "fusion", instruction.shape, sources, {"kind": "kLoop"}, {"calls": (body,)}, instruction.where)
+    fusion.name = module.unique_instruction_name(name)
+    module.replace(instruction, fusion)
+    return fusion

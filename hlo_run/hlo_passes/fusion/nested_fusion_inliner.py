@@ -1,0 +1,63 @@
+"""Put fusions that stand inside a fusion's computation in their place there, so that a kernel has one level of them.
+
+    f { .. ROOT m = multiply(i, x)   with   i = fusion(x), calls=sine }   =>   f { s = sine(x)  ROOT m = multiply(s, x) }
+
+XLA has no such pass: it only makes such fusions for Triton, and its emitters end the process at others. Leaves no computation
+behind that nobody calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import copy_instruction, remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class NestedFusionInliner:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "nested-fusion-inliner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place, the innermost fusions first."""
+        del ctx
+        bodies = dict.fromkeys(fusion.fused_computation for fusion in module.instructions_of("fusion"))
+        nested = [body for body in bodies if any(inner.opcode == "fusion" for inner in body.instructions)]
+        done: dict[HloComputation, None] = {}
+        for body in nested:
+            _flatten(module, body, done)
+        if nested:
+            remove_uncalled(module)
+
+
+def _flatten(module: HloModule, computation: HloComputation, done: dict[HloComputation, None]) -> None:
+    """Inline what the computation calls, which is flat by then."""
+    if computation in done:
+        return
+    done[computation] = None
+    for fusion in [i for i in computation.post_order() if i.opcode == "fusion"]:
+        _flatten(module, fusion.fused_computation, done)
+        _inline(module, computation, fusion)
+
+
+def _inline(module: HloModule, computation: HloComputation, fusion: HloInstruction) -> None:
+    body = fusion.fused_computation
+    made: dict[HloInstruction, HloInstruction] = dict(zip(body.parameters, fusion.operands, strict=True))
+    for old in body.post_order():
+        if old not in made:
+            made[old] = computation.add(copy_instruction(old, [made[operand] for operand in old.operands]), before=fusion)
+    root = made[body.root]
+    for user in list(fusion.users):
+        if root.opcode == "tuple" and user.opcode == "get-tuple-element":
+            index: int = user.attrs["index"]
+            module.replace(user, root.operands[index])
+            computation.remove(user)
+    module.replace(fusion, root)
+    computation.remove(fusion)
+    # A tuple that was taken apart, and results that nobody took.
+    inlined = [new for old, new in made.items() if old.opcode != "parameter" and not new.is_root]
+    remove_unused([new for new in inlined if new.parent is computation and not new.users])

@@ -1,0 +1,243 @@
+"""Fuse producers into all their users, those first that save most time by XLA's model of the card.
+
+    e = f32[8] exponential(p)
+    ROOT n = f32[8] negate(e)    =>    ROOT fusion = f32[8] fusion(p), kind=kLoop, calls={ e = exponential(q)  negate(e) }
+
+A queue holds every producer that may be fused into all its users, by the time that this saves; the first is fused, and
+those near it are weighed anew. Bitcasts come first, since they cost nothing, constants of one element last. Leaves
+constants without users. XLA's `priority_fusion.cc` without Triton, which makes none of our kernels.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from hlo_run.analysis.cost.node_cost import CostAnalysis
+from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
+from hlo_run.analysis.decision import Decision, no
+from hlo_run.analysis.executed_computations import fusible_computations
+from hlo_run.analysis.fusion.fusion_process import Fused, FusionStep, Refused, Weighed, process_text
+from hlo_run.analysis.fusion.fusion_rules import FusionRules, is_fusible, is_fusible_bitcast, judge_scatter
+from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
+from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.hlo.fusion_graph import FusionGraph, Node
+from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.fuel import Fuel
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import PRIORITY_FUSION_DUMP
+from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.target import TargetSpec
+
+_NEVER = -math.inf
+_NOT_WEIGHED = frozenset(("parameter", "tuple", "get-tuple-element"))
+
+
+@dataclass(frozen=True)
+class PriorityFusion:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "priority-fusion"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        if all(observer.only_times for observer in ctx.observers):
+            _fuse_all(module, ctx.target, ctx.fuel, None)
+            return
+        before = module_to_string(module, dump_options(ctx.options))
+        steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
+        for observer in ctx.observers:
+            observer.decided(self.name, steps)
+            observer.note("", PRIORITY_FUSION_DUMP, lambda: process_text(steps, ctx.target, before))
+
+
+def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> list[FusionStep]:
+    """Fuse in place, and return what was tried, in order."""
+    steps: list[FusionStep] = []
+    _fuse_all(module, target, fuel, steps)
+    return steps
+
+
+def _fuse_all(module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
+    for computation in fusible_computations(module):
+        _ComputationFusion(computation, target, fuel, steps).run()
+
+
+@dataclass(slots=True)
+class _Outlook:
+    """What is known about fusing a producer: the users still to ask about, one that refuses, what each other one saves."""
+
+    unknown: dict[Node, None]
+    refusing: Node | None = None
+    savings: dict[Node, int] = field(default_factory=dict[Node, int])
+    total: int = 0
+
+    def drop(self, user: Node) -> None:
+        """Forget a user."""
+        self.unknown.pop(user, None)
+        self.total -= self.savings.pop(user, 0)
+        if self.refusing is user:
+            self.refusing = None
+
+
+class _ComputationFusion:
+    """The fusion of one computation; what is tried is added to `steps`, if there are any: each names all users of a producer."""
+
+    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
+        self._graph = FusionGraph(computation)
+        self._facts = Facts()
+        self._costs = CostAnalysis(target)
+        self._planner = KernelPlanner(self._facts, target)
+        self._model = RunTimeModel(self._costs, self._facts, self._planner, target)
+        self._rules = FusionRules(self._facts, self._costs, self._planner, target)
+        self._fuel = fuel
+        self._steps = steps
+        self._outlooks: dict[Node, _Outlook] = {}
+        self._queue: list[tuple[float, int, Node]] = []
+        self._keys: dict[Node, tuple[float, int]] = {}
+
+    def run(self) -> None:
+        """Fuse, and write what was fused into the module."""
+        self._weigh(node for node in self._graph.post_order() if _is_weighed(node))
+        while (producer := self._next()) is not None:
+            self._fuse_producer(producer)
+        self._fuse_constants()
+        self._graph.write()
+
+    def _next(self) -> Node | None:
+        """Take the producer from the queue that saves most."""
+        while self._queue:
+            priority, number, node = heapq.heappop(self._queue)
+            if self._keys.get(node) == (priority, number):
+                del self._keys[node]
+                return node
+        return None
+
+    def _weigh(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            priority = self._priority(node)
+            key = (-priority, -node.number)
+            if self._keys.get(node) == key:
+                continue
+            self._keys.pop(node, None)
+            if priority >= 0:
+                self._keys[node] = key
+                heapq.heappush(self._queue, (*key, node))
+
+    def _priority(self, producer: Node) -> float:
+        """Return the ticks saved by fusing a producer into all its users."""
+        if is_fusible_bitcast(producer):
+            return math.inf
+        if producer.opcode == "constant":
+            return _NEVER
+        outlook = self._outlooks.get(producer)
+        if outlook is None:
+            outlook = self._outlooks[producer] = _Outlook(dict(producer.users))
+        if outlook.refusing is not None:
+            return _NEVER
+        refusal = self._ask_users(producer, outlook)
+        if refusal is not None:
+            self._note_refusal(producer, outlook, refusal)
+            return _NEVER
+        saved = self._model.alone(producer).execution + LAUNCH_TICKS + outlook.total
+        self._note_times(producer, outlook)
+        return saved
+
+    def _ask_users(self, producer: Node, outlook: _Outlook) -> Decision | None:
+        """Ask the users not asked yet; return the first refusal."""
+        if all(map(is_fusible_bitcast, producer.users)):
+            return no("not fusing because there are only bitcast users" if producer.users else "No users to fuse")
+        for user in list(outlook.unknown):
+            if not is_fusible_bitcast(user):
+                decision = self._rules.judge(producer, user, self._graph.root)
+                if not decision:
+                    outlook.refusing = user
+                    return decision
+            del outlook.unknown[user]
+            saving = self._model.alone(user).execution - self._model.together(producer, user)
+            outlook.savings[user] = saving
+            outlook.total += saving
+        return None
+
+    def _note_refusal(self, producer: Node, outlook: _Outlook, refusal: Decision) -> None:
+        if self._steps is None:
+            return
+        refusing = outlook.refusing.name if outlook.refusing is not None else ""
+        users = tuple(user.name for user in producer.users)
+        self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
+
+    def _note_times(self, producer: Node, outlook: _Outlook) -> None:
+        if self._steps is None:
+            return
+        users = tuple(outlook.savings)
+        unfused = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
+        own = self._model.alone(producer).execution + LAUNCH_TICKS
+        names = tuple(user.name for user in users)
+        fused, apart = unfused - outlook.total, unfused + own
+        savings = tuple(saving / TICKS_PER_MICROSECOND for saving in outlook.savings.values())
+        step = Weighed(producer.name, names, fused / TICKS_PER_MICROSECOND, apart / TICKS_PER_MICROSECOND, savings)
+        self._steps.append(step)
+
+    def _fuse_producer(self, producer: Node) -> None:
+        users = list(producer.users)
+        if is_fusible_bitcast(producer):
+            users = [user for user in users if self._rules.judge(producer, user, self._graph.root)]
+        users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
+        for user in users:
+            self._fuse(producer, user)
+        if not producer.users:
+            self._remove(producer)
+        changed: dict[Node, None] = {}
+        for user in users:
+            self._outlooks[user] = _Outlook(dict(user.users))
+            for operand in user.operands:
+                if operand is not producer and operand.opcode not in ("constant", *_NOT_WEIGHED):
+                    changed[operand] = None
+            changed[user] = None
+        self._weigh(changed)
+
+    def _fuse(self, producer: Node, user: Node) -> None:
+        kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
+        name = user.name
+        self._costs.absorb(producer, user)
+        self._facts.absorb(producer, user, kind)
+        self._graph.fuse(producer, user, kind)
+        self._model.forget(user)
+        for operand in user.operands:
+            outlook = self._outlooks.get(operand)
+            if outlook is not None:
+                outlook.drop(user)
+                outlook.unknown[user] = None
+        outlook = self._outlooks.get(producer)
+        if outlook is not None:
+            outlook.drop(user)
+        if self._steps is not None:
+            self._steps.append(Fused(user.name, producer.name, name))
+
+    def _remove(self, producer: Node) -> None:
+        self._graph.remove(producer)
+        self._keys.pop(producer, None)
+        for operand in producer.operands:
+            outlook = self._outlooks.get(operand)
+            if outlook is not None:
+                outlook.drop(producer)
+
+    def _fuse_constants(self) -> None:
+        """Fuse constants of one element, which are part of the code; larger ones are read like parameters anyway."""
+        constants = [node for node in self._graph if node.opcode == "constant" and _is_small(node)]
+        for constant in constants:
+            for user in list(constant.users):
+                if is_fusible(user) and judge_scatter(constant, user):
+                    self._fuse(constant, user)
+
+
+def _is_small(node: Node) -> bool:
+    return node.shape.is_array and node.shape.element_count <= 1
+
+
+def _is_weighed(node: Node) -> bool:
+    return bool(node.users) and node.opcode not in _NOT_WEIGHED and is_fusible(node)

@@ -1,0 +1,46 @@
+"""Call fusions and their computations after what shapes their kernels.
+
+    fusion.3 = f32[8] fusion(p), kind=kInput, calls=fused_computation.3
+      =>   input_reduce_fusion = f32[8] fusion(p), kind=kInput, calls=fused_reduce
+
+The name has the opcodes of the heroes, each once, in alphabetical order. XLA's `rename_fusions.cc`; but a fusion that came
+with the module keeps the names that somebody gave it and its computation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MADE_NAME = "fused_computation"
+_KINDS = {"kLoop": "loop", "kInput": "input"}
+
+
+@dataclass(frozen=True)
+class RenameFusions:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "rename_fusions"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; fusions of kinds that other compilers make keep their names."""
+        del ctx
+        for fusion in module.instructions_of("fusion"):
+            kind = _KINDS.get(fusion.attrs["kind"])
+            body = fusion.fused_computation
+            if kind is None or not _is_made(body.name):
+                continue
+            opcodes = {hero.opcode.replace("-", "_") for hero in find_heroes(fusion_roots(fusion))}
+            heroes = "_".join(sorted(opcodes))
+            fusion.name = module.unique_instruction_name(f"{kind}_{heroes}_fusion")
+            body.name = module.unique_computation_name(f"fused_{heroes}")
+            fusion.touch()
+
+
+def _is_made(name: str) -> bool:
+    """True for the name of a computation that a fusion pass made."""
+    return name == _MADE_NAME or name.startswith(f"{_MADE_NAME}.")

@@ -1,0 +1,229 @@
+"""Sums that go into a product's call: a matrix, or a vector that every row has.
+
+    add(call(a, b), c)                  =>   call(a, b, c), beta 1
+    add(call(a, b), broadcast(bias))    =>   call(a, b, bias), epilogue BIAS
+
+A slice of the product that leaves out the ends of dimensions, and a bitcast, may stand between the product and the sum; they
+stand behind the call then. The facts are those of XLA's `GemmRewriter`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.hlo.attributes.table import OperandAliasing
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.config import aliases
+from hlo_run.hlo_passes.gemm.edits import Edits
+from hlo_run.hlo_passes.gemm.f8_call import padded_to, padded_vector
+from hlo_run.hlo_passes.gemm.record import (
+    F8_MATMUL,
+    F8_TYPES,
+    MATMUL,
+    beta_of,
+    epilogue_of,
+    gemm_record,
+    is_call,
+    takes_epilogues,
+    update_record,
+)
+from hlo_run.hlo_passes.gemm.values import either_way, has_one_user
+from hlo_run.hlo_passes.subgraphs.library_calls import PRODUCTS
+
+_ADDEND = 2
+# Of broadcasts of a constant, the largest that is written out.
+_LARGEST_CONSTANT_BYTES = 8 << 20
+# Types of the result for a vector that comes converted from 16 bits to f32, which no product of 8-bit floats adds.
+_RESULTS_OF_BIAS = {"bf16": ("f8e4m3fn", "f8e5m2", "f32", "bf16"), "f16": ("f8e4m3fn", "f8e5m2", "f16")}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A call, and what stands between its result and the instruction that uses it."""
+
+    call: HloInstruction
+    slice: HloInstruction | None = None
+    bitcast: HloInstruction | None = None
+
+    @property
+    def value(self) -> HloInstruction:
+        """What is used."""
+        return self.bitcast or self.slice or self.call
+
+    @property
+    def sliced(self) -> HloInstruction:
+        """What the bitcast reads."""
+        return self.slice or self.call
+
+
+def product_behind(value: HloInstruction) -> Product | None:
+    """Return the call behind a value, of which each step has one user."""
+    bitcast = value if value.opcode == "bitcast" else None
+    rest = bitcast.operands[0] if bitcast is not None else value
+    cut = rest if rest.opcode == "slice" else None
+    call = cut.operands[0] if cut is not None else rest
+    if not is_call(call) or call.shape.is_tuple:
+        return None
+    if bitcast is not None and bitcast.shape.element_type != call.shape.element_type:
+        return None
+    return Product(call, cut, bitcast) if all(has_one_user(i) for i in (call, cut, bitcast) if i is not None) else None
+
+
+def add_bias(edits: Edits, add: HloInstruction) -> None:
+    """Let a call do a sum, if it can."""
+    for value, other in either_way(add):
+        product = product_behind(value)
+        if product is not None and other.opcode == "broadcast" and other is not value:
+            if not _add_vector(edits, add, product, other) and _may_be_spread(product, other):
+                _add_spread_vector(edits, add, product, other)
+            return
+    for value, other in either_way(add):
+        if other.opcode != "broadcast" and other is not value and _add_matrix_to(edits, add, value, other):
+            return
+
+
+def _add_matrix_to(edits: Edits, add: HloInstruction, value: HloInstruction, other: HloInstruction) -> bool:
+    """True if `value` was the product that takes the sum, or might have been."""
+    widened = _widened_product(add, value)
+    product = Product(widened) if widened is not None else product_behind(value)
+    if product is None or other.shape.element_type in F8_TYPES:
+        return False
+    add_matrix(edits, add, product, other)
+    return True
+
+
+def _widened_product(add: HloInstruction, convert: HloInstruction) -> HloInstruction | None:
+    """Return the call behind a conversion of its result, if it could have the converted type and nothing reads the sum."""
+    if convert.opcode != "convert" or not has_one_user(convert):
+        return None
+    call = convert.operands[0]
+    if not is_call(call, MATMUL) or call.shape.is_tuple or not has_one_user(call):
+        return None
+    left, right = (operand.shape.element_type for operand in call.operands[:2])
+    user = add.users[0] if len(add.users) == 1 else None
+    is_result = not add.users or (user is not None and user.opcode == "tuple" and not user.users)
+    return call if is_result and add.shape.element_type in PRODUCTS.get((left, right), ()) else None
+
+
+# ---- vectors --------------------------------------------------------------------------------------------------------
+
+
+def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: HloInstruction) -> bool:
+    """Add the vector that is broadcast along rows. True if that is done, or is not to be tried in another way."""
+    call, bias = product.call, broadcast.operands[0]
+    if not takes_epilogues(call) or epilogue_of(call) != "DEFAULT" or not _goes_along_rows(product, broadcast):
+        return False
+    is_f8 = is_call(call, F8_MATMUL)
+    if is_f8 and beta_of(call):
+        return True
+    if is_f8 and bias.shape.element_type == "f32":
+        narrow = bias.operands[0] if bias.opcode == "convert" else None
+        if narrow is None or call.shape.element_type not in _RESULTS_OF_BIAS.get(narrow.shape.element_type, ()):
+            return False
+        bias = narrow
+    if is_f8 and product.bitcast is not None:
+        bias = padded_vector(Editor(add), bias)
+    call.operands = [*call.operands, bias]
+    update_record(call, epilogue="BIAS")
+    rename(edits, call)
+    edits.replace(add, product.value)
+    edits.drop(broadcast)
+    return True
+
+
+def _goes_along_rows(product: Product, broadcast: HloInstruction) -> bool:
+    """True if what is broadcast is one row, or one number for a product without columns of its own."""
+    call, bias = product.call, broadcast.operands[0]
+    numbers = gemm_record(call).get("dot_dimension_numbers", {})
+    taken = [dim for what in ("batch", "contracting") for dim in numbers.get(f"rhs_{what}_dimensions", ())]
+    columns = call.operands[1].shape.rank - len(taken)
+    if columns > 1 or bias.shape.rank != columns:
+        return False
+    if not columns:
+        return True
+    # Which dimension of the sum is that of the columns: the innermost of both shapes, if its size is the same.
+    inner, ours = product.sliced.shape.minor_to_major[0], broadcast.shape.minor_to_major[0]
+    sizes = {product.sliced.shape.dims[inner], broadcast.shape.dims[ours], bias.shape.dims[0]}
+    return inner == call.shape.rank - 1 and tuple(broadcast.attrs["dimensions"]) == (ours,) and len(sizes) == 1
+
+
+def _may_be_spread(product: Product, broadcast: HloInstruction) -> bool:
+    same_room = product.value.shape.element_count == product.call.shape.element_count
+    return product.bitcast is not None and product.slice is None and same_room and has_one_user(broadcast)
+
+
+def _add_spread_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: HloInstruction) -> None:
+    """Add a vector to a product in batches as a matrix, written out."""
+    if not _may_add_matrix(product.call):
+        return
+    add_matrix(edits, add, product, broadcast)
+
+
+# ---- matrices -------------------------------------------------------------------------------------------------------
+
+
+def _may_add_matrix(call: HloInstruction) -> bool:
+    return call.shape.element_type != "s32" and not beta_of(call) and epilogue_of(call) in ("DEFAULT", "BIAS")
+
+
+def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloInstruction) -> bool:
+    """Add a matrix, which the call may overwrite if nothing else reads it."""
+    call = product.call
+    if not _may_add_matrix(call) or not _same_places(addend.shape, product.value.shape):
+        return False
+    if product.slice is not None and any(start or stride != 1 for start, _, stride in product.slice.attrs["slice"]):
+        return False
+    editor = Editor(add)
+    # XLA asks this of the bitcast that it makes, though of a parameter that costs a copy.
+    is_recast = product.bitcast is not None and product.slice is None
+    may_overwrite = is_recast or _may_overwrite(edits, addend)
+    matrix = _written_out(editor, addend)
+    if product.bitcast is not None:
+        matrix = editor.bitcast(matrix, product.sliced.shape)
+    if product.slice is not None:
+        matrix = padded_to(editor, matrix, call.shape)
+    call.operands = [*call.operands[:_ADDEND], matrix, *call.operands[_ADDEND:]]
+    call.shape = call.shape.with_element_type(addend.shape.element_type)
+    update_record(call, beta=1)
+    if may_overwrite:
+        call.attrs["output_to_operand_aliasing"] = OperandAliasing((((), _ADDEND, ()),))
+    rename(edits, call)
+    edits.replace(add, product.value)
+    return True
+
+
+def _written_out(editor: Editor, value: HloInstruction) -> HloInstruction:
+    """Return a broadcast of constants as one constant, so that no kernel has to write it, unless it is too large."""
+    source = value.operands[0] if value.opcode == "broadcast" else None
+    if source is None or source.opcode != "constant" or source.shape.element_count == 1:
+        return value
+    if not value.shape.has_default_layout or value.shape.size_bytes > _LARGEST_CONSTANT_BYTES:
+        return value
+    sizes = [size if dim in value.attrs["dimensions"] else 1 for dim, size in enumerate(value.shape.dims)]
+    literal = np.broadcast_to(np.asarray(source.attrs["literal"]).reshape(sizes), value.shape.dims)
+    return editor.add("constant", value.shape, literal=np.ascontiguousarray(literal))
+
+
+def _same_places(one: Shape, other: Shape) -> bool:
+    return one.dims == other.dims and one.minor_to_major == other.minor_to_major
+
+
+def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
+    """True if nothing else reads an array, and it is none of the caller's unless that gave it away."""
+    if len(addend.users) > 1:
+        return False
+    if addend.opcode != "parameter":
+        return True
+    number = addend.attrs["parameter_number"]
+    return edits.computation.is_entry and any(alias[1] == number for alias in aliases(edits.module))
+
+
+def rename(edits: Edits, call: HloInstruction) -> None:
+    """Give a call that does more than multiply the name that XLA gives it."""
+    is_batch = bool(gemm_record(call).get("dot_dimension_numbers", {}).get("lhs_batch_dimensions"))
+    name = "cublas-lt-matmul" if is_call(call, MATMUL) else "cublas-batch-gemm" if is_batch else "cublas-gemm"
+    call.name = edits.module.unique_instruction_name(name)

@@ -1,0 +1,154 @@
+"""Operands of a product that are 8-bit floats behind their dequantisation.
+
+    convert(f8 x)                                   x, without a scale
+    multiply(convert(f8 x), broadcast(s))           x and the scale s
+    divide(convert(f8 x), broadcast(s))             x and the scale 1 / s
+    transpose(multiply(convert(f8 x), ..))          transpose(f8 x), and the scale s
+
+What only moves elements, or puts zeros between them, may stand behind the dequantisation; it is done to the 8-bit values
+instead. The idea is that of XLA's `GemmRewriter`. A padding other than 0 is left alone here, as it would need the scale too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hlo_run.hlo.edit import Editor, copy_instruction
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Layout
+from hlo_run.hlo_passes.gemm.record import F8_TYPES
+from hlo_run.hlo_passes.gemm.values import broadcast_number, either_way, scalar_constant
+
+# One step from an 8-bit value to the product: the instruction, and the operand that the step comes from.
+Step = tuple[HloInstruction, int]
+
+_FIRST_OPERAND = frozenset(("divide", "dynamic-slice", "pad"))
+_OPERANDS = {"multiply": (0, 1), "select": (1, 2)}
+_MOVES = frozenset(("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "reshape", "select", "slice", "transpose"))
+
+
+@dataclass(frozen=True, slots=True)
+class F8Operand:
+    """An operand: its 8-bit values, the scale (`divides` if they are divided by it), and what moves elements after that."""
+
+    value: HloInstruction
+    scale: HloInstruction | None = None
+    divides: bool = False
+    moves: tuple[Step, ...] = ()
+
+    @property
+    def element_type(self) -> str:
+        return self.value.shape.element_type
+
+    @property
+    def rank(self) -> int:
+        """The dimensions of the operand as the product reads it."""
+        return (self.moves[-1][0] if self.moves else self.value).shape.rank
+
+
+def match_f8_operand(operand: HloInstruction) -> F8Operand | None:
+    """Return what an operand is made of; None if it is not a dequantised 8-bit value."""
+    path = _path_from_f8(operand)
+    if not path:
+        return None
+    if len(path) == 1:
+        return F8Operand(path[0][0])
+    value, convert = path[0][0], path[1][0]
+    if convert.opcode != "convert":
+        return None
+    found, rest = F8Operand(value), path[2:]
+    scaled = _scaled(rest[0][0], convert) if rest else None
+    if scaled is not None:
+        found, rest = replace(found, scale=scaled, divides=rest[0][0].opcode == "divide"), rest[1:]
+    if not all(_only_moves(step) for step in rest):
+        return None
+    return replace(found, moves=tuple(rest))
+
+
+def _path_from_f8(operand: HloInstruction) -> list[Step]:
+    """Return the steps from the nearest 8-bit value to an operand, the value itself (with -1) first; no steps if there is none.
+
+    The search goes through instructions of one operand and those of `_OPERANDS`, the first operand first.
+    """
+    waiting: list[tuple[HloInstruction, _Link | None]] = [(operand, None)]
+    seen: set[HloInstruction] = set()
+    while waiting:
+        instruction, after = waiting.pop()
+        if instruction in seen:
+            continue
+        seen.add(instruction)
+        if instruction.shape.element_type in F8_TYPES:
+            return [(instruction, -1), *_steps(after)]
+        numbers = _searched_operands(instruction)
+        waiting += [(instruction.operands[n], _Link((instruction, n), after)) for n in reversed(numbers)]
+    return []
+
+
+def _searched_operands(instruction: HloInstruction) -> Sequence[int]:
+    if len(instruction.operands) == 1 or instruction.opcode in _FIRST_OPERAND:
+        return (0,)
+    return _OPERANDS.get(instruction.opcode, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A step and those after it."""
+
+    step: Step
+    after: _Link | None
+
+
+def _steps(link: _Link | None) -> list[Step]:
+    found: list[Step] = []
+    while link is not None:
+        found.append(link.step)
+        link = link.after
+    return found
+
+
+def _scaled(instruction: HloInstruction, convert: HloInstruction) -> HloInstruction | None:
+    """Return what is broadcast to scale a converted value."""
+    if instruction.opcode not in ("multiply", "divide"):
+        return None
+    for value, other in either_way(instruction):
+        if value is convert and other.opcode == "broadcast":
+            return other.operands[0]
+        if instruction.opcode == "divide":
+            break
+    return None
+
+
+def _only_moves(step: Step) -> bool:
+    """True for a step that could as well be done before the values are dequantised."""
+    instruction, number = step
+    if instruction.opcode not in _MOVES:
+        return False
+    match instruction.opcode:
+        case "bitcast":
+            return instruction.shape.element_type == instruction.operands[0].shape.element_type
+        case "select":
+            return broadcast_number(instruction.operands[3 - number]) == 0
+        case "pad":
+            return scalar_constant(instruction.operands[1]) == 0
+        case _:
+            return True
+
+
+def moved_value(operand: F8Operand, editor: Editor) -> HloInstruction:
+    """Add the steps that move elements, on the 8-bit values; return the result."""
+    value, element_type = operand.value, operand.element_type
+    for instruction, number in operand.moves:
+        operands = [
+            value if n == number else _of_type(editor, instruction, n, element_type) for n in range(len(instruction.operands))
+        ]
+        shape = replace(instruction.shape, element_type=element_type, layout=Layout(instruction.shape.minor_to_major))
+        value = editor.computation.add(copy_instruction(instruction, operands, shape))
+    return value
+
+
+def _of_type(editor: Editor, instruction: HloInstruction, number: int, element_type: str) -> HloInstruction:
+    """Return another operand of a step in the 8-bit type; indices and conditions stay as they are."""
+    operand = instruction.operands[number]
+    is_value = instruction.opcode == "pad" or (instruction.opcode == "select" and number > 0)
+    return editor.convert(operand, element_type) if is_value else operand

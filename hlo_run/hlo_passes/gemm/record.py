@@ -1,0 +1,69 @@
+"""The record of a product in a call's backend_config, as rules read and change it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo_passes.subgraphs.library_calls import to_json
+
+MATMUL, F8_MATMUL, LEGACY = "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__cublas$gemm"
+F8_TYPES = frozenset("f8e3m4 f8e4m3 f8e4m3fn f8e4m3b11fnuz f8e4m3fnuz f8e5m2 f8e5m2fnuz f8e8m0fnu".split())
+# Types of results that cuBLASLt has epilogues for.
+_WITH_EPILOGUES = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64".split())
+_OUTPUTS_WITH_AUXILIARY = ("GELU_AUX", "BIAS_GELU_AUX")
+
+
+def is_call(instruction: HloInstruction, *targets: str) -> bool:
+    """True for a custom call of one of these targets, by default of both kinds of cuBLASLt's products."""
+    if instruction.opcode != "custom-call":
+        return False
+    return instruction.attrs.get("custom_call_target") in (targets or (MATMUL, F8_MATMUL))
+
+
+def gemm_record(call: HloInstruction) -> dict[str, Any]:
+    """Return a copy of the `gemm_backend_config` of a call; an empty one where it has none or no JSON."""
+    config = _config(call)
+    found = config.get("gemm_backend_config")
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def update_record(call: HloInstruction, **changes: Any) -> None:
+    """Set fields of the `gemm_backend_config` of a call."""
+    config = _config(call)
+    gemm = gemm_record(call) | {name: _number(value) for name, value in changes.items()}
+    call.attrs["backend_config"] = to_json(config | {"gemm_backend_config": gemm})
+
+
+def epilogue_of(call: HloInstruction) -> str:
+    """Return XLA's name of the call's epilogue."""
+    return str(gemm_record(call).get("epilogue", "DEFAULT"))
+
+
+def beta_of(call: HloInstruction) -> float:
+    """Return the factor of the matrix that is added, which is operand 2 unless the factor is 0."""
+    return float(gemm_record(call).get("beta", 0))
+
+
+def has_auxiliary(call: HloInstruction) -> bool:
+    """True if the call returns what goes into its activation as well."""
+    return epilogue_of(call) in _OUTPUTS_WITH_AUXILIARY
+
+
+def takes_epilogues(call: HloInstruction) -> bool:
+    """True if cuBLASLt has epilogues for the type of the result."""
+    return call.shape.element_type in _WITH_EPILOGUES
+
+
+def _config(call: HloInstruction) -> dict[str, Any]:
+    try:
+        config: Any = json.loads(str(call.attrs.get("backend_config", "")) or "{}")
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
+
+
+def _number(value: Any) -> Any:
+    """Whole numbers print without a point."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

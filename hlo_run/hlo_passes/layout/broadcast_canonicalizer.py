@@ -1,0 +1,46 @@
+"""Sort the dimensions of a broadcast, with a transpose after it.
+
+    b = f32[4,5,6]{2,1,0} broadcast(f32[6,4] p), dimensions={2,0}
+        =>   transpose of f32[4,..] broadcast(f32[6,4] p), dimensions={0,2}
+
+XLA's `BroadcastCanonicalizer`. Needs layouts that are settled; leaves transposes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class BroadcastCanonicalizer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "broadcast_canonicalizer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place; a broadcast or an operand in another layout than the default stays."""
+        del ctx
+        replaced = [b for b in module.instructions_of("broadcast") if _is_unsorted(b)]
+        for broadcast in replaced:
+            editor, dims = Editor(broadcast), broadcast.attrs["dimensions"]
+            sizes, target = list(broadcast.shape.dims), sorted(dims)
+            # In the new broadcast operand dimension k is at target[k]; a transpose brings it to dims[k].
+            permutation = list(range(len(sizes)))
+            for there, here in zip(dims, target, strict=True):
+                permutation[there] = here
+            new_sizes = [0] * len(sizes)
+            for result, source in enumerate(permutation):
+                new_sizes[source] = sizes[result]
+            new = editor.broadcast(broadcast.operands[0], new_sizes, target)
+            module.replace(broadcast, editor.transpose(new, permutation))
+        remove_unused(replaced)
+
+
+def _is_unsorted(broadcast: HloInstruction) -> bool:
+    dims = broadcast.attrs["dimensions"]
+    return list(dims) != sorted(dims) and broadcast.shape.has_default_layout and broadcast.operands[0].shape.has_default_layout

@@ -1,0 +1,261 @@
+"""Give every array a layout: those that are asked for spread, where they meet there are copies, the rest is the default.
+
+    t = f32[4,3] transpose(f32[3,4]{1,0} p), dimensions={1,0};  ROOT n = f32[4,3]{1,0} negate(t)
+        =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
+
+The entry keeps the layouts that it was given. Library calls, loops, branches and other devices get the default layout, and
+so do products in batches; fusions and bitcasts keep theirs, and convolutions by cuDNN get those that it likes
+(`convolution_layouts.py`). XLA's `GpuLayoutAssignment`, in which loops may have other layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.dot_dims import dot_side
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
+from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, leaf_at
+from hlo_run.analysis.matrix_product import lies_as_matrices
+from hlo_run.hlo.attributes.table import EntryLayout
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.layouts import KEEPS_LAYOUT
+from hlo_run.target import TargetSpec
+
+# What is no kernel of ours, or talks to others, takes and gives default layouts.
+_DEFAULT = frozenset(
+    """after-all all-gather all-gather-done all-gather-start all-reduce all-reduce-done all-reduce-start all-to-all async-done
+    async-start async-update call cholesky collective-broadcast collective-permute collective-permute-done
+    collective-permute-start conditional convolution copy-done copy-start custom-call domain dynamic-reshape fft infeed map
+    outfeed partition-id ragged-all-to-all ragged-dot recv recv-done reduce-scatter replica-id rng rng-bit-generator
+    rng-get-and-update-state scan send send-done set-dimension-size sort topk triangular-solve while""".split()
+)
+_CALLERS = frozenset("async-done async-start call conditional while".split())
+_AS_WRITTEN = frozenset(("bitcast", "fusion"))
+_NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
+
+
+@dataclass(frozen=True)
+class LayoutAssignment:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "layout-assignment"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit the executed computations in place."""
+        for computation in executed_computations(module):
+            _assign(module, computation, ctx.target)
+
+
+def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
+    layouts = LayoutPropagation(computation)
+    instructions = computation.post_order()
+    # What is asked for last is heeded first, as in XLA: library calls (the first before the second), results, loops, parameters.
+    _pin_parameters(layouts, module)
+    for instruction in instructions:
+        if instruction.opcode in _CALLERS:
+            _pin(layouts, instruction, target)
+    _pin_result(layouts, module)
+    for instruction in reversed(instructions):
+        if is_convolution_call(instruction):
+            _pin_convolution(layouts, instruction, target)
+        elif instruction.opcode not in _CALLERS:
+            _pin(layouts, instruction, target)
+    layouts.run()
+    for (instruction, index), order in layouts.values.items():
+        _set_order(instruction, index, order)
+    for instruction in instructions:
+        if instruction.opcode in ("tuple", "get-tuple-element", "opt-barrier", "add-dependency"):
+            _follow(instruction)
+    _insert_copies(layouts, instructions)
+
+
+def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: TargetSpec) -> None:
+    """Ask for what an instruction must have, whatever is around it; arrays of dynamic sizes are taken in any order."""
+    opcode = instruction.opcode
+    if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
+        for number, operand in enumerate(instruction.operands):
+            leaves = [(index, leaf) for index, leaf in operand.shape.leaves() if leaf.is_array and not any(leaf.dynamic_dims)]
+            if opcode in _AS_WRITTEN:
+                layouts.pin_use(instruction, number, {i: _operand_as_written(instruction, number, i) for i, _ in leaves})
+            else:
+                layouts.pin_use(instruction, number, {index: _default(leaf) for index, leaf in leaves})
+        for index, leaf in instruction.shape.leaves():
+            if leaf.is_array and not any(leaf.dynamic_dims):
+                layouts.pin_value((instruction, index), leaf.minor_to_major if opcode in _AS_WRITTEN else _default(leaf))
+    elif opcode == "dot":
+        _pin_dot(layouts, instruction, target)
+    elif opcode == "transpose":
+        _pin_transposed_dot(layouts, instruction)
+
+
+def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, target: TargetSpec) -> None:
+    operands, result = liked_orders(call, target)
+    for number, order in enumerate(operands):
+        layouts.pin_use(call, number, {(): order})
+        if number == 1:
+            layouts.pin_value((call, (0,)), result)
+    for index, leaf in call.shape.leaves():
+        if index != (0,):
+            layouts.pin_value((call, index), _default(leaf))
+
+
+def _changes_rank(instruction: HloInstruction) -> bool:
+    return instruction.opcode == "bitcast-convert" and instruction.operands[0].shape.rank != instruction.shape.rank
+
+
+def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIndex) -> Order:
+    if instruction.opcode == "fusion":
+        return leaf_at(instruction.fused_computation.parameters[number].shape, index).minor_to_major
+    return leaf_at(instruction.operands[number].shape, index).minor_to_major
+
+
+def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec) -> None:
+    """Let batch, row and column dimensions each be neighbours, the batch not innermost, where there is more than a matrix.
+
+    Operands stay as they are written if they are so, the result is as a user has asked for it; else they are in default layouts.
+    Where the library reads along what is summed only, that is innermost.
+    """
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    for number, side in enumerate(sides):
+        shape = dot.operands[number].shape
+        if _is_read_along_depth(dot, target):
+            is_innermost = not side.contracting or side.contracting[-1] == shape.rank - 1
+            along_depth = tuple(reversed((*side.batch, *side.free, *side.contracting)))
+            layouts.pin_use(dot, number, {(): _default(shape) if is_innermost else along_depth})
+        elif side.batch or len(side.free) > 1 or len(side.contracting) > 1:
+            order = shape.minor_to_major
+            is_product = lies_as_matrices(order, side.batch, side.contracting, side.free)
+            layouts.pin_use(dot, number, {(): order if is_product else _default(shape)})
+    if sides[0].batch or max(len(side.free) for side in sides) > 1:
+        uses = ((user, number, ()) for user in dot.users for number, operand in enumerate(user.operands) if operand is dot)
+        asked = (layouts.uses[use] for use in uses if use in layouts.uses)
+        layouts.pin_value((dot, ()), next((order for order in asked if _gives(dot, order)), _default(dot.shape)))
+
+
+def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
+    """True for a product of cuBLASLt for which both operands lie along what is summed; of e5m2 XLA decides that later."""
+    types = {operand.shape.element_type for operand in dot.operands}
+    return (types == {"s8"} and dot.shape.element_type == "s32") or (types <= _NARROW_TYPES and not target.is_blackwell)
+
+
+def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
+    """Let a product give its result transposed, if nobody else takes it and the library can."""
+    dot, order = transpose.operands[0], tuple(reversed(transpose.attrs["dimensions"]))
+    if dot.opcode == "dot" and len(dot.users) == 1 and _gives(dot, order):
+        layouts.pin_use(transpose, 0, {(): order})
+
+
+def _gives(dot: HloInstruction, order: Order) -> bool:
+    """True if a product of matrices can have its result in this layout."""
+    batch = len(dot.attrs.get("lhs_batch_dims", ()))
+    columns = dot.shape.rank - (dot.operands[1].shape.rank - batch - len(dot.attrs["rhs_contracting_dims"]))
+    return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
+
+
+def _pin_parameters(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle the parameters: of the entry as they were given, of other computations the default."""
+    computation, given = layouts.computation, _given_layout(layouts.computation, module)
+    for number, parameter in enumerate(computation.parameters):
+        shape = parameter.shape if given is None else given.parameters[number]
+        for index, leaf in shape.leaves():
+            if leaf.is_array:
+                layouts.pin_value((parameter, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+
+
+def _pin_result(layouts: LayoutPropagation, module: HloModule) -> None:
+    """Settle the result: of the entry as it was given, of other computations the default."""
+    computation, given = layouts.computation, _given_layout(layouts.computation, module)
+    leaves = [(i, leaf) for i, leaf in (computation.root.shape if given is None else given.result).leaves() if leaf.is_array]
+    layouts.pin_result({index: leaf.minor_to_major if computation.is_entry else _default(leaf) for index, leaf in leaves})
+
+
+def _given_layout(computation: HloComputation, module: HloModule) -> EntryLayout | None:
+    given = module.attrs.get("entry_computation_layout")
+    return given if computation.is_entry and isinstance(given, EntryLayout) else None
+
+
+def _default(shape: Shape) -> Order:
+    return tuple(reversed(range(shape.rank)))
+
+
+def _with_order(shape: Shape, index: ShapeIndex, order: Order) -> Shape:
+    if not index:
+        if shape.minor_to_major == order and shape.layout is not None:
+            return shape
+        return replace(shape, layout=Layout(order, shape.layout.extra if shape.layout else ""))
+    elements = list(shape.tuple_shapes)
+    elements[index[0]] = _with_order(elements[index[0]], index[1:], order)
+    return replace(shape, tuple_shapes=tuple(elements))
+
+
+def _set_order(instruction: HloInstruction, index: ShapeIndex, order: Order) -> None:
+    if leaf_at(instruction.shape, index).minor_to_major != order:
+        instruction.shape = _with_order(instruction.shape, index, order)
+
+
+def _follow(instruction: HloInstruction) -> None:
+    """Give another name for values the layouts of those values; operands are settled already."""
+    match instruction.opcode:
+        case "tuple":
+            shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
+        case "get-tuple-element":
+            index: int = instruction.attrs["index"]
+            shape = instruction.operands[0].shape.tuple_shapes[index]
+        case _:
+            shape = instruction.operands[0].shape
+    if shape != instruction.shape:
+        instruction.shape = shape
+
+
+def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
+    """Copy what a user wants in another layout than it has; users that want the same share a copy."""
+    copies: dict[tuple[HloInstruction, Order], HloInstruction] = {}
+    for user in instructions:
+        if user.opcode in ("tuple", "get-tuple-element"):
+            continue
+        operands = list(user.operands)
+        for number, operand in enumerate(operands):
+            wanted = {index: _wanted(layouts, user, number, index) for index, leaf in operand.shape.leaves() if leaf.is_array}
+            operands[number] = _relaid(operand, (), wanted, copies)
+        if operands != list(user.operands):
+            user.operands = operands
+    root = layouts.computation.root
+    wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
+    if (new := _relaid(root, (), wanted, copies)) is not root:
+        layouts.computation.root = new
+
+
+def _wanted(layouts: LayoutPropagation, user: HloInstruction, number: int, index: ShapeIndex) -> Order:
+    operand = user.operands[number].shape
+    if user.opcode in KEEPS_LAYOUT and user.shape.is_array and operand.is_array and operand.rank == user.shape.rank:
+        return user.shape.minor_to_major
+    found = layouts.uses.get((user, number, index))
+    # Barriers and the like are names: they take their operand as it is.
+    return leaf_at(operand, index).minor_to_major if found is None else found
+
+
+def _relaid(
+    value: HloInstruction,
+    index: ShapeIndex,
+    wanted: dict[ShapeIndex, Order],
+    copies: dict[tuple[HloInstruction, Order], HloInstruction],
+) -> HloInstruction:
+    """Return `value`, which stands at `index` of an operand, with the layouts wanted there."""
+    if not value.shape.is_tuple:
+        order = wanted.get(index)
+        if order is None or order == value.shape.minor_to_major:
+            return value
+        if (value, order) not in copies:
+            copies[value, order] = Editor(value).add("copy", _with_order(value.shape, (), order), [value])
+        return copies[value, order]
+    if all(leaf.minor_to_major == wanted.get((*index, *place), leaf.minor_to_major) for place, leaf in value.shape.leaves()):
+        return value
+    editor = Editor(value)
+    parts = [editor.element(value, number) for number in range(len(value.shape.tuple_shapes))]
+    return editor.tuple([_relaid(part, (*index, number), wanted, copies) for number, part in enumerate(parts)])

@@ -1,0 +1,210 @@
+"""Let computing instructions work on the default layout: dimensions take the order in which they lie, bitcasts lead there.
+
+    n = f32[4,3]{0,1} negate(f32[4,3]{0,1} p)   =>   bitcast(f32[3,4]{1,0} negate(f32[3,4]{1,0} bitcast(p)))
+    c = f32[4,3]{1,0} copy(f32[4,3]{0,1} p)     =>   f32[4,3]{1,0} transpose(f32[3,4]{1,0} bitcast(p)), dimensions={1,0}
+
+Convolutions by cuDNN number their dimensions anew. Products, other library calls, reductions (they have a pass of their own),
+gathers, scatters and fusions stay as they are. XLA's `LayoutNormalization`. Needs layouts that are settled, and no reshapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from hlo_run.analysis.elementwise import ELEMENTWISE
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
+from hlo_run.hlo.attributes.table import Window
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+Changes: TypeAlias = "dict[str, Any]"
+
+
+@dataclass(frozen=True)
+class LayoutNormalization:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "layout_normalization"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit the executed computations in place."""
+        del ctx
+        for computation in executed_computations(module):
+            _Normalizer(module).run(computation)
+
+
+def _order(shape: Shape) -> list[int]:
+    """Return the logical dimensions in the order in which they lie, slowest first."""
+    return list(reversed(shape.minor_to_major))
+
+
+def _normal(shape: Shape) -> Shape:
+    extra = shape.layout.extra if shape.layout else ""
+    made = Shape.array(shape.element_type, tuple(shape.dims[d] for d in _order(shape)))
+    return replace(made, layout=replace(made.layout, extra=extra)) if extra and made.layout else made
+
+
+@dataclass
+class _Normalizer:
+    """Walks one computation; `_normal_of` knows the value in the default layout behind one in another."""
+
+    module: HloModule
+    _normal_of: dict[HloInstruction, HloInstruction] = field(default_factory=dict[HloInstruction, HloInstruction])
+
+    def run(self, computation: HloComputation) -> None:
+        """Replace what is to be normalised; operands come before their users."""
+        replaced: list[HloInstruction] = []
+        for instruction in computation.post_order():
+            if instruction.opcode == "bitcast" and instruction.operands[0].opcode == "bitcast":
+                replaced.append(instruction.operands[0])
+                instruction.operands = instruction.operands[0].operands
+            if is_convolution_call(instruction):
+                replaced += self._convolution(instruction)
+                continue
+            new = self._new(instruction) if _is_to_do(instruction) else None
+            if new is not None:
+                back = Editor(instruction).bitcast(new, instruction.shape)
+                self._normal_of[back] = new
+                self.module.replace(instruction, back)
+                replaced.append(instruction)
+        replaced += self._normal_of
+        remove_unused(replaced)
+
+    def _convolution(self, call: HloInstruction) -> list[HloInstruction]:
+        """Replace a call whose arrays are not all in the default layout; return what nobody uses any more."""
+        result, workspace = call.shape.tuple_shapes
+        shapes = [*(operand.shape for operand in call.operands[:2]), result]
+        if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
+            return []
+        editor = Editor(call)
+        labels = renumbered(call, [_order(shape) for shape in shapes])
+        inputs = [self._input(editor, operand) for operand in call.operands]
+        made = copy_instruction(call, inputs, Shape.make_tuple((_normal(result), workspace)))
+        made.attrs["dim_labels"] = labels
+        editor.computation.add(made)
+        parts = [editor.element(made, 0), editor.element(made, 1)]
+        back = editor.bitcast(parts[0], result)
+        self._normal_of[back] = parts[0]
+        taken = [user for user in call.users if user.opcode == "get-tuple-element"]
+        for user in taken:
+            self.module.replace(user, back if user.attrs["index"] == 0 else parts[1])
+        if call.users or call.is_root:
+            self.module.replace(call, editor.tuple([back, parts[1]]))
+        return [*taken, call]
+
+    def _input(self, editor: Editor, value: HloInstruction) -> HloInstruction:
+        """Return `value` in the default layout."""
+        if value.shape.has_default_layout:
+            return value
+        if value not in self._normal_of:
+            self._normal_of[value] = editor.bitcast(value, _normal(value.shape))
+        return self._normal_of[value]
+
+    def _new(self, instruction: HloInstruction) -> HloInstruction | None:
+        editor, opcode = Editor(instruction), instruction.opcode
+        if opcode in ("copy", "transpose"):
+            return self._moved(editor, instruction)
+        if opcode == "broadcast":
+            return self._broadcast(editor, instruction)
+        change = _CHANGES.get(opcode)
+        if change is None and (opcode not in ELEMENTWISE or opcode == "map"):
+            return None
+        operands = instruction.operands
+        if opcode in ("dynamic-slice", "dynamic-update-slice"):
+            operands = _with_permuted_indices(instruction)
+        attributes = dict(instruction.attrs) | (change(instruction) if change else {})
+        attributes.pop("metadata", None)
+        inputs = [self._input(editor, operand) for operand in operands]
+        called = {name: list(group) for name, group in instruction.called.items()}
+        return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
+
+    def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
+        """Return a broadcast whose dimensions ascend; for that its operand, the smaller array, is transposed."""
+        dims, result = instruction.attrs["dimensions"], _order(instruction.shape)
+        places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
+        value = self._input(editor, instruction.operands[0])
+        value = editor.transpose(value, sorted(range(len(places)), key=lambda d: places[d]))
+        return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(sorted(places)))
+
+    def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
+        """Return a copy or transpose as a transpose of default layouts, or as nothing if no byte moves."""
+        source = instruction.operands[0].shape
+        permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
+        order = _order(source)
+        dimensions = [order.index(permutation[d]) for d in _order(instruction.shape)]
+        return editor.transpose(self._input(editor, instruction.operands[0]), dimensions)
+
+
+def _is_to_do(instruction: HloInstruction) -> bool:
+    shapes = [instruction.shape, *(operand.shape for operand in instruction.operands)]
+    if not all(shape.is_array for shape in shapes) or instruction.control_predecessors:
+        return False
+    if all(shape.has_default_layout for shape in shapes):
+        return False
+    if instruction.opcode == "copy":
+        return instruction.shape.minor_to_major != shapes[1].minor_to_major
+    if instruction.opcode == "bitcast-convert" and instruction.shape.rank != shapes[1].rank:
+        return _parts_lie_together(*shapes)
+    full = [shape for shape in shapes if shape.rank == instruction.shape.rank]
+    # Elements stand where the operands' stand: one order holds for all of them.
+    return instruction.opcode in _OF_SEVERAL_ORDERS or len({shape.minor_to_major for shape in full}) == 1
+
+
+def _parts_lie_together(one: Shape, other: Shape) -> bool:
+    """True if the last dimension of a split element is innermost, and the other dimensions lie alike in both shapes."""
+    split, whole = (one, other) if one.rank > other.rank else (other, one)
+    return split.minor_to_major == (split.rank - 1, *whole.minor_to_major)
+
+
+_OF_SEVERAL_ORDERS = frozenset(("broadcast", "iota", "transpose"))
+
+
+def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
+    first = 1 if instruction.opcode == "dynamic-slice" else 2
+    indices = instruction.operands[first:]
+    return (*instruction.operands[:first], *(indices[d] for d in _order(instruction.shape)))
+
+
+def _permuted(name: str) -> Callable[[HloInstruction], Changes]:
+    """Return what permutes an attribute that has an entry for each dimension."""
+    return lambda instruction: {name: tuple(instruction.attrs[name][d] for d in _order(instruction.shape))}
+
+
+def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
+    """Return what renames the dimensions in a list of them."""
+    return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.attrs[name])}
+
+
+def _iota(instruction: HloInstruction) -> Changes:
+    return {"iota_dimension": _order(instruction.shape).index(instruction.attrs["iota_dimension"])}
+
+
+def _constant(instruction: HloInstruction) -> Changes:
+    return {"literal": np.transpose(instruction.attrs["literal"], _order(instruction.shape))}
+
+
+def _window(instruction: HloInstruction) -> Changes:
+    window: Window = instruction.attrs["window"]
+    if not window.dims:
+        return {}
+    return {"window": replace(window, dims=tuple(window.dims[d] for d in _order(instruction.shape)))}
+
+
+_CHANGES: dict[str, Callable[[HloInstruction], Changes]] = {
+    "concatenate": _numbers("dimensions"),
+    "constant": _constant,
+    "dynamic-slice": _permuted("dynamic_slice_sizes"),
+    "dynamic-update-slice": lambda instruction: {},
+    "iota": _iota,
+    "pad": _permuted("padding"),
+    "reduce-window": _window,
+    "reverse": _numbers("dimensions"),
+    "slice": _permuted("slice"),
+}

@@ -1,0 +1,54 @@
+"""Turn reshapes into bitcasts: those that move no byte as they are, others after a copy to a layout in which they do not.
+
+    r = f32[6]{0} reshape(f32[2,3]{1,0} p)   =>   bitcast(p)
+    r = f32[6]{0} reshape(f32[2,3]{0,1} p)   =>   bitcast(f32[2,3]{1,0} copy(p))
+
+XLA's `ReshapeDecomposer`. Needs layouts that are settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from hlo_run.analysis.bitcast_kind import aligned_order, reshape_is_bitcast
+from hlo_run.hlo.edit import Editor, descending, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ReshapeDecomposer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reshape-decomposer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        reshapes = [r for r in module.instructions_of("reshape") if not any(r.shape.dynamic_dims)]
+        for reshape in reshapes:
+            module.replace(reshape, _decomposed(reshape))
+        remove_unused(reshapes)
+
+
+def _decomposed(reshape: HloInstruction) -> HloInstruction:
+    editor, shape, (operand,) = Editor(reshape), reshape.shape, reshape.operands
+    source = operand.shape
+    if reshape_is_bitcast(source, shape):
+        return editor.add("bitcast", shape, [operand])
+    if (order := aligned_order(shape, source.dims)) is not None:
+        return editor.bitcast(_copy(editor, operand, _with_order(source, order)), shape)
+    if (order := aligned_order(source, shape.dims)) is not None:
+        return _copy(editor, editor.bitcast(operand, _with_order(shape, order)), shape)
+    copied = _copy(editor, operand, descending(source))
+    return _copy(editor, editor.bitcast(copied, descending(shape)), shape)
+
+
+def _with_order(shape: Shape, order: tuple[int, ...]) -> Shape:
+    return replace(shape, layout=Layout(order, shape.layout.extra if shape.layout else ""))
+
+
+def _copy(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
+    return value if value.shape == shape else editor.add("copy", shape, [value])

@@ -1,0 +1,136 @@
+"""Let cuDNN compute convolutions of floats, the gradients by its own kernels.
+
+    c = f32[2,6,6,8] convolution(x, k), window=..   =>   v = (f32[2,6,6,8], u8[0]) custom-call(x, k), window=..,
+                                                             custom_call_target="__cudnn$convForward"
+                                                         c = get-tuple-element(v), index=0
+    c = convolution(g, reverse(k)), window=..       =>   custom-call(g, k), .., custom_call_target="__cudnn$convBackwardInput"
+    c = convolution(x, g), window={size=10x10 ..}   =>   custom-call(x, g), .., custom_call_target="__cudnn$convBackwardFilter"
+
+The window and the dimension numbers of a gradient are those of the forward convolution (`backward_convolution.py`). Groups of
+the batch become groups of features first, where they are not groups of a filter's gradient. Windows that cuDNN does not know
+(holes between elements, uneven or negative padding) are left to `conv-padding-legalization`. XLA's `ConvRewriter`. Where
+there is no cuDNN, numpy does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hlo_run.analysis.backward_convolution import (
+    Forward,
+    as_backward_filter,
+    as_backward_input,
+    is_forward_of_library,
+    is_reversed,
+)
+from hlo_run.hlo.attributes.table import DimLabels, Window
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config, library_call, result_of
+
+_TYPES = ("f16", "bf16", "f32", "f64")
+_CONFIG = {"activation_mode": "kNone", "conv_result_scale": 1, "side_input_scale": 0, "leakyrelu_alpha": 0}
+
+
+@dataclass(frozen=True)
+class ConvRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "conv-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        replaced: list[HloInstruction] = []
+        for convolution in module.instructions_of("convolution"):
+            call = _library_call(convolution) if _has_types_of_library(convolution) else None
+            if call is None:
+                continue
+            assert convolution.parent is not None, "it stands in a computation"
+            result = result_of(convolution.parent.add(call))
+            module.replace(convolution, convolution.parent.add(result))
+            replaced.append(convolution)
+        remove_unused(replaced)
+
+
+def _has_types_of_library(convolution: HloInstruction) -> bool:
+    shapes = (convolution.shape, *(operand.shape for operand in convolution.operands[:2]))
+    if len({shape.element_type for shape in shapes}) != 1 or shapes[0].element_type not in _TYPES:
+        return False
+    return all(shape.element_count for shape in shapes)
+
+
+def _library_call(convolution: HloInstruction) -> HloInstruction | None:
+    forward = as_backward_filter(convolution)
+    if forward is not None:
+        groups = convolution.attrs.get("batch_group_count", 1)
+        return _call(convolution, "__cudnn$convBackwardFilter", list(convolution.operands), forward, groups)
+    forward = as_backward_input(convolution)
+    if forward is not None:
+        operands = [convolution.operands[0], _turned_weights(convolution)]
+        return _call(convolution, "__cudnn$convBackwardInput", operands, forward, 1)
+    window: Window = convolution.attrs.get("window") or Window()
+    if not is_forward_of_library(window):
+        return None
+    source, weights = convolution.operands[:2]
+    groups = convolution.attrs.get("batch_group_count", 1)
+    labels: DimLabels = convolution.attrs["dim_labels"]
+    if groups > 1:
+        source = _groups_to_features(Editor(convolution), source, labels, groups)
+    else:
+        groups = convolution.attrs.get("feature_group_count", 1)
+    return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)
+
+
+def _turned_weights(convolution: HloInstruction) -> HloInstruction:
+    """Return the filter of the forward convolution."""
+    weights = convolution.operands[1]
+    if is_reversed(convolution):
+        return weights.operands[0]
+    labels: DimLabels = convolution.attrs["dim_labels"]
+    if weights.opcode != "constant":
+        return weights
+    return Editor(convolution).add("reverse", weights.shape, [weights], dimensions=labels.kernel.spatial_dims)
+
+
+_NAMES = {
+    "__cudnn$convForward": "cudnn-conv",
+    "__cudnn$convBackwardInput": "cudnn-conv-bw-input",
+    "__cudnn$convBackwardFilter": "cudnn-conv-bw-filter",
+}
+
+
+def _call(
+    convolution: HloInstruction, target: str, operands: list[HloInstruction], forward: Forward, groups: int
+) -> HloInstruction:
+    attrs: dict[str, Any] = {"window": forward.window, "dim_labels": forward.labels}
+    if groups > 1:
+        attrs["feature_group_count"] = groups
+    if "operand_precision" in convolution.attrs:
+        attrs["operand_precision"] = convolution.attrs["operand_precision"]
+    attrs |= {"custom_call_target": target, "backend_config": gpu_backend_config("cudnn_conv_backend_config", _CONFIG)}
+    return library_call(convolution, _NAMES[target], operands, Shape.array("u8", (0,)), attrs)
+
+
+def _groups_to_features(editor: Editor, source: HloInstruction, labels: DimLabels, groups: int) -> HloInstruction:
+    """Return [batch / groups, .., groups * features]: each part of the batch as features of its own."""
+    batch, feature = labels.input.first_dim, labels.input.second_dim
+    dims = source.shape.dims
+    split = [*dims[:batch], groups, dims[batch] // groups, *dims[batch + 1 :]]
+    parts = editor.reshape(source, split)
+    # The group stands right before the features, and is merged with them.
+    rest = [dim for dim in range(len(split)) if dim != batch]
+    order = list(rest)
+    order.insert(rest.index(feature + 1 if feature > batch else feature), batch)
+    moved = editor.transpose(parts, order)
+    return editor.reshape(moved, [*_merged(dims, batch, feature, groups)])
+
+
+def _merged(dims: tuple[int, ...], batch: int, feature: int, groups: int) -> tuple[int, ...]:
+    sizes = list(dims)
+    sizes[batch] //= groups
+    sizes[feature] *= groups
+    return tuple(sizes)

@@ -1,0 +1,67 @@
+"""Let cuBLASLt multiply one matrix by every matrix of a batch without writing it out for each.
+
+    custom-call(f32[4,33,64] broadcast(p), q), lhs batch {0}, contracting {2}   =>   custom-call(p, q), lhs contracting {1}
+
+The dimensions that the broadcast adds have to be those of the batch, and come first. The left side is looked at first; if
+it is a broadcast, or has no batch any more, the right side stays. XLA's `GemmBroadcastFoldingRewriter`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.library_calls import to_json
+
+_TARGETS = ("__cublas$gemm", "__cublas$lt$matmul")
+
+
+@dataclass(frozen=True)
+class CublasGemmBroadcastFoldingRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "cublas-gemm-broadcast-folding-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        folded: list[HloInstruction] = []
+        for call in module.instructions_of("custom-call"):
+            if call.attrs.get("custom_call_target") in _TARGETS:
+                number = next((n for n in (0, 1) if call.operands[n].opcode == "broadcast"), None)
+                if number is not None and _fold(call, number):
+                    folded.append(call.operands[number])
+                    operands = list(call.operands)
+                    operands[number] = operands[number].operands[0]
+                    call.operands = operands
+        remove_unused(folded)
+
+
+def _fold(call: HloInstruction, number: int) -> bool:
+    """Let the call's config name the dimensions of what is broadcast; False if that cannot be."""
+    broadcast, side = call.operands[number], ("lhs", "rhs")[number]
+    config: dict[str, Any] = json.loads(call.attrs["backend_config"])
+    dims: dict[str, Any] = config["gemm_backend_config"]["dot_dimension_numbers"]
+    added = broadcast.shape.rank - broadcast.operands[0].shape.rank
+    batch, contracting = _numbers(dims, f"{side}_batch_dimensions"), _numbers(dims, f"{side}_contracting_dimensions")
+    kept: Sequence[int] = broadcast.attrs["dimensions"]
+    if (
+        added != len(_numbers(dims, "lhs_batch_dimensions"))
+        or not added
+        or any(d < added or d in batch for d in kept)
+        or len(contracting) != 1
+    ):
+        return False
+    dims[f"{side}_contracting_dimensions"] = [str(contracting[0] - added)]
+    dims[f"{side}_batch_dimensions"] = []
+    call.attrs["backend_config"] = to_json(config)
+    return True
+
+
+def _numbers(dims: Mapping[str, Any], name: str) -> list[int]:
+    return [int(number) for number in dims.get(name, ())]

@@ -1,0 +1,245 @@
+"""Let cuDNN do what follows a forward convolution: a factor, a bias, another array, the activation, the narrower type.
+
+    maximum(add(multiply(c, 2), broadcast(bias)), 0)   =>   custom-call(x, k, bias), conv_result_scale 2, kRelu,
+                                                            custom_call_target="__cudnn$convBiasActivationForward"
+
+`c` is the result of a `__cudnn$convForward` that nothing else uses. The operands of the call are input, filter, bias (zeros
+where there is none) and perhaps the side input that is added, times a factor. Convolutions of f16 that were computed as f32
+become f16. Depthwise convolutions stay as they are. XLA's `CudnnFusedConvRewriter` without graphs of 8-bit floats and integers,
+and without elu, leaky relu and relu6, which it leaves out too unless `--xla_gpu_use_runtime_fusion` asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.attributes.table import DimLabels
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.library_calls import result_of, to_json
+
+_FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
+_CONFIG = "cudnn_conv_backend_config"
+_MOVES = ("reshape", "transpose")
+
+
+@dataclass(frozen=True)
+class CudnnFusedConvolutionRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "cudnn-fused-convolution-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        for computation in executed_computations(module):
+            for rule in _RULES:
+                replaced: list[HloInstruction] = []
+                for instruction in computation.post_order():
+                    new = rule(instruction)
+                    if new is not None:
+                        module.replace(instruction, new)
+                        replaced.append(instruction)
+                # The next rules ask who uses what.
+                remove_unused(replaced)
+
+
+# ---- calls ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A convolution by cuDNN: the call, what it is told, and the instruction that takes the result out of the tuple."""
+
+    call: HloInstruction
+    config: dict[str, Any]
+    result: HloInstruction
+
+    @property
+    def operands(self) -> list[HloInstruction]:
+        """Input, filter, bias and perhaps side input; a bias of zeros is made where there is none yet."""
+        operands = list(self.call.operands)
+        if len(operands) == 2:
+            editor = Editor(self.call)
+            zero = editor.constant(0, self.result.shape.element_type)
+            operands.append(editor.broadcast(zero, (self.feature_size,)))
+        return operands
+
+    @property
+    def feature_dim(self) -> int:
+        labels: DimLabels = self.call.attrs["dim_labels"]
+        return labels.output.second_dim
+
+    @property
+    def feature_size(self) -> int:
+        return self.result.shape.dims[self.feature_dim]
+
+    @property
+    def has_bias(self) -> bool:
+        return len(self.call.operands) > 2 and _number(self.call.operands[2]) != 0
+
+    def told(self, name: str) -> Any:
+        return self.config[_CONFIG][name]
+
+    def again(self, operands: Sequence[HloInstruction], element_type: str = "", **told: Any) -> HloInstruction:
+        """Return the result of the same convolution of other operands, told other things."""
+        shape = self.result.shape.with_element_type(element_type or self.result.shape.element_type)
+        made = copy_instruction(
+            self.call, operands, Shape.make_tuple((shape, self.call.shape.tuple_shapes[1])), "cudnn-conv-bias-activation"
+        )
+        config = {**self.config, _CONFIG: {**self.config[_CONFIG], **told}}
+        made.attrs["custom_call_target"] = _FUSED
+        made.attrs["backend_config"] = to_json(config)
+        assert self.call.parent is not None, "it stands in a computation"
+        return self.call.parent.add(result_of(self.call.parent.add(made)))
+
+
+def _call_of(result: HloInstruction) -> _Call | None:
+    """Return the call that `result` is taken from, if it is a forward convolution of which nothing else is taken."""
+    if result.opcode != "get-tuple-element" or result.attrs["index"] != 0:
+        return None
+    call = result.operands[0]
+    if call.opcode != "custom-call" or call.attrs.get("custom_call_target") not in (_FORWARD, _FUSED) or len(call.users) > 1:
+        return None
+    labels: DimLabels = call.attrs["dim_labels"]
+    groups = call.attrs.get("feature_group_count", 1)
+    if groups > 1 and groups == call.operands[0].shape.dims[labels.input.second_dim]:
+        return None
+    config = json.loads(call.attrs.get("backend_config") or "{}")
+    return _Call(call, config, result) if _CONFIG in config else None
+
+
+def _with_call(instruction: HloInstruction) -> tuple[_Call, HloInstruction] | None:
+    """Return (the call, the other operand) of an instruction that takes its two in any order."""
+    one, two = instruction.operands
+    for result, other in ((one, two), (two, one)):
+        call = _call_of(result) if len(result.users) == 1 and not result.is_root else None
+        if call is not None:
+            return call, other
+    return None
+
+
+def _number(value: HloInstruction) -> float | None:
+    """Return the number that a broadcast constant is."""
+    if value.opcode != "broadcast" or value.operands[0].opcode != "constant" or value.operands[0].shape.dims:
+        return None
+    return _plain(value.operands[0].attrs["literal"])
+
+
+def _plain(literal: Any) -> float:
+    """Return a number as a config says it: 2, 0.5."""
+    number = float(literal)
+    return int(number) if number.is_integer() else number
+
+
+# ---- rules ----------------------------------------------------------------------------------------------------------
+
+
+def _scale(instruction: HloInstruction) -> HloInstruction | None:
+    """convolution * 2 => conv_result_scale 2."""
+    found = _with_call(instruction) if instruction.opcode == "multiply" else None
+    factor = _number(found[1]) if found else None
+    if found is None or factor is None or len(found[0].call.operands) > 2 or found[0].told("conv_result_scale") != 1:
+        return None
+    return found[0].again(found[0].operands, conv_result_scale=factor)
+
+
+def _add(instruction: HloInstruction) -> HloInstruction | None:
+    """convolution + broadcast(bias) => bias; convolution + any other array => side input."""
+    found = _with_call(instruction) if instruction.opcode == "add" else None
+    if found is None or found[0].told("activation_mode") != "kNone":
+        return None
+    call, addend = found
+    bias = None if call.has_bias else _bias(call, addend)
+    if bias is not None:
+        source, weights, _, *side = call.operands
+        return call.again([source, weights, bias, *side])
+    if len(call.call.operands) > 3:
+        return None
+    return call.again([*call.operands, addend], side_input_scale=1)
+
+
+def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
+    """Return the vector that is added along the features, if `addend` is one, or one number, spread out."""
+    if addend.opcode != "broadcast":
+        return None
+    dims, value = tuple(addend.attrs["dimensions"]), addend.operands[0]
+    if dims == (call.feature_dim,):
+        return value
+    return Editor(call.call).broadcast(value, (call.feature_size,)) if not dims else None
+
+
+def _scale_side_input(result: HloInstruction) -> HloInstruction | None:
+    """side input s * 2 => s with side_input_scale 2, also behind reshapes and transposes."""
+    call = _call_of(result)
+    if call is None or len(call.call.operands) < 4 or call.told("side_input_scale") != 1:
+        return None
+    moves: list[HloInstruction] = []
+    value = call.call.operands[3]
+    while value.opcode in _MOVES:
+        moves.append(value)
+        value = value.operands[0]
+    if value.opcode != "multiply":
+        return None
+    one, two = value.operands
+    base, factor = (one, _number(two)) if _number(two) is not None else (two, _number(one))
+    if factor is None:
+        return None
+    assert call.call.parent is not None, "it stands in a computation"
+    for move in reversed(moves):
+        base = call.call.parent.add(copy_instruction(move, [base]))
+    return call.again([*call.call.operands[:3], base], side_input_scale=factor)
+
+
+def _relu(instruction: HloInstruction) -> HloInstruction | None:
+    """maximum(convolution, 0) => kRelu."""
+    found = _with_call(instruction) if instruction.opcode == "maximum" else None
+    if found is None or _number(found[1]) != 0 or found[0].told("activation_mode") != "kNone":
+        return None
+    return found[0].again(found[0].operands, activation_mode="kRelu")
+
+
+def _narrow(instruction: HloInstruction) -> HloInstruction | None:
+    """convert f16 (f32 convolution of what was f16) => f16 convolution."""
+    if instruction.opcode != "convert" or instruction.shape.element_type != "f16":
+        return None
+    result = instruction.operands[0]
+    call = _call_of(result) if len(result.users) == 1 and not result.is_root else None
+    if call is None or call.result.shape.element_type != "f32":
+        return None
+    if not all(_keeps_value(operand, "f16") for operand in call.call.operands):
+        return None
+    editor = Editor(call.call)
+    return call.again([editor.convert(operand, "f16") for operand in call.operands], "f16")
+
+
+def _keeps_value(value: HloInstruction, element_type: str) -> bool:
+    """True if `value` is the same after a conversion to that narrower type and back."""
+    if value.shape.element_type == element_type:
+        return True
+    match value.opcode:
+        case "convert":
+            return value.operands[0].shape.element_type == element_type
+        case "constant":
+            literal = value.attrs["literal"]
+            with np.errstate(over="ignore"):
+                return bool((literal.astype(DTYPES[element_type].numpy).astype(literal.dtype) == literal).all())
+        case "broadcast" | "reshape" | "transpose":
+            return _keeps_value(value.operands[0], element_type)
+        case _:
+            return False
+
+
+_Rule: TypeAlias = "Callable[[HloInstruction], HloInstruction | None]"
+# Biases, side inputs and activations stand before the conversion or behind it; a bias and a side input are two sums.
+_FOLLOWERS: tuple[_Rule, ...] = (_add, _add, _scale_side_input, _relu)
+_RULES: tuple[_Rule, ...] = (_scale, *_FOLLOWERS, _narrow, *_FOLLOWERS)

@@ -1,0 +1,83 @@
+"""Do not cut off features that are zero to put zeros in their place.
+
+    v = custom-call(x, pad(k, 0)), ..     the filter's last output features are zero, and so are those of the result
+    p = pad(slice(get-tuple-element(v)), 0)     =>   pad(get-tuple-element(v)), as much less as the slice cut off
+
+Such pairs stand between convolutions whose features were padded (`cudnn_pad_for_convolutions`). XLA's `CudnnSimplifyPadding`
+without the transposes of 8-bit integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hlo_run.hlo.attributes.table import DimLabels
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_TARGETS = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
+
+
+@dataclass(frozen=True)
+class CudnnSimplifyPadding:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "cudnn_simplify_padding"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced: list[HloInstruction] = []
+        for pad in module.instructions_of("pad"):
+            new = _simplified(pad)
+            if new is not None:
+                module.replace(pad, new)
+                replaced.append(pad)
+        remove_unused(replaced)
+
+
+def _simplified(pad: HloInstruction) -> HloInstruction | None:
+    cut, fill = pad.operands
+    if cut.opcode != "slice" or not _is_zero(fill):
+        return None
+    whole = cut.operands[0]
+    if whole.opcode != "get-tuple-element" or whole.attrs["index"] != 0:
+        return None
+    call = whole.operands[0]
+    if call.attrs.get("custom_call_target") not in _TARGETS or call.attrs.get("feature_group_count", 1) != 1:
+        return None
+    labels: DimLabels = call.attrs["dim_labels"]
+    feature = labels.output.second_dim
+    gone = whole.shape.dims[feature] - cut.shape.dims[feature]
+    ranges, edges = cut.attrs["slice"], list(pad.attrs["padding"])
+    if any(start or stride != 1 for start, _, stride in ranges):
+        return None
+    if any(limit != size for d, ((_, limit, _), size) in enumerate(zip(ranges, whole.shape.dims, strict=True)) if d != feature):
+        return None
+    low, high, interior = edges[feature]
+    if low or interior or high < gone or gone > _zero_features(call, labels.kernel.second_dim):
+        return None
+    edges[feature] = (0, high - gone, 0)
+    return Editor(pad).pad(whole, fill, edges)
+
+
+def _zero_features(call: HloInstruction, dim: int) -> int:
+    """Return how many of the last output features of the result are zero."""
+    if call.attrs["custom_call_target"] != _TARGETS[0]:
+        return 0
+    weights = call.operands[1]
+    if weights.opcode == "pad" and _is_zero(weights.operands[1]):
+        return max(weights.attrs["padding"][dim][1], 0)
+    if weights.opcode != "constant":
+        return 0
+    literal = np.moveaxis(np.asarray(weights.attrs["literal"]), dim, 0)
+    used = np.flatnonzero((literal != 0).reshape(literal.shape[0], -1).any(axis=1))
+    return literal.shape[0] - (int(used[-1]) + 1 if used.size else 0)
+
+
+def _is_zero(value: HloInstruction) -> bool:
+    return value.opcode == "constant" and not value.shape.dims and not np.any(value.attrs["literal"])

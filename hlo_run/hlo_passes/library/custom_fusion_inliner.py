@@ -1,0 +1,100 @@
+"""Put fusions that were made for another compiler into their callers, where our emitters and libraries take each part.
+
+    f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
+        =>   what `gemm` computes; its dot as a library's call
+
+Those of kind kCustom whose backend config says whose they are, and those with an instruction that no kernel of ours holds (a
+sort of what is computed in the fusion). What was made for Triton stays where one of our kernels computes it as it is: along
+rows, with reduces that only follow the shape of the kernel, or with none. XLA has no such pass: it has Triton compile these
+fusions, or a library. A fusion inside such a fusion is put there as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.tiling.fusion_analysis import analyze
+from hlo_run.analysis.tiling.fusion_owner import fusion_owner, is_tritons
+from hlo_run.analysis.tiling.sort_steps import takes_sort
+from hlo_run.hlo.edit import copy_instruction, remove_uncalled
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.fusion.fusion_wrapper import WRAPPED
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.library_calls import gemm_call, result_of
+
+_IN_KERNELS = WRAPPED | {"bitcast", "constant", "copy", "fusion", "get-tuple-element", "parameter", "tuple"}
+# Every element would compute them again.
+_REPEATED = frozenset(("convolution", "dot", "fusion", "reduce-window", "scaled-dot"))
+
+
+@dataclass(frozen=True)
+class CustomFusionInliner:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "custom-fusion-inliner"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place; what stood in a fusion stands in its place."""
+        found = False
+        for computation in executed_computations(module):
+            for fusion in list(computation.instructions):
+                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom" and _is_for_others(fusion, ctx):
+                    found = True
+                    result = _Inliner(computation, fusion).inline(fusion.fused_computation, fusion.operands)
+                    module.replace(fusion, result)
+                    for other in computation.instructions:
+                        if fusion in other.control_predecessors:
+                            other.control_predecessors = [
+                                result if predecessor is fusion else predecessor for predecessor in other.control_predecessors
+                            ]
+                    computation.remove(fusion)
+        if found:
+            remove_uncalled(module)
+
+
+def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
+    if fusion.fused_computation.root.opcode == "sort":
+        return not takes_sort(fusion)
+    opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}
+    if not opcodes <= _IN_KERNELS:
+        return True
+    if is_tritons(fusion) and not opcodes & _REPEATED:
+        return not _is_one_kernel(fusion, ctx)
+    return bool(fusion_owner(fusion))
+
+
+def _is_one_kernel(fusion: HloInstruction, ctx: PassContext) -> bool:
+    """True if no element of the fusion's kernel would repeat a reduce that another needs as well."""
+    analysis = analyze(fusion, ctx.target)
+    reduces = {inner for inner in fusion.fused_computation.instructions if inner.opcode == "reduce"}
+    return analysis.kind == "rows" or reduces <= (set(analysis.heroes) if analysis.kind == "reduction" else set())
+
+
+class _Inliner:
+    """Copies instructions to the place right before `fusion`."""
+
+    def __init__(self, computation: HloComputation, fusion: HloInstruction) -> None:
+        self._computation = computation
+        self._fusion = fusion
+
+    def inline(self, body: HloComputation, operands: tuple[HloInstruction, ...]) -> HloInstruction:
+        """Return the copy of the body's root."""
+        made: dict[HloInstruction, HloInstruction] = dict(zip(body.parameters, operands, strict=True))
+        for old in body.post_order():
+            if old in made:
+                continue
+            values = tuple(made[operand] for operand in old.operands)
+            made[old] = self.inline(old.fused_computation, values) if old.opcode == "fusion" else self._copy(old, values)
+        return made[body.root]
+
+    def _copy(self, old: HloInstruction, operands: tuple[HloInstruction, ...]) -> HloInstruction:
+        copy = copy_instruction(old, operands)
+        # Triton's kernels have no workspace, and the module is not to take more memory than with them.
+        call = gemm_call(copy) if old.opcode == "dot" else None
+        if call is None:
+            return self._computation.add(copy, before=self._fusion)
+        copy.operands = ()
+        added = self._computation.add(call, before=self._fusion)
+        return self._computation.add(result_of(added), before=self._fusion)

@@ -1,0 +1,100 @@
+"""Make products that are to be computed in parts of fewer bits: bf16, or sums of several products of bf16 or tf32.
+
+    f32 dot(a, b), algorithm=dot_bf16_bf16_f32   =>   dot(bf16 convert(a), bf16 convert(b)), algorithm=dot_bf16_bf16_f32
+    f32 dot(a, b), algorithm=dot_bf16_bf16_f32_x3
+      =>   number(low(a) . high(b) + high(a) . low(b)) + high(a) . high(b)
+
+The high part of a number are its leading bits, the low part is the rest; with x6 and x9 there is a middle part. Small
+products are summed first, and dropped if that gives a NaN, as the low part of an infinity does. XLA's `DotAlgorithmRewriter`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MASKS = {"bf16": 0xFFFF0000, "tf32": 0xFFFFE000}
+_HIGH, _MIDDLE, _LOW = range(3)
+_X3 = ((1, _HIGH), (_HIGH, 1))
+_X6 = ((_MIDDLE, _MIDDLE), (_HIGH, _LOW), (_LOW, _HIGH), (_HIGH, _MIDDLE), (_MIDDLE, _HIGH))
+_X9 = ((_LOW, _LOW), (_LOW, _MIDDLE), (_MIDDLE, _LOW), (_MIDDLE, _MIDDLE), *_X6[1:])
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the parts are of, how many there are, and the products of parts before the last one, in the order of their sum."""
+
+    part_type: str
+    parts: int
+    products: tuple[tuple[int, int], ...]
+
+
+_PLANS = {
+    "dot_bf16_bf16_f32_x3": _Plan("bf16", 2, _X3),
+    "dot_bf16_bf16_f32_x6": _Plan("bf16", 3, _X6),
+    "dot_bf16_bf16_f32_x9": _Plan("bf16", 3, _X9),
+    "dot_tf32_tf32_f32_x3": _Plan("tf32", 2, _X3),
+}
+
+
+@dataclass(frozen=True)
+class DotAlgorithmRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dot-algorithm-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced: list[HloInstruction] = []
+        for dot in module.instructions_of("dot"):
+            algorithm = str(dot.attrs.get("algorithm", "unset"))
+            if any(operand.shape.element_type != "f32" for operand in dot.operands):
+                continue
+            if algorithm == "dot_bf16_bf16_f32":
+                editor = Editor(dot)
+                dot.operands = [editor.convert(operand, "bf16") for operand in dot.operands]
+            elif algorithm in _PLANS:
+                module.replace(dot, _in_parts(dot, _PLANS[algorithm]))
+                replaced.append(dot)
+        remove_unused(replaced)
+
+
+def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:
+    editor = Editor(dot)
+    left, right = (_split(editor, operand, plan) for operand in dot.operands)
+
+    def product(one: int, two: int) -> HloInstruction:
+        made = copy_instruction(dot, [left[one], right[two]])
+        made.attrs["algorithm"] = f"dot_{plan.part_type}_{plan.part_type}_f32"
+        return editor.computation.add(made)
+
+    small = product(*plan.products[0])
+    for pair in plan.products[1:]:
+        small = editor.binary("add", small, product(*pair))
+    return editor.binary("add", _number(editor, small), product(_HIGH, _HIGH))
+
+
+def _split(editor: Editor, value: HloInstruction, plan: _Plan) -> list[HloInstruction]:
+    """Return the parts of a value, the leading bits first, as the products want them."""
+    parts: list[HloInstruction] = []
+    for _ in range(plan.parts - 1):
+        bits = editor.add("bitcast-convert", value.shape.with_element_type("u32"), [value])
+        mask = editor.add("broadcast", bits.shape, [editor.constant(_MASKS[plan.part_type], "u32")], dimensions=())
+        parts.append(editor.add("bitcast-convert", value.shape, [editor.binary("and", bits, mask)]))
+        value = editor.binary("subtract", value, parts[-1])
+    return [editor.convert(part, "bf16") if plan.part_type == "bf16" else part for part in (*parts, value)]
+
+
+def _number(editor: Editor, value: HloInstruction) -> HloInstruction:
+    """Return the value, and 0 where it is a NaN."""
+    infinity, zero = (
+        editor.add("broadcast", value.shape, [editor.constant(number, "f32")], dimensions=()) for number in (np.inf, 0)
+    )
+    return editor.select(editor.compare(infinity, editor.unary("abs", value), "GE"), value, zero)

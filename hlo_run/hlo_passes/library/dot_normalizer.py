@@ -1,0 +1,40 @@
+"""Give a dot that contracts nothing a dimension of one element to contract: libraries want one.
+
+    f32[33,47] dot(f32[33] p, f32[47] q)   =>   dot(bitcast f32[33,1] (p), bitcast f32[47,1] (q)), contracting the ones
+
+Most such dots are multiplications by now; those stay whose algorithm says how to multiply. XLA's `DotNormalizer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class DotNormalizer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dot_normalizer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        for dot in module.instructions_of("dot"):
+            if not dot.attrs.get("lhs_contracting_dims"):
+                editor, (left, right) = Editor(dot), dot.operands[:2]
+                dot.operands = [_with_one(editor, left), _with_one(editor, right), *dot.operands[2:]]
+                dot.attrs["lhs_contracting_dims"] = (left.shape.rank,)
+                dot.attrs["rhs_contracting_dims"] = (right.shape.rank,)
+
+
+def _with_one(editor: Editor, value: HloInstruction) -> HloInstruction:
+    """Return the value with a last dimension of one element, which lies innermost."""
+    shape = value.shape
+    order = (shape.rank, *shape.minor_to_major)
+    return editor.bitcast(value, Shape.array(shape.element_type, (*shape.dims, 1), order))

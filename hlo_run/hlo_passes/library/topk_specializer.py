@@ -1,0 +1,77 @@
+"""Let a kernel of its own, not a sort, find the first k, where it is few of many.
+
+    (f32[4,5], s32[4,5]) custom-call(x), custom_call_target="TopK", called_computations={gt}
+        =>   tuple of the first two results of custom-call(x), custom_call_target="__gpu$TopK"
+
+f32 and bf16, rows of at least 1024 elements, k up to 16; for calls that need not keep the order of equal elements up to what
+a library takes, with room for it. Needs a comparator that asks for the largest or the smallest elements. XLA's
+`TopkSpecializer`, which looks at no comparator. Our runtime has one way for both, a library's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.topk_order import picks_largest
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.expansion import expand
+from hlo_run.hlo_passes.subgraphs.library_calls import is_topk_call
+
+_FEWEST, _LARGEST_K, _LARGEST_SHARE = 1024, 16, 0.85
+_SCRATCH_BYTES = 32 << 20
+_UNSTABLE = re.compile(r'\bis_stable"?\s*[:=]\s*false\b')
+
+
+@dataclass(frozen=True)
+class TopkSpecializer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "topk-specializer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        expand(module, ("custom-call",), _special, _is_few)
+
+
+def _is_few(call: HloInstruction) -> bool:
+    if not is_topk_call(call) or picks_largest(call) is None:
+        return False
+    shape, k = call.operands[0].shape, call.shape.tuple_shapes[0].dims[-1]
+    if shape.element_type not in ("f32", "bf16") or not 1 <= shape.rank <= 2 or k >= _LARGEST_SHARE * shape.dims[-1]:
+        return False
+    if _may_mix(call):
+        return k <= _library_limit(shape)
+    return k <= _LARGEST_K and shape.dims[-1] >= _FEWEST
+
+
+def _may_mix(call: HloInstruction) -> bool:
+    """True for a call that need not keep the order of equal elements."""
+    return _UNSTABLE.search(str(call.attrs.get("backend_config", ""))) is not None
+
+
+def _library_limit(shape: Shape) -> int:
+    """Return the largest k with which a library is faster than a sort, as XLA measured it."""
+    rows, elements = (shape.dims[0] if shape.rank == 2 else 0), shape.dims[-1]
+    if shape.element_type == "f32":
+        return 256 if rows >= 64 and elements >= 1 << 14 else 128
+    if 64 <= rows <= 128 and 1 << 13 <= elements <= 1 << 15:
+        return 64
+    return 256 if rows >= 16 and elements >= 1 << 16 else 128
+
+
+def _special(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
+    scratch = (Shape.array("u8", (_SCRATCH_BYTES,)),) if _may_mix(old) else ()
+    shape = Shape.make_tuple((*old.shape.tuple_shapes, *scratch))
+    call = b.custom_call(
+        "__gpu$TopK", [x], shape, api_version="API_VERSION_TYPED_FFI", called_computations=old.called_computations
+    )
+    if "backend_config" in old.attrs:
+        call.annotate(backend_config=old.attrs["backend_config"])
+    return b.tuple([call[0], call[1]])

@@ -1,0 +1,53 @@
+"""Let cuBLAS solve triangular systems.
+
+    t = f32[16,8] triangular-solve(a, b), left_side=true, ..
+        =>   c = (f32[16,8], s8[0]) custom-call(a, b), custom_call_target="__cublas$triangularSolve"
+             t = get-tuple-element(c), index=0
+
+XLA's `TriangularSolveRewriter`. Where there is no cuBLAS, numpy does the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.library_calls import library_call, result_of, to_json
+
+_TYPES = ("f32", "f64", "c64", "c128")
+_POINTER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class TriangularSolveRewriter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "triangular-solve-rewriter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit `module` in place."""
+        del ctx
+        replaced = [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]
+        for solve in replaced:
+            assert solve.parent is not None, "it stands in a computation"
+            module.replace(solve, solve.parent.add(result_of(solve.parent.add(_call(solve)))))
+        remove_unused(replaced)
+
+
+def _call(solve: HloInstruction) -> HloInstruction:
+    options = {
+        "left_side": solve.attrs.get("left_side", False) is True,
+        "lower": solve.attrs.get("lower", False) is True,
+        "unit_diagonal": solve.attrs.get("unit_diagonal", False) is True,
+        "transpose_a": solve.attrs.get("transpose_a", "NO_TRANSPOSE"),
+    }
+    attrs = {"custom_call_target": "__cublas$triangularSolve", "backend_config": to_json(options)}
+    # A batch is solved through two lists of pointers.
+    batch = math.prod(solve.shape.dims[:-2])
+    workspace = Shape.array("s8", (0 if batch == 1 else 2 * _POINTER_BYTES * batch,))
+    return library_call(solve, solve.name, solve.operands, workspace, attrs)

@@ -1,0 +1,1 @@
+"""Passes about copies, aliases and the schedule."""

@@ -1,0 +1,236 @@
+"""Copy what shares a buffer with another value while it is still needed, and drop copies that nothing needs.
+
+    ROOT f = f32[100] fusion(p, u, i), calls=dynamic_update_slice   =>   c = f32[100] copy(p);  ROOT f = fusion(c, u, i)
+
+The state of a loop is one buffer (what comes in, the body's parameter, what the body makes, what comes out), and so are the
+results of the branches of a conditional, what is changed in place with what it becomes, and a parameter with the result
+that `input_output_alias` gives its place to. Which copies that takes is judged by the schedule (`analysis/copy_plan.py`); a
+module without one is judged by a post-order in which such parameters are read before the results are made, and control
+dependencies keep every later schedule to what was judged. Mirrors XLA's `copy-insertion`, which knows of no order but what
+dependencies tell, and so may copy more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
+from hlo_run.analysis.buffers.copy_lives import Copy, CopyKind, Life
+from hlo_run.analysis.buffers.copy_plan import CopyPlan, plan_copies
+from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
+from hlo_run.analysis.computation_order import nested_computations
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.topological_order import TopologicalOrder
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.tuple_edits import copy_leaves
+from hlo_run.hlo.verify.config import aliases
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.buffer_calls import is_buffer
+
+# They do nothing when they run: no order of theirs matters.
+_NO_CODE = frozenset("parameter constant tuple get-tuple-element bitcast after-all domain opt-barrier add-dependency".split())
+
+
+@dataclass(frozen=True)
+class CopyInsertion:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "copy-insertion"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all executed computations in place; raises Unsupported for copies that no HLO can express."""
+        del ctx
+        _refuse_buffers(module)
+        computations = executed_computations(module)
+        if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
+            return
+        given = module.schedule or {}
+        dataflow = analyze_dataflow(module)
+        orders = {c: list(given[c]) if c in given else _post_order(dataflow, c) for c in computations}
+        plan = plan_copies(dataflow, lambda computation: orders[computation])
+        made = _Edits(module).make(plan.needed)
+        for copy in plan.superfluous:
+            _drop(module, copy.instruction)
+        if module.schedule is None:
+            _keep_order(plan, made)
+
+
+def _refuse_buffers(module: HloModule) -> None:
+    """Raise Unsupported for buffers that may not be copied, `b(f32[4])`."""
+    for instruction in module.instructions_of("custom-call"):
+        if is_buffer(instruction.shape):
+            raise Unsupported(
+                f"copy-insertion takes arrays, but %{instruction.name} is a buffer",
+                instruction.where,
+                hint="run buffer-remover first",
+            )
+
+
+def _may_need_copies(instruction: HloInstruction) -> bool:
+    return instruction.opcode in ("while", "conditional", "copy") or bool(in_place_pairs(instruction))
+
+
+def _post_order(dataflow: Dataflow, computation: HloComputation) -> list[HloInstruction]:
+    """Return a post-order; in the entry what reads a parameter comes, where it can, before the result that takes its place."""
+    aliased = aliases(dataflow.module) if computation.is_entry else ()
+    if not aliased:
+        return computation.post_order()
+    order = TopologicalOrder(computation)
+    for output, number, index, _ in aliased:
+        old = dataflow.value(computation.parameters[number], index)
+        new = dataflow.value(computation.root, output)
+        for use in old.uses:
+            is_here = use.instruction.parent is computation and new.instruction.parent is computation
+            if old is not new and is_here and use.instruction is not new.instruction:
+                order.add_edge(use.instruction, new.instruction)
+    return order.instructions
+
+
+def _drop(module: HloModule, copy: HloInstruction) -> None:
+    computation, source = copy.parent, copy.operands[0]
+    assert computation is not None
+    has_order = copy.control_predecessors or any(copy in i.control_predecessors for i in computation.instructions)
+    if not has_order:
+        module.replace(copy, source)
+        computation.remove(copy)
+
+
+class _Edits:
+    """Makes copies; those at one place (the state of a loop, a root) are made together."""
+
+    def __init__(self, module: HloModule) -> None:
+        self._module = module
+        self._made: dict[Life, HloInstruction] = {}
+
+    def make(self, copies: list[Copy]) -> dict[Life, HloInstruction]:
+        """Make the copies and return their instructions."""
+        places: dict[tuple[CopyKind, HloInstruction, int], dict[ShapeIndex, Life]] = {}
+        for copy in copies:
+            if copy.kind is not CopyKind.WRITTEN:
+                places.setdefault((copy.kind, copy.instruction, copy.operand_number), {})[copy.index] = copy.life
+        for (kind, instruction, number), leaves in places.items():
+            match kind:
+                case CopyKind.PARAMETER:
+                    self._copy_result(instruction, leaves)
+                case CopyKind.ROOT | CopyKind.RESULT:
+                    self._copy_root(instruction, leaves)
+                case _:
+                    self._copy_operand(instruction, number, leaves)
+        return self._made
+
+    def _note(self, copies: dict[ShapeIndex, HloInstruction], leaves: dict[ShapeIndex, Life]) -> None:
+        self._made.update({life: copies[index] for index, life in leaves.items()})
+
+    def _copy_operand(self, instruction: HloInstruction, number: int, leaves: dict[ShapeIndex, Life]) -> None:
+        assert instruction.parent is not None
+        if is_async_wrapper(instruction.parent) and instruction.operands[number].opcode == "parameter":
+            # What is wrapped is one instruction, so the copy goes before its start.
+            number = int(instruction.operands[number].attrs["parameter_number"])
+            instruction = next(caller for caller in instruction.parent.callers if caller.opcode == "async-start")
+            assert instruction.parent is not None
+        if instruction.opcode == "recv-done":
+            self._copy_result(instruction, leaves)  # its operand has to be the transfer
+            return
+        rebuilt = copy_leaves(instruction.parent, instruction.operands[number], leaves, before=instruction)
+        operands = list(instruction.operands)
+        replaced, operands[number] = operands[number], rebuilt.value
+        instruction.operands = operands
+        _remove_dead_tuple(replaced)
+        self._note(rebuilt.copies, leaves)
+
+    def _copy_root(self, root: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
+        computation = root.parent
+        assert computation is not None
+        # The root may have been made anew already, around a copied parameter.
+        replaced = computation.root
+        rebuilt = copy_leaves(computation, replaced, leaves)
+        computation.root = rebuilt.value
+        _remove_dead_tuple(replaced)
+        self._note(rebuilt.copies, leaves)
+
+    def _copy_result(self, parameter: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
+        """Let all users of a parameter, or of another tuple, use copies of the leaves."""
+        body = parameter.parent
+        assert body is not None
+        order = (self._module.schedule or {}).get(body, body.instructions)
+        place = order.index(parameter) + 1
+        users, is_root = list(parameter.users), parameter.is_root
+        rebuilt = copy_leaves(body, parameter, leaves, before=order[place] if place < len(order) else None)
+        for user in users:
+            if user.opcode == "get-tuple-element":
+                self._module.replace(user, rebuilt.value.operands[int(user.attrs["index"])])
+                body.remove(user)
+            else:
+                user.operands = [rebuilt.value if operand is parameter else operand for operand in user.operands]
+        if is_root:
+            body.root = rebuilt.value
+        self._note(rebuilt.copies, leaves)
+
+
+def _remove_dead_tuple(value: HloInstruction) -> None:
+    if value.opcode == "tuple" and value.parent is not None and not value.users and not value.is_root:
+        value.parent.remove(value)
+
+
+def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
+    """Let each value of a buffer be made after all that make and read the value before it."""
+    known: dict[HloInstruction, set[HloInstruction]] = {}
+    copied: dict[Life, list[HloInstruction]] = {}
+    for copy in plan.needed:
+        if copy.life in made:
+            copied.setdefault(copy.source, []).append(made[copy.life])
+    for order in plan.orders:
+        for earlier, later in pairwise(order):
+            maker = next((found for life in later if (found := life.instruction or made.get(life)) is not None), None)
+            if maker is None:
+                continue
+            for life in earlier:
+                makers = (life.instruction, made.get(life))
+                for other in (*makers, *(use.instruction for use in life.readers), *copied.get(life, ())):
+                    if other is not None:
+                        _run_before(other, maker, known)
+
+
+def _run_before(first: HloInstruction, second: HloInstruction, known: dict[HloInstruction, set[HloInstruction]]) -> None:
+    """Add a control dependency; `known` remembers what instructions run after anyhow."""
+    if first.parent is None or second.parent is None or first.opcode in _NO_CODE:
+        return
+    for one, other in zip(reversed(list(_callers(first))), reversed(list(_callers(second))), strict=False):
+        if one is not other:
+            if other not in known:
+                known[other] = _made_for(other)
+            if one.parent is other.parent and one not in known[other] and other.opcode not in _NO_CODE:
+                known[other].add(one)
+                other.control_predecessors.append(one)
+                other.touch()
+            return
+
+
+def _made_for(instruction: HloInstruction) -> set[HloInstruction]:
+    """Return what an instruction runs after: its operands, through tuples and the like, and its control predecessors."""
+    found = {*instruction.operands, *instruction.control_predecessors}
+    waiting = list(found)
+    while waiting:
+        operand = waiting.pop()
+        if operand.opcode in _NO_CODE:
+            fresh = set(operand.operands) - found
+            found |= fresh
+            waiting += fresh
+    return found
+
+
+def _callers(instruction: HloInstruction) -> Iterator[HloInstruction]:
+    """Yield the instruction, the one that runs its computation, the one that runs that one's, up to the entry."""
+    while True:
+        yield instruction
+        computation: HloComputation | None = instruction.parent
+        callers = [c for c in computation.callers if computation in nested_computations(c)] if computation is not None else []
+        if not callers:
+            return
+        instruction = callers[0]

@@ -1,0 +1,78 @@
+"""Give every executed computation an order, unless the module came with one (`is_scheduled=true`).
+
+Three are made, by the list scheduler, depth first, and the post-order; the one with the smallest peak of memory is taken,
+the first of equals. Needs nothing, leaves `HloModule.schedule`. Control dependencies are kept to. Mirrors XLA's
+`DefaultMemoryScheduler`; its latency-hiding scheduler, which then moves collectives apart, is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, analyze_aliases
+from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
+from hlo_run.analysis.buffers.dataflow import analyze_dataflow
+from hlo_run.analysis.buffers.dataflow_values import buffer_size_bytes
+from hlo_run.analysis.buffers.heap_simulator import PeakHeap, simulate
+from hlo_run.analysis.buffers.live_range import flatten_schedule, live_ranges
+from hlo_run.analysis.buffers.schedulers import ComputationMemory, dfs_order, list_order
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_Orders = dict[HloComputation, list[HloInstruction]]
+_Scheduler = Callable[[HloComputation, ComputationMemory], list[HloInstruction]]
+
+
+def _post_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
+    del memory
+    return computation.post_order()
+
+
+_SCHEDULERS: tuple[_Scheduler, ...] = (list_order, dfs_order, _post_order)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "schedule"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Set the schedule of computations that have none."""
+        del ctx
+        given = dict(module.schedule or {})
+        missing = {computation for computation in executed_computations(module) if computation not in given}
+        if missing:
+            module.schedule = given | _best_orders(module, [c for c in computation_post_order(module) if c in missing], given)
+            module.attrs["is_scheduled"] = True
+            module.version += 1
+
+
+def _best_orders(module: HloModule, missing: list[HloComputation], given: _Orders) -> _Orders:
+    """Return the orders that take the least memory; `missing` has callees before callers."""
+    analysis = analyze_aliases(analyze_dataflow(module))
+    sharing = BufferSharing()
+    best: _Orders = {}
+    least_bytes: int | None = None
+    for scheduler in _SCHEDULERS:
+        memory = ComputationMemory(analysis.dataflow, buffer_size_bytes)
+        orders: _Orders = {}
+        for computation in missing:
+            orders[computation] = scheduler(computation, memory)
+            memory.note(computation, orders[computation])
+        peak_bytes = _peak_bytes(analysis, given | orders, sharing)
+        if least_bytes is None or peak_bytes < least_bytes:
+            best, least_bytes = orders, peak_bytes
+    return best
+
+
+def _peak_bytes(analysis: AliasAnalysis, orders: _Orders, sharing: BufferSharing) -> int:
+    live = live_ranges(analysis, flatten_schedule(analysis.dataflow.module.entry, orders.__getitem__))
+    heap = PeakHeap()
+    values = [value for value in analysis.dataflow.values if value.instruction.opcode != "constant"]
+    simulate(heap, values, analysis, live, buffer_size_bytes, sharing)
+    return heap.peak_bytes

@@ -1,0 +1,55 @@
+"""Drop the dimensions of size 1 from reductions, by bitcasts before and after.
+
+    r = f32[7,1] reduce(f32[1,7,1,9] p), dimensions={0,3}   =>   bitcast(f32[7] reduce(f32[7,9] bitcast(p)), dimensions={1})
+
+XLA's `ReductionDegenerateDimRemover`; a reduction over dimensions of size 1 alone stays, since its init value may count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ReductionDegenerateDimRemover:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reduction-degenerate-dim-remover"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced = [r for r in module.instructions_of("reduce") if _is_degenerate(r)]
+        for reduce in replaced:
+            module.replace(reduce, _without_ones(reduce))
+        remove_unused(replaced)
+
+
+def _is_degenerate(reduce: HloInstruction) -> bool:
+    dims = reduce.operands[0].shape.dims
+    reduced: tuple[int, ...] = reduce.attrs["dimensions"]
+    return 1 in dims and any(dims[d] != 1 for d in reduced)
+
+
+def _without_ones(reduce: HloInstruction) -> HloInstruction:
+    editor = Editor(reduce)
+    count = len(reduce.operands) // 2
+    sizes = reduce.operands[0].shape.dims
+    kept = [d for d, size in enumerate(sizes) if size != 1]
+    inputs = [editor.bitcast(value, _squeezed(value.shape)) for value in reduce.operands[:count]]
+    dimensions = [kept.index(d) for d in reduce.attrs["dimensions"] if d in kept]
+    shapes = [shape for _, shape in reduce.shape.leaves()]
+    results = editor.reduce_again(reduce, inputs, dimensions, [_squeezed(shape) for shape in shapes])
+    return editor.joined([editor.bitcast(value, shape) for value, shape in zip(results, shapes, strict=True)], reduce)
+
+
+def _squeezed(shape: Shape) -> Shape:
+    kept = [d for d, size in enumerate(shape.dims) if size != 1]
+    order = tuple(kept.index(d) for d in shape.minor_to_major if d in kept)
+    return Shape.array(shape.element_type, tuple(shape.dims[d] for d in kept), order)

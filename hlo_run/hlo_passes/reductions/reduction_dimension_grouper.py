@@ -1,0 +1,52 @@
+"""Join neighbouring dimensions that a reduction reduces, by a bitcast before it.
+
+    r = f32[3,4] reduce(f32[3,4,5,6] p), dimensions={2,3}   =>   f32[3,4] reduce(f32[3,4,30] bitcast(p)), dimensions={2}
+
+XLA's `ReductionDimensionGrouper`. Needs the default layout (`reduction-layout-normalizer`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ReductionDimensionGrouper:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reduction-dimension-grouper"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        replaced = [r for r in module.instructions_of("reduce") if _has_neighbours(r)]
+        for reduce in replaced:
+            module.replace(reduce, _grouped(reduce))
+        remove_unused(replaced)
+
+
+def _has_neighbours(reduce: HloInstruction) -> bool:
+    reduced: tuple[int, ...] = reduce.attrs["dimensions"]
+    inputs = reduce.operands[: len(reduce.operands) // 2]
+    return any(d + 1 in reduced for d in reduced) and all(value.shape.has_default_layout for value in inputs)
+
+
+def _grouped(reduce: HloInstruction) -> HloInstruction:
+    editor, reduced = Editor(reduce), set(reduce.attrs["dimensions"])
+    inputs = reduce.operands[: len(reduce.operands) // 2]
+    dims = inputs[0].shape.dims
+    # Dimensions that stay are groups of their own: their key is their number.
+    runs = [list(run) for _, run in groupby(range(len(dims)), key=lambda d: -1 if d in reduced else d)]
+    sizes = tuple(math.prod(dims[d] for d in run) for run in runs)
+    views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
+    dimensions = [number for number, run in enumerate(runs) if run[0] in reduced]
+    shapes = [shape for _, shape in reduce.shape.leaves()]
+    return editor.joined(editor.reduce_again(reduce, views, dimensions, shapes), reduce)

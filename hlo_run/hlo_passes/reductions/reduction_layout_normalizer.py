@@ -1,0 +1,62 @@
+"""Let the inputs of a reduction lie in the default layout, by bitcasts before and after.
+
+    r = f32[3,4]{1,0} reduce(f32[3,4,5]{0,1,2} p), dimensions={2}
+        =>   bitcast(f32[4,3]{0,1} reduce(f32[5,4,3]{2,1,0} bitcast(p)), dimensions={0})
+
+XLA's `ReductionLayoutNormalizer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ReductionLayoutNormalizer:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reduction-layout-normalizer"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place; of several inputs all must lie in the same order."""
+        del ctx
+        replaced = [r for r in module.instructions_of("reduce") if _lies_otherwise(r)]
+        for reduce in replaced:
+            module.replace(reduce, _normalized(reduce))
+        remove_unused(replaced)
+
+
+def _lies_otherwise(reduce: HloInstruction) -> bool:
+    inputs = reduce.operands[: len(reduce.operands) // 2]
+    orders = {value.shape.minor_to_major for value in inputs}
+    return len(orders) == 1 and not inputs[0].shape.has_default_layout
+
+
+def _normalized(reduce: HloInstruction) -> HloInstruction:
+    editor = Editor(reduce)
+    inputs = reduce.operands[: len(reduce.operands) // 2]
+    reduced: tuple[int, ...] = reduce.attrs["dimensions"]
+    order = list(reversed(inputs[0].shape.minor_to_major))
+    sizes = tuple(inputs[0].shape.dims[d] for d in order)
+    views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
+    shapes = [shape for _, shape in reduce.shape.leaves()]
+    # Dimension k of the result is the k-th of the input's that stay; where are those now?
+    kept = [d for d in range(len(order)) if d not in reduced]
+    now = [d for d in order if d not in reduced]
+    new_shapes = [
+        Shape.array(
+            shape.element_type,
+            tuple(shape.dims[kept.index(d)] for d in now),
+            tuple(now.index(kept[k]) for k in shape.minor_to_major),
+        )
+        for shape in shapes
+    ]
+    dimensions = [number for number, d in enumerate(order) if d in reduced]
+    results = editor.reduce_again(reduce, views, dimensions, new_shapes)
+    return editor.joined([editor.bitcast(value, shape) for value, shape in zip(results, shapes, strict=True)], reduce)

@@ -1,0 +1,54 @@
+"""Split a reduction over dimensions that are no neighbours: first the largest alone, then the others.
+
+    r = f32[3,5] reduce(f32[2,3,4,5,6] p), dimensions={0,2,4}
+        =>   reduce(f32[2,3,4,5] reduce(p), dimensions={4}), dimensions={0,2}   =>   ..
+
+Not where an emitter takes it whole. XLA's `ReductionSplitter`, run until nothing changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.decision import Decision
+from hlo_run.analysis.tiling.reduction_description import describe_reduction, init_may_repeat
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ReductionSplitter:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reduction-splitter"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place; reductions of several arrays at once stay."""
+        del ctx
+        replaced: list[HloInstruction] = []
+        waiting = [r for r in module.instructions_of("reduce") if not r.shape.is_tuple]
+        while waiting:
+            reduce = waiting.pop()
+            if _is_to_split(reduce):
+                rest = _split(reduce)
+                module.replace(reduce, rest)
+                replaced.append(reduce)
+                waiting.append(rest)
+        remove_unused(replaced)
+
+
+def _is_to_split(reduce: HloInstruction) -> bool:
+    if len(reduce.attrs["dimensions"]) < 2 or 0 in reduce.operands[0].shape.dims or not init_may_repeat(reduce):
+        return False
+    found = describe_reduction(reduce)
+    return isinstance(found, Decision) or bool(found.is_elemental)
+
+
+def _split(reduce: HloInstruction) -> HloInstruction:
+    editor, value = Editor(reduce), reduce.operands[0]
+    dimensions: tuple[int, ...] = reduce.attrs["dimensions"]
+    largest = max(dimensions, key=lambda d: value.shape.dims[d])
+    rest = [d - (d > largest) for d in dimensions if d != largest]
+    return editor.reduce_again(reduce, editor.reduce_again(reduce, [value], [largest]), rest, [reduce.shape])[0]

@@ -1,0 +1,140 @@
+"""Edited texts that stand for kernels: a dump of kernel IR, which goes on from its row, LLVM IR, PTX.
+
+    // row: cse-2; kernel: wrapped_add; launch: grid 1x1x1 block 120x1x1; unroll: 4; target: h100_sxm; module: module_0000.small
+
+is the first line of a dump of kernel IR. LLVM IR and PTX are of the kernel that they define.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.errors import ParseError, UsageError, Where
+from hlo_run.options import Options, read_text
+
+_HEADER = re.compile(
+    r"// row: (?P<row>[\w-]+); kernel: (?P<kernel>\w+); launch: grid (?P<grid>\d+x\d+x\d+) block (?P<block>\d+x\d+x\d+); "
+    r"unroll: (?P<unroll>\d+); target: (?P<target>\S+); module: (?P<module>.+)"
+)
+_MODULE_PREFIX = re.compile(r"module_\d+\.")
+_PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_LLVM_KERNEL = re.compile(r"^define\s[^@\n]*ptx_kernel[^@\n]*@([\w$]+)\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A text and the kernel that it stands for."""
+
+    kernel: str
+    text: str
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelIr:
+    """A dump of kernel IR: the text after `row`, and what the rows after it and the launch must know.
+
+    `target` is the name of the GPU, `module` the beginning of the names of all dumps of its module.
+    """
+
+    kernel: str
+    text: str
+    file: str
+    row: str
+    launch: LaunchDimensions
+    unroll_factor: int
+    target: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """What stands in place of our own texts, by kernel; the later text wins, so PTX over LLVM IR over kernel IR."""
+
+    ir: dict[str, KernelIr] = field(default_factory=dict[str, KernelIr])
+    llvm: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
+    ptx: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
+
+    def check(self, kernels: Sequence[str]) -> None:
+        """Raise UsageError for a text of a kernel that the module does not have."""
+        for texts in (self.ir, self.llvm, self.ptx):
+            for kernel, text in texts.items():
+                if kernel not in kernels:
+                    hint = f"it has {', '.join(kernels)}" if kernels else "it has none"
+                    raise UsageError(f"'{text.file}' is kernel '{kernel}', which the module does not have", hint=hint)
+
+
+def file_name(name: str) -> str:
+    """Return the name of a module as file names of dumps have it."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)
+
+
+def header(row: str, kernel: str, launch: str, unroll_factor: int, target: str, module: str) -> str:
+    """Return the first line of a dump of kernel IR."""
+    return f"// row: {row}; kernel: {kernel}; launch: {launch}; unroll: {unroll_factor}; target: {target}; module: {module}"
+
+
+def is_kernel_dump(path: str) -> bool:
+    """True for a file that begins as a dump of kernel IR does; what cannot be read is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(8) == b"// row: "
+    except OSError:
+        return False
+
+
+def read_kernel_dump(path: str) -> KernelIr:
+    """Return the dump in a file; raises UsageError where it cannot be read, ParseError for a first line that is none."""
+    text = read_text(path, "kernel IR")
+    first = text.partition("\n")[0]
+    found = _HEADER.fullmatch(first.strip())
+    if found is None:
+        hint = "a dump begins with its row, kernel, launch, unroll factor, target and module"
+        raise ParseError("this is no dump of a kernel's IR", Where(path, 1, 1, first), hint)
+    launch = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
+    return KernelIr(
+        found["kernel"], text, path, found["row"], launch, int(found["unroll"]), found["target"], found["module"].strip()
+    )
+
+
+def _sizes(text: str) -> tuple[int, int, int]:
+    x, y, z = map(int, text.split("x"))
+    return x, y, z
+
+
+def read_replacements(options: Options, module: str) -> Replacements:
+    """Return the texts that the flags give for the module of that name.
+
+    A file called `module_NNNN.NAME.*` is for the module NAME, as in XLA; other names are for every module. Raises UsageError
+    for files that cannot be read or hold no kernel.
+    """
+    module = file_name(module)
+    dumps = [read_kernel_dump(path) for path in _paths(options.kernel_ir_file)]
+    return Replacements(
+        {dump.kernel: dump for dump in dumps if _MODULE_PREFIX.sub("", dump.module) == module},
+        _texts(options.xla_gpu_llvm_ir_file, module, _LLVM_KERNEL),
+        _texts(options.xla_gpu_ptx_file, module, _PTX_ENTRY),
+    )
+
+
+def _texts(files: str, module: str, entry: re.Pattern[str]) -> dict[str, KernelText]:
+    texts: dict[str, KernelText] = {}
+    for path in _paths(files):
+        name = os.path.basename(path)
+        prefix = _MODULE_PREFIX.match(name)
+        if prefix and not name[prefix.end() :].startswith(f"{module}."):
+            continue
+        text = read_text(path, "the kernel's text")
+        found = entry.search(text)
+        if found is None:
+            raise UsageError(f"'{path}' defines no kernel")
+        texts[found[1]] = KernelText(found[1], text, path)
+    return texts
+
+
+def _paths(files: str) -> list[str]:
+    return [path.strip() for path in files.split(",") if path.strip()]

@@ -1,0 +1,343 @@
+"""Rules of sums, differences, products and quotients. What changes the last bits of floats XLA changes as well."""
+
+from __future__ import annotations
+
+import math
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
+    Rewriter,
+    Rules,
+    constant_of,
+    either,
+    is_all,
+    is_constant,
+    is_float,
+    is_integer,
+    power_of_two,
+    splat_value,
+)
+
+
+def add_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A + 0 => A, 0 + A => A."""
+    one, two = i.operands
+    return one if is_all(two, 0) else two if is_all(one, 0) else None
+
+
+def constant_to_the_right(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """C + A => A + C, C * A => A * C."""
+    one, two = i.operands
+    return rw.like(i, [two, one]) if is_constant(one) and not is_constant(two) else None
+
+
+def add_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A + C1) + C2 => A + (C1 + C2)."""
+    return _join_constants(rw, i, "add")
+
+
+def add_to_difference(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(C1 - A) + C2 => (C1 + C2) - A."""
+    difference, two = i.operands
+    if difference.opcode != "subtract" or is_constant(difference.operands[1]):
+        return None
+    joined = _joined(rw, "add", difference.operands[0], two)
+    return rw.binary("subtract", joined, difference.operands[1]) if joined else None
+
+
+def add_what_is_subtracted(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A + (B - A) => B of integers."""
+    if not is_integer(i):
+        return None
+    for one, two in (i.operands, i.operands[::-1]):
+        if two.opcode == "subtract" and two.operands[1] is one:
+            return two.operands[0]
+    return None
+
+
+def add_products_of_one_factor(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A*C + B*C => (A + B)*C of integers, and of floats if C is a power of two."""
+    one, two = i.operands
+    if one is two or one.opcode != "multiply" or two.opcode != "multiply" or len(one.users) > 1 or len(two.users) > 1:
+        return None
+    shared = next((f for f in one.operands if f in two.operands), None)
+    if shared is None or not (is_integer(i) or (is_float(i) and _is_float_power_of_two(shared))):
+        return None
+    rest = [p.operands[1] if p.operands[0] is shared else p.operands[0] for p in (one, two)]
+    return rw.mul(rw.binary("add", rest[0], rest[1]), shared)
+
+
+def add_to_updated_zeros(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A + dynamic-update-slice(0, u, at) => dynamic-update-slice(A, dynamic-slice(A, at) + u, at)."""
+    found = either(i, "dynamic-update-slice")
+    if found is None or len(found[0].users) > 1 or not is_all(found[0].operands[0], 0):
+        return None
+    update, value = found
+    part, at = update.operands[1], update.operands[2:]
+    if part.shape.minor_to_major != value.shape.minor_to_major:
+        return None
+    old = rw.add("dynamic-slice", part.shape, [value, *at], dynamic_slice_sizes=part.shape.dims)
+    return rw.add("dynamic-update-slice", i.shape, [value, rw.binary("add", old, part), *at])
+
+
+def subtract_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A - 0 => A."""
+    return i.operands[0] if is_all(i.operands[1], 0) else None
+
+
+def subtract_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A - A => 0 of integers."""
+    return rw.splat(0, i.shape) if is_integer(i) and i.operands[0] is i.operands[1] else None
+
+
+def subtract_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A - C => A + (-C)."""
+    one, two = i.operands
+    if not is_constant(two) or is_constant(one) or not (is_integer(i) or is_float(i) or i.shape.dtype.is_complex):
+        return None
+    scalar = constant_of(two)
+    return rw.binary("add", one, rw.negate(two) if scalar is None else rw.spread(rw.negate(scalar), two.shape))
+
+
+def subtract_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A - (A - B) => B, A - (A + B) => -B, (A + B) - A => B of integers."""
+    if not is_integer(i):
+        return None
+    one, two = i.operands
+    if two.opcode == "subtract" and two.operands[0] is one:
+        return two.operands[1]
+    if two.opcode == "add" and one in two.operands:
+        return rw.negate(two.operands[1] if two.operands[0] is one else two.operands[0])
+    if one.opcode == "add" and two in one.operands:
+        return one.operands[1] if one.operands[0] is two else one.operands[0]
+    return None
+
+
+def multiply_by_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A * 1 => A, 1 * A => A."""
+    one, two = i.operands
+    return one if is_all(two, 1) else two if is_all(one, 1) else None
+
+
+def multiply_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A * 0 => 0 of integers."""
+    if not is_integer(i):
+        return None
+    return next((value for value in i.operands if is_all(value, 0)), None)
+
+
+def multiply_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """-A * -B => A * B."""
+    one, two = i.operands
+    return rw.mul(one.operands[0], two.operands[0]) if one.opcode == two.opcode == "negate" else None
+
+
+def square_of_abs(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """|A| * |A| => A * A."""
+    one, two = i.operands
+    if one.opcode != "abs" or two.opcode != "abs" or one.operands[0] is not two.operands[0]:
+        return None
+    value = one.operands[0]
+    return None if value.shape.dtype.is_complex else rw.mul(value, value)
+
+
+def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A * C1) * C2 => A * (C1 * C2)."""
+    return _join_constants(rw, i, "multiply")
+
+
+def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A * C1) * (B * C2) => (A * B) * (C1 * C2) of constants that are no broadcasts."""
+    one, two = i.operands
+    if one.opcode != "multiply" or two.opcode != "multiply":
+        return None
+    constants = one.operands[1], two.operands[1]
+    if any(c.opcode != "constant" for c in constants) or is_constant(one.operands[0]) or is_constant(two.operands[0]):
+        return None
+    return rw.mul(rw.mul(one.operands[0], two.operands[0]), rw.mul(*constants))
+
+
+def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A * c) * broadcast(B) => A * broadcast(B * c) of a scalar constant c."""
+    for scaled, wide in (i.operands, i.operands[::-1]):
+        if scaled.opcode != "multiply" or wide.opcode != "broadcast" or wide.operands[0].opcode == "constant":
+            continue
+        value, factor = scaled.operands
+        scalar = constant_of(factor)
+        if scalar is None or is_constant(value):
+            continue
+        narrow = wide.operands[0]
+        product = rw.mul(narrow, rw.spread(scalar, narrow.shape))
+        return rw.mul(value, rw.add("broadcast", wide.shape, [product], dimensions=wide.attrs["dimensions"]))
+    return None
+
+
+def multiply_by_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convert(p) * A => select(p, A, 0)."""
+    found = either(i, "convert")
+    if found is None or found[0].operands[0].shape.element_type != "pred":
+        return None
+    return rw.select(found[0].operands[0], found[1], rw.splat(0, i.shape))
+
+
+def multiply_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """exp(A) * exp(B) => exp(A + B)."""
+    one, two = i.operands
+    if one.opcode != "exponential" or two.opcode != "exponential":
+        return None
+    return rw.unary("exponential", rw.binary("add", one.operands[0], two.operands[0]))
+
+
+def divide_by_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A / 1 => A."""
+    return i.operands[0] if is_all(i.operands[1], 1) else None
+
+
+def divide_by_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A / 2^k => A >> k of unsigned integers; of signed ones the magnitude is shifted, and the sign put back."""
+    value, k = i.operands[0], power_of_two(i.operands[1])
+    if k is None:
+        return None
+    amount = rw.splat(k, i.shape)
+    if i.shape.dtype.is_unsigned:
+        return rw.binary("shift-right-logical", value, amount)
+    is_negative = rw.compare(value, rw.splat(0, i.shape), "LT")
+    magnitude = rw.select(is_negative, rw.negate(value), value)
+    quotient = rw.binary("shift-right-logical", magnitude, amount)
+    return rw.select(is_negative, rw.negate(quotient), quotient)
+
+
+def divide_exponentials(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """exp(A) / exp(B) => exp(A - B)."""
+    one, two = i.operands
+    if one.opcode != "exponential" or two.opcode != "exponential":
+        return None
+    return rw.unary("exponential", rw.binary("subtract", one.operands[0], two.operands[0]))
+
+
+def divide_by_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A / exp(B) => A * exp(-B)."""
+    one, two = i.operands
+    return rw.mul(one, rw.unary("exponential", rw.negate(two.operands[0]))) if two.opcode == "exponential" else None
+
+
+def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A / pow(B, C) => A * pow(B, -C) of floats."""
+    one, two = i.operands
+    if two.opcode != "power" or not is_float(i):
+        return None
+    return rw.mul(one, rw.binary("power", two.operands[0], rw.negate(two.operands[1])))
+
+
+def divide_by_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A / sqrt(B) => A * rsqrt(B), A / rsqrt(B) => A * sqrt(B), if nothing else uses the root."""
+    one, two = i.operands
+    opposite = {"sqrt": "rsqrt", "rsqrt": "sqrt"}.get(two.opcode)
+    return rw.mul(one, rw.unary(opposite, two.operands[0])) if opposite and len(two.users) == 1 else None
+
+
+def divide_by_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A / C => A * (1 / C) of floats and complex numbers."""
+    one, two = i.operands
+    if not is_constant(two) or is_constant(one) or not (is_float(i) or i.shape.dtype.is_complex):
+        return None
+    scalar = constant_of(two)
+    if scalar is None:
+        return rw.mul(one, rw.binary("divide", rw.splat(1, two.shape), two))
+    return rw.mul(one, rw.spread(rw.binary("divide", rw.constant(1, i.shape.element_type), scalar), i.shape))
+
+
+def divide_quotients(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A/B) / (C/D) => (A*D) / (B*C), (A/B) / C => A / (B*C), A / (B/C) => (A*C) / B of floats and complex numbers."""
+    if not (is_float(i) or i.shape.dtype.is_complex):
+        return None
+    one, two = i.operands
+    if one.opcode == two.opcode == "divide":
+        (a, b), (c, d) = one.operands, two.operands
+        return rw.binary("divide", rw.mul(a, d), rw.mul(b, c))
+    if one.opcode == "divide":
+        return rw.binary("divide", one.operands[0], rw.mul(one.operands[1], two))
+    if two.opcode == "divide":
+        return rw.binary("divide", rw.mul(one, two.operands[1]), two.operands[0])
+    return None
+
+
+def negate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """-(-A) => A."""
+    return i.operands[0].operands[0] if i.operands[0].opcode == "negate" else None
+
+
+def part_of_complex(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """real(complex(A, B)) => A, imag(complex(A, B)) => B."""
+    value = i.operands[0]
+    return value.operands[0 if i.opcode == "real" else 1] if value.opcode == "complex" else None
+
+
+def complex_of_parts(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """complex(real(C), imag(C)) => C."""
+    one, two = i.operands
+    is_whole = one.opcode == "real" and two.opcode == "imag" and one.operands[0] is two.operands[0]
+    return one.operands[0] if is_whole and one.operands[0].shape.dtype.is_complex else None
+
+
+def _joined(rw: Rewriter, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
+    """Return the sum or product of two constants, for folding; None unless both are constants of one form."""
+    if one.opcode == two.opcode == "constant":
+        return rw.binary(opcode, one, two)
+    scalars = constant_of(one), constant_of(two)
+    if scalars[0] is None or scalars[1] is None:
+        return None
+    return rw.spread(rw.binary(opcode, scalars[0], scalars[1]), one.shape)
+
+
+def _join_constants(rw: Rewriter, i: HloInstruction, opcode: str) -> HloInstruction | None:
+    inner, two = i.operands
+    if inner.opcode != opcode or is_constant(inner.operands[0]):
+        return None
+    joined = _joined(rw, opcode, inner.operands[1], two)
+    return rw.binary(opcode, inner.operands[0], joined) if joined else None
+
+
+def _is_float_power_of_two(value: HloInstruction) -> bool:
+    number = splat_value(value)
+    return number is not None and math.frexp(abs(float(number)))[0] == 0.5
+
+
+RULES: Rules = {
+    "add": (
+        add_zero,
+        constant_to_the_right,
+        add_two_constants,
+        add_to_difference,
+        add_what_is_subtracted,
+        add_products_of_one_factor,
+        add_to_updated_zeros,
+    ),
+    "complex": (complex_of_parts,),
+    "divide": (
+        divide_by_one,
+        divide_by_power_of_two,
+        divide_exponentials,
+        divide_by_exponential,
+        divide_by_power,
+        divide_by_root,
+        divide_by_constant,
+        divide_quotients,
+    ),
+    "imag": (part_of_complex,),
+    "multiply": (
+        multiply_by_one,
+        multiply_by_zero,
+        constant_to_the_right,
+        multiply_negated,
+        square_of_abs,
+        multiply_two_constants,
+        multiply_by_converted_pred,
+        multiply_scaled,
+        multiply_by_scaled_broadcast,
+        multiply_exponentials,
+    ),
+    "negate": (negate_twice,),
+    "real": (part_of_complex,),
+    "subtract": (subtract_zero, subtract_itself, subtract_constant, subtract_part),
+}

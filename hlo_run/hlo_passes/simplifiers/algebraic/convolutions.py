@@ -1,0 +1,218 @@
+"""Rules of convolutions, of modules whose layouts are not settled yet: later they are library calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hlo_run.analysis.backward_convolution import has_form_of_library
+from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.attribute_values import OperandLabels
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, either, is_all
+
+
+def _window(i: HloInstruction) -> Window:
+    return i.attrs.get("window") or Window()
+
+
+def _groups(i: HloInstruction) -> tuple[int, int]:
+    return i.attrs.get("feature_group_count", 1), i.attrs.get("batch_group_count", 1)
+
+
+def convolution_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convolution(A, B) of no elements => 0."""
+    return rw.splat(0, i.shape) if any(0 in operand.shape.dims for operand in i.operands) else None
+
+
+def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convolution(pad(A, 0), B) => convolution(A, B), pad=.. or lhs_dilate=.. where only one of them pads with holes."""
+    pad, window = i.operands[0], _window(i)
+    labels: DimLabels = i.attrs["dim_labels"]
+    edges = _zero_edges(pad, labels.input)
+    if edges is None:
+        return None
+    dims: list[WindowDim] = []
+    for dim, (low, high, interior) in zip(window.dims, edges, strict=True):
+        if interior and (dim.pad_low or dim.pad_high or dim.base_dilation != 1):
+            return None
+        if dim.base_dilation != 1 and (low or high):
+            return None
+        holes = 1 + interior if interior else dim.base_dilation
+        dims.append(replace(dim, pad_low=dim.pad_low + low, pad_high=dim.pad_high + high, base_dilation=holes))
+    made = rw.like(i, [pad.operands[0], i.operands[1]])
+    made.attrs["window"] = Window(tuple(dims))
+    return made
+
+
+def convolution_of_padded_filter(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convolution(A, pad(B, 0)), holes between the elements => convolution(A, B), rhs_dilate=.."""
+    pad, window = i.operands[1], _window(i)
+    labels: DimLabels = i.attrs["dim_labels"]
+    edges = _zero_edges(pad, labels.kernel)
+    if edges is None:
+        return None
+    dims: list[WindowDim] = []
+    sizes = [pad.operands[0].shape.dims[place] for place in labels.kernel.spatial_dims]
+    for dim, size, (low, high, interior) in zip(window.dims, sizes, edges, strict=True):
+        if low or high or (interior and dim.window_dilation > 1):
+            return None
+        dims.append(replace(dim, size=size, window_dilation=1 + interior) if interior else dim)
+    made = rw.like(i, [i.operands[0], pad.operands[0]])
+    made.attrs["window"] = Window(tuple(dims))
+    return made
+
+
+def _zero_edges(pad: HloInstruction, side: OperandLabels) -> list[tuple[int, int, int]] | None:
+    """Return (low, high, interior) of the window's dimensions, if zeros are padded and no other dimension is."""
+    if pad.opcode != "pad" or not is_all(pad.operands[1], 0):
+        return None
+    edges: tuple[tuple[int, int, int], ...] = pad.attrs["padding"]
+    if any(edge != (0, 0, 0) for place, edge in enumerate(edges) if place not in side.spatial_dims):
+        return None
+    return [edges[place] for place in side.spatial_dims]
+
+
+def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convolution(A, B), size=7x7 of f32[8,2,2,4] A => convolution(reverse(B), A), size=2x2 rhs_reversal=1x1.
+
+    Batch and output features change places. Only to what a library takes.
+    """
+    if _groups(i) != (1, 1):
+        return None
+    labels: DimLabels = i.attrs["dim_labels"]
+    source, weights = i.operands
+    dims: list[WindowDim] = []
+    turned: list[int] = []
+    before = after = 1
+    for number, dim in enumerate(_window(i).dims):
+        size = source.shape.dims[labels.input.spatial_dims[number]]
+        if _stays(dim, size):
+            dims.append(dim)
+            continue
+        before *= dim.size
+        after *= dim.size if size == 1 and dim.stride == dim.window_dilation == 1 else size
+        if not dim.reversal:
+            turned.append(labels.kernel.spatial_dims[number])
+        dims.append(_swapped(dim, size))
+    if before <= after:
+        return None
+    made = rw.like(i, [weights, source])
+    made.attrs["window"] = Window(tuple(dims))
+    made.attrs["dim_labels"] = _swapped_labels(labels)
+    if "operand_precision" in i.attrs:
+        made.attrs["operand_precision"] = i.attrs["operand_precision"][::-1]
+    if not has_form_of_library(made):
+        return None
+    if turned:
+        made.operands = [rw.add("reverse", weights.shape, [weights], dimensions=tuple(turned)), source]
+    return made
+
+
+def _stays(dim: WindowDim, size: int) -> bool:
+    """True for a dimension that is contracted as a whole, and for one of groups."""
+    if dim.reversal or dim.pad_low or dim.pad_high or dim.window_dilation != 1:
+        return False
+    is_whole = dim.size == size and dim.base_dilation == dim.stride == 1
+    return is_whole or (dim.base_dilation == dim.size and dim.stride == dim.size - 1)
+
+
+def _swapped(dim: WindowDim, size: int) -> WindowDim:
+    """Return the window of the input over the filter."""
+    more = (1 + (size - 1) * dim.base_dilation) - (1 + (dim.size - 1) * dim.window_dilation)
+    return WindowDim(size, dim.stride, dim.pad_low + more, dim.pad_high + more, dim.window_dilation, dim.base_dilation, True)
+
+
+def _swapped_labels(labels: DimLabels) -> DimLabels:
+    given, kernel, result = labels.input, labels.kernel, labels.output
+    return DimLabels(
+        OperandLabels("bf", kernel.second_dim, kernel.first_dim, kernel.spatial_dims),
+        OperandLabels("io", given.second_dim, given.first_dim, given.spatial_dims),
+        OperandLabels("bf", result.second_dim, result.first_dim, result.spatial_dims),
+    )
+
+
+def convolution_of_single_features(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """convolution(A, B), each feature by itself, a window of one or all elements => sum(A * broadcast(B))."""
+    labels: DimLabels = i.attrs["dim_labels"]
+    source, weights = i.operands
+    features = source.shape.dims[labels.input.second_dim]
+    if _groups(i) != (features, 1) or weights.shape.dims[labels.kernel.second_dim] != features:
+        return None
+    summed: list[int] = []
+    spread = {labels.input.second_dim: labels.kernel.second_dim}
+    for dim, place, tap in zip(_window(i).dims, labels.input.spatial_dims, labels.kernel.spatial_dims, strict=True):
+        if dim.pad_low or dim.pad_high or dim.base_dilation != 1:
+            return None
+        if dim.size == 1 and dim.stride == 1:
+            continue
+        if dim.size != source.shape.dims[place] or dim.window_dilation != 1 or dim.reversal:
+            return None
+        summed.append(place)
+        spread[place] = tap
+    places = sorted(spread)
+    rest = [dim for dim in range(weights.shape.rank) if dim not in spread.values()]
+    factor = rw.transpose(rw.convert(weights, i.shape.element_type), [*(spread[place] for place in places), *rest])
+    places = [place for place in places if source.shape.dims[place] != 1]
+    factor = rw.reshape(factor, [source.shape.dims[place] for place in places])
+    product = rw.mul(rw.convert(source, i.shape.element_type), rw.broadcast(factor, source.shape.dims, places))
+    return _as_result(rw, i, product, summed)
+
+
+def _as_result(rw: Rewriter, i: HloInstruction, product: HloInstruction, summed: list[int]) -> HloInstruction:
+    """Add up some dimensions of the input, and give the others the places that they have in the result."""
+    labels: DimLabels = i.attrs["dim_labels"]
+    kept = [dim for dim in range(product.shape.rank) if dim not in summed]
+    if summed:
+        shape = Shape.array(product.shape.element_type, tuple(product.shape.dims[dim] for dim in kept))
+        zero = rw.constant(0, product.shape.element_type)
+        adder = _adder(i, product.shape.element_type)
+        product = rw.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(sorted(summed)))
+    goes_to = {labels.input.first_dim: labels.output.first_dim, labels.input.second_dim: labels.output.second_dim}
+    goes_to |= dict(zip(labels.input.spatial_dims, labels.output.spatial_dims, strict=True))
+    order = sorted(range(len(kept)), key=lambda number: goes_to[kept[number]])
+    return rw.reshape(rw.transpose(product, order), i.shape.dims)
+
+
+def _adder(i: HloInstruction, element_type: str) -> HloComputation:
+    assert i.parent is not None, "it stands in a computation"
+    module = i.parent.module
+    assert module is not None, "the computation stands in a module"
+    made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
+    sides = [
+        made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
+        for number, name in enumerate(("scalar_lhs", "scalar_rhs"))
+    ]
+    made.add(HloInstruction("add", "add", scalar, sides), is_root=True)
+    return module.add_computation(made)
+
+
+def biases_of_convolution(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(convolution + broadcast(C)) + broadcast(D) => convolution + broadcast(C + D), of constants alike."""
+    found = either(i, "broadcast")
+    if found is None or found[1].opcode != "add":
+        return None
+    last, inner = found
+    parts = either(inner, "broadcast")
+    if parts is None or parts[1].opcode != "convolution":
+        return None
+    first, convolution = parts
+    constants = first.operands[0], last.operands[0]
+    if any(c.opcode != "constant" for c in constants) or constants[0].shape != constants[1].shape:
+        return None
+    if first.attrs["dimensions"] != last.attrs["dimensions"]:
+        return None
+    together = rw.binary("add", *constants)
+    return rw.binary("add", rw.add("broadcast", i.shape, [together], dimensions=first.attrs["dimensions"]), convolution)
+
+
+FREE_RULES: Rules = {
+    "convolution": (
+        convolution_of_nothing,
+        convolution_of_padded_input,
+        convolution_of_padded_filter,
+        small_filter_first,
+        convolution_of_single_features,
+    ),
+    "add": (biases_of_convolution,),
+}

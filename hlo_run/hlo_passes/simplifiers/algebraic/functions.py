@@ -1,0 +1,172 @@
+"""Rules of powers, logarithms, extrema and clamping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.literal import float_info
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
+    Rewriter,
+    Rules,
+    constant_of,
+    is_all,
+    is_constant,
+    is_float,
+    lowest_and_highest,
+    splat_value,
+)
+
+
+def power_of_small_number(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pow(A, 0) => 1, pow(A, 1) => A, pow(A, 2) => A * A, pow(A, 3) => A * (A * A), pow(A, -1) => 1 / A."""
+    value, exponent = i.operands
+    if is_all(exponent, 0):
+        return rw.splat(1, i.shape)
+    if is_all(exponent, 1):
+        return value
+    if is_all(exponent, 2):
+        return rw.mul(value, value)
+    if is_all(exponent, 3):
+        return rw.mul(value, rw.mul(value, value))
+    if is_float(i) and is_all(exponent, -1):
+        return rw.binary("divide", rw.splat(1, i.shape), value)
+    return None
+
+
+def power_of_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pow(exp(A), B) => exp(A * B)."""
+    value, exponent = i.operands
+    return rw.unary("exponential", rw.mul(value.operands[0], exponent)) if value.opcode == "exponential" else None
+
+
+def log_of_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """log(pow(A, B)) => select(B == 0, 0, B * log|A|) of floats."""
+    power = i.operands[0]
+    if power.opcode != "power" or not is_float(i):
+        return None
+    base, exponent = power.operands
+    zero = rw.splat(0, i.shape)
+    product = rw.mul(exponent, rw.unary("log", rw.unary("abs", base)))
+    return rw.select(rw.compare(exponent, zero, "EQ"), zero, product)
+
+
+def log_of_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """log(sqrt(A)) => 0.5 * log(A), log(rsqrt(A)) => -0.5 * log(A)."""
+    factor = {"sqrt": 0.5, "rsqrt": -0.5}.get(i.operands[0].opcode)
+    if factor is None or not is_float(i):
+        return None
+    return rw.mul(rw.unary("log", i.operands[0].operands[0]), rw.splat(factor, i.shape))
+
+
+def extremum_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(A, A) => A, min(A, A) => A."""
+    return i.operands[0] if i.operands[0] is i.operands[1] else None
+
+
+def extremum_of_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(A, lowest) => A, min(A, highest) => A; of integers also max(A, highest) => highest, min(A, lowest) => lowest."""
+    for limit, value in (i.operands, i.operands[::-1]):
+        number = splat_value(limit)
+        if number is None or i.shape.dtype.is_complex:
+            continue
+        is_lowest, is_highest = _is_limit(number, i, -1), _is_limit(number, i, 1)
+        if is_lowest if i.opcode == "maximum" else is_highest:
+            return value
+        if not is_float(i) and (is_highest if i.opcode == "maximum" else is_lowest):
+            return limit
+    return None
+
+
+def _is_limit(number: Any, i: HloInstruction, sign: int) -> bool:
+    if is_float(i):
+        # A type without infinities ends at its largest number.
+        has_infinity = not np.isfinite(np.asarray(np.inf).astype(i.shape.dtype.numpy))
+        limit = np.inf if has_infinity else float(float_info(i.shape.dtype).max)
+        return float(number) == sign * limit
+    return int(number) == lowest_and_highest(i.shape.element_type)[sign > 0]
+
+
+def extremum_of_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(max(A, C1), C2) => max(A, max(C1, C2)), and min likewise."""
+    inner, two = i.operands
+    if inner.opcode != i.opcode or is_constant(inner.operands[0]):
+        return None
+    scalars = constant_of(inner.operands[1]), constant_of(two)
+    if scalars[0] is None or scalars[1] is None:
+        return None
+    return rw.like(i, [inner.operands[0], rw.spread(rw.binary(i.opcode, scalars[0], scalars[1]), i.shape)])
+
+
+def extremum_of_its_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(max(A, B), B) => max(A, B), max(clamp(B, A, C), B) => clamp(B, A, C); min likewise."""
+    for whole, part in (i.operands, i.operands[::-1]):
+        if whole.opcode == i.opcode and part in whole.operands:
+            return whole
+        if whole.opcode == "clamp" and whole.operands[0 if i.opcode == "maximum" else 2] is part and part.shape == i.shape:
+            return whole
+    return None
+
+
+def extremum_of_flat_functions(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(tanh(A), tanh(B)) => tanh(max(A, B)), likewise of what grows with its operand but not beyond it."""
+    one, two = i.operands
+    if i.opcode != "maximum" or one.opcode != two.opcode or one.opcode not in _FLAT or not is_float(i):
+        return None
+    return rw.unary(one.opcode, rw.binary("maximum", one.operands[0], two.operands[0]))
+
+
+def clamp_of_extrema(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """min(max(A, C1), C2) => clamp(C1, A, C2), max(min(A, C2), C1) likewise, of arrays if C1 < C2."""
+    opposite = "minimum" if i.opcode == "maximum" else "maximum"
+    for inner, outer_bound in (i.operands, i.operands[::-1]):
+        if inner.opcode != opposite or i.shape.dtype.is_complex or not i.shape.dims:
+            continue
+        for value, inner_bound in (inner.operands, inner.operands[::-1]):
+            low, high = (inner_bound, outer_bound) if i.opcode == "minimum" else (outer_bound, inner_bound)
+            numbers = splat_value(low), splat_value(high)
+            if numbers[0] is not None and numbers[1] is not None and not is_constant(value) and bool(numbers[0] < numbers[1]):
+                return rw.add("clamp", i.shape, [low, value, high])
+    return None
+
+
+def clamp_of_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """clamp(lo, clamp(lo, A, hi), hi) => clamp(lo, A, hi)."""
+    low, value, high = i.operands
+    return value if value.opcode == "clamp" and value.operands[0] is low and value.operands[2] is high else None
+
+
+def reduce_to_own_precision(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce-precision(f32 A), exponent_bits=8, mantissa_bits=23 => A."""
+    dtype = i.shape.dtype
+    info = float_info(dtype)
+    own = int(getattr(info, "nexp", dtype.bits - 1 - info.nmant)), int(info.nmant)
+    return i.operands[0] if own == (i.attrs["exponent_bits"], i.attrs["mantissa_bits"]) else None
+
+
+def exponential_of_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """exp(0) => 1."""
+    return rw.splat(1, i.shape) if is_all(i.operands[0], 0) else None
+
+
+_FLAT = frozenset(("cbrt", "erf", "logistic", "tanh"))
+_EXTREMA = (
+    extremum_of_itself,
+    extremum_of_limit,
+    extremum_of_its_part,
+    extremum_of_two_constants,
+    clamp_of_extrema,
+    extremum_of_flat_functions,
+)
+RULES: Rules = {
+    "clamp": (clamp_of_clamped,),
+    "exponential": (exponential_of_zero,),
+    "log": (log_of_power, log_of_root),
+    "maximum": _EXTREMA,
+    "minimum": _EXTREMA,
+    "power": (power_of_small_number, power_of_exponential),
+}
+# Only when nothing looks at reduce-precision any more.
+LAST_RULES: Rules = {"reduce-precision": (reduce_to_own_precision,)}

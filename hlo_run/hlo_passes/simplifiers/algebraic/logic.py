@@ -1,0 +1,298 @@
+"""Rules of bits, comparisons, choices and remainders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
+    Rewriter,
+    Rules,
+    either,
+    is_all,
+    is_integer,
+    lowest_and_highest,
+    power_of_two,
+    splat_value,
+)
+
+_OPPOSITE = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
+_MIRRORED = {"EQ": "EQ", "NE": "NE", "LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
+
+
+def and_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A & ones => A, A & 0 => 0."""
+    for one, two in (i.operands, i.operands[::-1]):
+        if _is_all_ones(one):
+            return two
+        if is_all(one, 0):
+            return one
+    return None
+
+
+def or_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A | 0 => A, A | ones => ones."""
+    for one, two in (i.operands, i.operands[::-1]):
+        if is_all(one, 0):
+            return two
+        if _is_all_ones(one):
+            return one
+    return None
+
+
+def bits_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A & A => A, A | A => A."""
+    return i.operands[0] if i.operands[0] is i.operands[1] else None
+
+
+def and_of_bounds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A < C1 & A < C2 => A < min(C1, C2) of integers."""
+    one, two = i.operands
+    if i.shape.element_type != "pred" or one.opcode != "compare" or two.opcode != "compare":
+        return None
+    if one.operands[0] is not two.operands[0] or one.attrs["direction"] != "LT" or two.attrs["direction"] != "LT":
+        return None
+    numbers = splat_value(one.operands[1]), splat_value(two.operands[1])
+    if numbers[0] is None or numbers[1] is None or not is_integer(one.operands[0]):
+        return None
+    return one if int(numbers[0]) <= int(numbers[1]) else two
+
+
+def xor_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A ^ A => 0, A ^ 0 => A."""
+    if i.operands[0] is i.operands[1]:
+        return rw.splat(0, i.shape)
+    return next((two for one, two in (i.operands, i.operands[::-1]) if is_all(one, 0)), None)
+
+
+def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """not(not A) => A."""
+    return i.operands[0].operands[0] if i.operands[0].opcode == "not" else None
+
+
+def not_of_comparison(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """not(A < B) => A >= B of integers, if nothing else uses the comparison."""
+    test = i.operands[0]
+    if test.opcode != "compare" or len(test.users) > 1 or not is_integer(test.operands[0]):
+        return None
+    one, two = test.operands
+    return rw.compare(one, two, _OPPOSITE[test.attrs["direction"]])
+
+
+def shift_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A << 0 => A, A >> 0 => A."""
+    return i.operands[0] if is_all(i.operands[1], 0) else None
+
+
+def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A == A => true, A < A => false of integers and pred."""
+    one, two = i.operands
+    if one is not two or not (is_integer(one) or one.shape.element_type == "pred"):
+        return None
+    return rw.splat(i.attrs["direction"] in ("EQ", "LE", "GE"), i.shape)
+
+
+def compare_with_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A < lowest => false, A >= lowest => true, A > highest => false, A <= highest => true of integers and pred."""
+    for one, two, direction in (
+        (*i.operands, i.attrs["direction"]),
+        (*i.operands[::-1], _MIRRORED[i.attrs["direction"]]),
+    ):
+        number = splat_value(two)
+        if number is None or not (is_integer(one) or one.shape.element_type == "pred"):
+            continue
+        known = _known_comparison(direction, int(number), _range_of(one))
+        if known is not None:
+            return rw.splat(known, i.shape)
+    return None
+
+
+def _range_of(value: HloInstruction) -> tuple[int, int]:
+    low, high = lowest_and_highest(value.shape.element_type)
+    if value.opcode == "iota":
+        dim: int = value.attrs["iota_dimension"]
+        if value.shape.dims[dim] - 1 <= high:
+            return 0, max(value.shape.dims[dim] - 1, 0)
+    return low, high
+
+
+def _known_comparison(direction: str, number: int, bounds: tuple[int, int]) -> bool | None:
+    low, high = bounds
+    match direction:
+        case "LT":
+            return True if high < number else False if low >= number else None
+        case "LE":
+            return True if high <= number else False if low > number else None
+        case "GT":
+            return True if low > number else False if high <= number else None
+        case "GE":
+            return True if low >= number else False if high < number else None
+        case _:
+            return direction == "NE" if not low <= number <= high else None
+
+
+def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(A, B) > A => B > A, A > min(A, B) => A > B."""
+    one, two = i.operands
+    if i.attrs["direction"] != "GT":
+        return None
+    if one.opcode == "maximum" and two in one.operands:
+        other = one.operands[1 if one.operands[0] is two else 0]
+        return rw.like(i, [other, two])
+    if two.opcode == "minimum" and one in two.operands:
+        return rw.like(i, [one, two.operands[1 if two.operands[0] is one else 0]])
+    return None
+
+
+def compare_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """p == true => p, p != false => p, p == false => not p, p != true => not p."""
+    if i.operands[0].shape.element_type != "pred" or i.attrs["direction"] not in ("EQ", "NE"):
+        return None
+    for one, two in (i.operands, i.operands[::-1]):
+        number = splat_value(two)
+        if number is not None:
+            return one if bool(number) == (i.attrs["direction"] == "EQ") else rw.unary("not", one)
+    return None
+
+
+def compare_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p, 1, 0) != 0 => p, convert(p) != 0 => p; == is their opposite."""
+    value, two = i.operands
+    if i.attrs["direction"] not in ("EQ", "NE") or not is_all(two, 0):
+        return None
+    is_choice = value.opcode == "select" and is_all(value.operands[1], 1) and is_all(value.operands[2], 0)
+    if not is_choice and value.opcode != "convert":
+        return None
+    test = value.operands[0]
+    if test.shape.element_type != "pred" or test.shape.dims != i.shape.dims:
+        return None
+    return test if i.attrs["direction"] == "NE" else rw.unary("not", test)
+
+
+def select_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p, A, A) => A."""
+    return i.operands[1] if i.operands[1] is i.operands[2] else None
+
+
+def select_by_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(true, A, B) => A, select(false, A, B) => B."""
+    number = splat_value(i.operands[0])
+    return None if number is None else i.operands[1 if bool(number) else 2]
+
+
+def select_by_negation(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(not p, A, B) => select(p, B, A)."""
+    test, one, two = i.operands
+    return rw.select(test.operands[0], two, one) if test.opcode == "not" else None
+
+
+def select_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p, true, false) => p, (p, false, true) => not p, (p, q, false) => p and q, (p, true, q) => p or q."""
+    test, one, two = i.operands
+    if i.shape.element_type != "pred" or test.shape.dims != i.shape.dims:
+        return None
+    if is_all(one, 1) and is_all(two, 0):
+        return test
+    if is_all(one, 0) and is_all(two, 1):
+        return rw.unary("not", test)
+    if is_all(two, 0):
+        return rw.binary("and", test, one)
+    return rw.binary("or", test, two) if is_all(one, 1) else None
+
+
+def select_by_comparison_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p >= q, p, q) => p or q, select(p < q, p, q) => p and q, select(p == q, p, q) => q, select(p != q, p, q) => p."""
+    test, one, two = i.operands
+    if i.shape.element_type != "pred" or test.opcode != "compare" or tuple(test.operands) != (one, two):
+        return None
+    match test.attrs["direction"]:
+        case "GT" | "GE":
+            return rw.binary("or", one, two)
+        case "LT" | "LE":
+            return rw.binary("and", one, two)
+        case direction:
+            return two if direction == "EQ" else one
+
+
+def select_of_updated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """select(p, A, dynamic-update-slice(A, B, at)) => dynamic-update-slice(A, select(p[at], dynamic-slice(A, at), B), at)."""
+    test, *arms = i.operands
+    for number, (whole, update) in enumerate((arms, arms[::-1])):
+        if update.opcode != "dynamic-update-slice" or update.operands[0] is not whole or len(update.users) > 1:
+            continue
+        part, at = update.operands[1], update.operands[2:]
+        if any(index.shape.dims for index in at) or part.shape.minor_to_major != whole.shape.minor_to_major:
+            continue
+        sizes = part.shape.dims
+        old = rw.add("dynamic-slice", part.shape, [whole, *at], dynamic_slice_sizes=sizes)
+        chosen = test
+        if test.shape.dims:
+            chosen = rw.add("dynamic-slice", part.shape.with_element_type("pred"), [test, *at], dynamic_slice_sizes=sizes)
+        new = rw.select(chosen, part if number else old, old if number else part)
+        return rw.add("dynamic-update-slice", i.shape, [whole, new, *at])
+    return None
+
+
+def remainder_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """(A % B) % B => A % B."""
+    value, divisor = i.operands
+    return value if value.opcode == "remainder" and value.operands[1] is divisor else None
+
+
+def remainder_of_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """A % 2^k => A & (2^k - 1) of unsigned integers; of signed ones with the sign of A."""
+    value, k = i.operands[0], power_of_two(i.operands[1])
+    if k is None:
+        return None
+    mask = rw.splat((1 << k) - 1, i.shape)
+    if i.shape.dtype.is_unsigned:
+        return rw.binary("and", value, mask)
+    is_negative = rw.compare(value, rw.splat(0, i.shape), "LT")
+    magnitude = rw.binary("and", rw.select(is_negative, rw.negate(value), value), mask)
+    return rw.select(is_negative, rw.negate(magnitude), magnitude)
+
+
+def remainder_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """iota % N => iota if it ends before N, (iota + N) % N => iota % N."""
+    value, number = i.operands[0], splat_value(i.operands[1])
+    if number is None or not is_integer(i) or int(number) <= 0:
+        return None
+    if value.opcode == "iota" and _range_of(value)[1] < int(number):
+        return value
+    found = either(value, "iota") if value.opcode == "add" else None
+    if found is None:
+        return None
+    added: Any = splat_value(found[1])
+    highest = _range_of(found[0])[1] + int(number)
+    fits = highest <= lowest_and_highest(i.shape.element_type)[1]
+    return rw.like(i, [found[0], i.operands[1]]) if added is not None and int(added) == int(number) and fits else None
+
+
+def _is_all_ones(value: HloInstruction) -> bool:
+    number = splat_value(value)
+    if number is None:
+        return False
+    if value.shape.element_type == "pred":
+        return bool(number)
+    return int(number) == (-1 if value.shape.dtype.is_signed else lowest_and_highest(value.shape.element_type)[1])
+
+
+RULES: Rules = {
+    "and": (and_with_constant, bits_of_itself, and_of_bounds),
+    "compare": (compare_with_itself, compare_with_limit, compare_pred, compare_converted_pred, compare_with_extremum),
+    "not": (not_twice, not_of_comparison),
+    "or": (or_with_constant, bits_of_itself),
+    "remainder": (remainder_twice, remainder_of_power_of_two, remainder_of_iota),
+    "select": (
+        select_of_one_value,
+        select_by_constant,
+        select_by_negation,
+        select_of_preds,
+        select_by_comparison_of_preds,
+        select_of_updated,
+    ),
+    "shift-left": (shift_by_zero,),
+    "shift-right-arithmetic": (shift_by_zero,),
+    "shift-right-logical": (shift_by_zero,),
+    "xor": (xor_of_itself,),
+}

@@ -1,0 +1,95 @@
+"""Rules of dots, of modules whose layouts are not settled yet."""
+
+from __future__ import annotations
+
+from hlo_run.analysis.dot_dims import dot_side, size_of
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+
+
+def dot_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(A, B) of no elements => 0."""
+    return rw.splat(0, i.shape) if any(0 in operand.shape.dims for operand in i.operands) else None
+
+
+def dot_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(f32[1,8] A, f32[8,4] B) => reshape(dot(reshape f32[8] (A), B)): batch and free dimensions of size 1 go."""
+    batch, contracted = _dims(i, "batch"), _dims(i, "contracting")
+    pairs = list(zip(*batch, strict=True))
+    kept_batch = [pair for pair in pairs if i.operands[0].shape.dims[pair[0]] != 1]
+    kept_contracted = [pair for pair in zip(*contracted, strict=True) if i.operands[0].shape.dims[pair[0]] != 1]
+    if contracted[0] and not kept_contracted:
+        kept_contracted = list(zip(*contracted, strict=True))[:1]
+    sides = [
+        _without_ones(operand.shape, [p[n] for p in (*kept_batch, *kept_contracted)]) for n, operand in enumerate(i.operands)
+    ]
+    if all(len(side) == operand.shape.rank for side, operand in zip(sides, i.operands, strict=True)):
+        return None
+    operands = [rw.reshape(o, [o.shape.dims[d] for d in side]) for o, side in zip(i.operands, sides, strict=True)]
+    new: dict[str, tuple[int, ...]] = {}
+    for n, name in enumerate(("lhs", "rhs")):
+        new[f"{name}_batch_dims"] = tuple(sides[n].index(pair[n]) for pair in kept_batch)
+        new[f"{name}_contracting_dims"] = tuple(sides[n].index(pair[n]) for pair in kept_contracted)
+    return rw.reshape(_dot(rw, i, operands, new), i.shape.dims)
+
+
+def _dims(i: HloInstruction, kind: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(i.attrs.get(f"lhs_{kind}_dims", ())), tuple(i.attrs.get(f"rhs_{kind}_dims", ()))
+
+
+def _without_ones(shape: Shape, kept: list[int]) -> list[int]:
+    return [d for d, size in enumerate(shape.dims) if size != 1 or d in kept]
+
+
+def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims: dict[str, tuple[int, ...]]) -> HloInstruction:
+    """Return a product as `old` is, of other operands whose dimensions have other numbers."""
+    batch = [operands[0].shape.dims[d] for d in dims["lhs_batch_dims"]]
+    sides = zip(("lhs", "rhs"), operands, strict=True)
+    free = [
+        [s for d, s in enumerate(o.shape.dims) if d not in (*dims[f"{name}_batch_dims"], *dims[f"{name}_contracting_dims"])]
+        for name, o in sides
+    ]
+    shape = Shape.array(old.shape.element_type, (*batch, *free[0], *free[1]))
+    rest = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
+    used = {name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")}
+    return rw.add("dot", shape, operands, **used, **rest)
+
+
+def dot_of_one_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dot(f32[2,1] A, f32[1,3] B) => broadcast(A) * broadcast(B): nothing is added up."""
+    sides = dot_side(i, 0), dot_side(i, 1)
+    if size_of(i, 0, sides[0].contracting) != 1 or "algorithm" in i.attrs:
+        return None
+    batch = len(sides[0].batch)
+    factors: list[HloInstruction] = []
+    for number, (operand, side) in enumerate(zip(i.operands, sides, strict=True)):
+        value = rw.transpose(operand, [*side.batch, *side.free, *side.contracting])
+        value = rw.reshape(value, value.shape.dims[: len(side.batch) + len(side.free)])
+        first = batch + (len(sides[0].free) if number else 0)
+        dims = (*range(batch), *range(first, first + len(side.free)))
+        value = rw.convert(value, i.shape.element_type)
+        factors.append(rw.broadcast(value, i.shape.dims, dims) if len(dims) < i.shape.rank else value)
+    return rw.mul(factors[0], factors[1])
+
+
+def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if nothing else uses the product; batches come first."""
+    dot = i.operands[0]
+    if dot.opcode != "dot" or len(dot.users) > 1 or "operand_precision" in dot.attrs or "algorithm" in dot.attrs:
+        return None
+    batch, contracted = _dims(dot, "batch"), _dims(dot, "contracting")
+    free = [o.shape.rank - len(batch[0]) - len(contracted[0]) for o in dot.operands]
+    count = len(batch[0])
+    if free != [1, 1] or tuple(i.attrs["dimensions"]) != (*range(count), count + 1, count):
+        return None
+    dims = {
+        "lhs_batch_dims": batch[1],
+        "rhs_batch_dims": batch[0],
+        "lhs_contracting_dims": contracted[1],
+        "rhs_contracting_dims": contracted[0],
+    }
+    return _dot(rw, dot, list(dot.operands[::-1]), dims)
+
+
+FREE_RULES: Rules = {"dot": (dot_of_nothing, dot_of_ones, dot_of_one_depth), "transpose": (transpose_of_dot,)}

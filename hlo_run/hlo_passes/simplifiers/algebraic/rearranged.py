@@ -1,0 +1,148 @@
+"""Rules of reshapes, transposes and reversals of each other, of modules whose layouts are not settled yet."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hlo_run.analysis.bitcast_kind import common_groups
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+
+# So many reshapes and transposes in a row are looked through.
+_LONGEST = 8
+
+
+def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reshape(transpose(reshape(A))) => A if all of them only permute, add and drop dimensions, and in the end nothing."""
+    order = _moved(i)
+    value, steps = i.operands[0], 0
+    while order is not None and value.opcode in ("reshape", "transpose") and steps < _LONGEST:
+        inner = _moved(value)
+        if inner is None:
+            return None
+        order, value, steps = [inner[d] for d in order], value.operands[0], steps + 1
+        if order == sorted(order) and value.shape.dims == i.shape.dims:
+            return value
+    return None
+
+
+def _moved(i: HloInstruction) -> list[int] | None:
+    """Return which of the operand's dimensions larger than 1 each of the result's is; None if some are split or joined."""
+    before, after = i.operands[0].shape.dims, i.shape.dims
+    large = [d for d, size in enumerate(before) if size != 1]
+    if i.opcode == "transpose":
+        return [large.index(d) for d in i.attrs["dimensions"] if before[d] != 1]
+    return list(range(len(large))) if [before[d] for d in large] == [size for size in after if size != 1] else None
+
+
+def reshape_of_transposed_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reshape(transpose(reshape(A))) => transpose(reshape(A)) if the outer reshape joins what stood side by side before."""
+    transpose = i.operands[0]
+    if transpose.opcode != "transpose" or transpose.operands[0].opcode != "reshape" or 0 in i.shape.dims:
+        return None
+    order = transpose.attrs["dimensions"]
+    runs = _joined_runs(transpose.shape.dims, i.shape.dims)
+    if runs is None or any(order[b] != order[a] + 1 for run in runs for a, b in pairwise(run)):
+        return None
+    starts = [order[run[0]] for run in runs]
+    ranks = sorted(range(len(runs)), key=lambda n: starts[n])
+    source = rw.reshape(transpose.operands[0].operands[0], [i.shape.dims[n] for n in ranks])
+    return rw.transpose(source, [ranks.index(n) for n in range(len(runs))])
+
+
+def _joined_runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]] | None:
+    """Return the neighbouring dimensions that each new one is made of; None if there are others, or one of none."""
+    runs: list[list[int]] = []
+    place = 0
+    for number, size in enumerate(after):
+        run, product = [place], before[place] if place < len(before) else 0
+        place += 1
+        while product and product < size and place < len(before):
+            run, product, place = [*run, place], product * before[place], place + 1
+        if product != size:
+            return None
+        if number == len(after) - 1:
+            run += range(place, len(before))
+            if any(before[d] != 1 for d in range(place, len(before))):
+                return None
+        runs.append(run)
+    return runs if runs else None
+
+
+def reshape_of_counting(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reshape s32[2,3] (iota[6]) => iota along 1 + iota along 0 * 3."""
+    inner = i.operands[0]
+    if inner.opcode != "iota" or 0 in i.shape.dims:
+        return None
+    dim: int = inner.attrs["iota_dimension"]
+    groups = common_groups(inner.shape.dims, i.shape.dims)
+    new = next((theirs for ours, theirs in groups if ours == [dim]), None)
+    if new is None:
+        return None
+    total, stride = rw.add("iota", i.shape, iota_dimension=new[-1]), i.shape.dims[new[-1]]
+    for d in reversed(new[:-1]):
+        part = rw.mul(rw.add("iota", i.shape, iota_dimension=d), rw.splat(stride, i.shape))
+        total, stride = rw.binary("add", total, part), stride * i.shape.dims[d]
+    return total
+
+
+def broadcast_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """broadcast(f32[5,1] A) => broadcast(reshape f32[5] (A))."""
+    value = i.operands[0]
+    kept = [d for d, size in enumerate(value.shape.dims) if size != 1]
+    if len(kept) == value.shape.rank:
+        return None
+    narrow = rw.reshape(value, [value.shape.dims[d] for d in kept])
+    return rw.add("broadcast", i.shape, [narrow], dimensions=tuple(i.attrs["dimensions"][d] for d in kept))
+
+
+def broadcast_that_permutes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """broadcast f32[3,2] (f32[2,3] A), dimensions={1,0} => transpose(A)."""
+    value, dims = i.operands[0], list(i.attrs["dimensions"])
+    if value.shape.rank != i.shape.rank or dims == sorted(dims):
+        return None
+    return rw.transpose(value, [dims.index(d) for d in range(len(dims))])
+
+
+def reverse_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reverse(reverse(A)) => reverse(A) along the dimensions that one of them names."""
+    inner = i.operands[0]
+    if inner.opcode != "reverse":
+        return None
+    once = sorted(set(i.attrs["dimensions"]) ^ set(inner.attrs["dimensions"]))
+    return rw.add("reverse", i.shape, inner.operands, dimensions=tuple(once)) if once else inner.operands[0]
+
+
+def reverse_before_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reverse(A + broadcast(scalar)) => reverse(A) + broadcast(scalar)."""
+    inner = i.operands[0]
+    if len(inner.operands) != 2 or not is_elementwise(inner) or inner.opcode in ("map", "compare"):
+        return None
+    for number, (value, other) in enumerate((inner.operands, inner.operands[::-1])):
+        if other.opcode == "broadcast" and not other.operands[0].shape.dims:
+            reverse = rw.add("reverse", value.shape, [value], dimensions=i.attrs["dimensions"])
+            return rw.like(inner, [other, reverse] if number else [reverse, other])
+    return None
+
+
+def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reverse(reshape(A)) => reshape(reverse(A)) if the reshape only adds dimensions of size 1."""
+    inner = i.operands[0]
+    if inner.opcode != "reshape":
+        return None
+    source = inner.operands[0]
+    kept = [d for d, size in enumerate(inner.shape.dims) if size != 1]
+    if tuple(inner.shape.dims[d] for d in kept) != source.shape.dims or source.shape.rank == inner.shape.rank:
+        return None
+    dims = tuple(kept.index(d) for d in i.attrs["dimensions"] if d in kept)
+    reverse = rw.add("reverse", source.shape, [source], dimensions=dims) if dims else source
+    return rw.reshape(reverse, i.shape.dims)
+
+
+FREE_RULES: Rules = {
+    "broadcast": (broadcast_that_permutes, broadcast_of_ones),
+    "reshape": (chain_of_nothing, reshape_of_transposed_reshape, reshape_of_counting),
+    "reverse": (reverse_twice, reverse_before_constant, reverse_of_added_ones),
+    "transpose": (chain_of_nothing,),
+}

@@ -1,0 +1,176 @@
+"""Rules of reductions, of modules whose layouts are not settled yet; and of maps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hlo_run.analysis.arg_reducer import arg_extremum
+from hlo_run.analysis.bitcast_kind import common_groups
+from hlo_run.analysis.elementwise import ELEMENTWISE
+from hlo_run.analysis.simple_reducer import simple_reducer
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_float
+from hlo_run.hlo_passes.simplifiers.algebraic.windows import neutral_reduction
+
+
+def reduce_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce(A, init) of no elements => broadcast(init)."""
+    is_empty = len(i.operands) == 2 and not i.shape.is_tuple and 0 in i.operands[0].shape.dims and 0 not in i.shape.dims
+    return rw.spread(i.operands[1], i.shape) if is_empty and i.operands[1].shape.element_type == i.shape.element_type else None
+
+
+def reduce_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce(A), over dimensions of size 1 => reshape(A)."""
+    value = i.operands[0]
+    if not neutral_reduction(i) or value.shape.element_count != i.shape.element_count:
+        return None
+    return rw.reshape(value, i.shape.dims)
+
+
+def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce(transpose(A)) => reduce(A), with a transpose after it if what is kept changes places."""
+    inner = i.operands[0]
+    if inner.opcode != "transpose" or len(i.operands) != 2 or not simple_reducer(i.called["to_apply"][0]):
+        return None
+    permutation, reduced = inner.attrs["dimensions"], set(i.attrs["dimensions"])
+    kept = [permutation[d] for d in range(inner.shape.rank) if d not in reduced]
+    (made,) = rw.reduce_again(i, inner.operands, sorted(permutation[d] for d in reduced))
+    return rw.transpose(made, [sorted(kept).index(d) for d in kept])
+
+
+def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce(reduce(A)) => reduce(A) of one operation."""
+    inner, opcode = i.operands[0], neutral_reduction(i)
+    if inner.opcode != "reduce" or not opcode or neutral_reduction(inner) != opcode:
+        return None
+    kept = [d for d in range(inner.operands[0].shape.rank) if d not in inner.attrs["dimensions"]]
+    first: tuple[int, ...] = inner.attrs["dimensions"]
+    second: tuple[int, ...] = i.attrs["dimensions"]
+    (made,) = rw.reduce_again(i, inner.operands[:1], sorted((*first, *(kept[d] for d in second))))
+    return made
+
+
+def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce(reshape(A)) => reshape(reduce(A)) if the reshape mixes no dimension that stays with one that goes."""
+    inner = i.operands[0]
+    if inner.opcode != "reshape" or not neutral_reduction(i) or 0 in inner.shape.dims:
+        return None
+    source, reduced = inner.operands[0], set(i.attrs["dimensions"])
+    dims: list[int] = []
+    keeps_all = True
+    for before, after in common_groups(source.shape.dims, inner.shape.dims):
+        count = len(reduced.intersection(after))
+        if count not in (0, len(after)):
+            return None
+        keeps_all = keeps_all and (bool(count) or len(before) == len(after) == 1)
+        dims += before if count else []
+    if keeps_all:
+        dims += [d for d, size in enumerate(source.shape.dims) if size == 1]
+    if not dims:
+        return None
+    (made,) = rw.reduce_again(i, [source], sorted(dims))
+    return rw.reshape(made, i.shape.dims)
+
+
+def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """sum(broadcast(A)) over n that were added => A * n; of max, min, and, or => A; what A has of its own is reduced in it."""
+    inner, opcode = i.operands[0], neutral_reduction(i)
+    if inner.opcode != "broadcast" or opcode not in ("add", "maximum", "minimum", "and", "or"):
+        return None
+    source, mapped = inner.operands[0], inner.attrs["dimensions"]
+    reduced: set[int] = set(i.attrs["dimensions"])
+    added = [d for d in reduced if d not in mapped]
+    count = math.prod(inner.shape.dims[d] for d in added)
+    if not added or count == 0 or (opcode == "add" and not _fits(count, i)):
+        return None
+    own = [d for d, place in enumerate(mapped) if place in reduced]
+    value = rw.reduce_again(i, [source], own)[0] if own else source
+    if opcode == "add":
+        value = rw.mul(value, rw.splat(count, value.shape))
+    left = [d for d in range(inner.shape.rank) if d not in reduced]
+    dims = tuple(left.index(place) for place in mapped if place not in reduced)
+    return rw.add("broadcast", i.shape, [value], dimensions=dims) if value.shape.dims != i.shape.dims else value
+
+
+def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """sum(-A) => -sum(A) of floats."""
+    inner = i.operands[0]
+    if inner.opcode != "negate" or not is_float(i) or neutral_reduction(i) != "add":
+        return None
+    return rw.negate(rw.reduce_again(i, inner.operands, i.attrs["dimensions"], [i.shape])[0])
+
+
+def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """sum(concatenate(A, B)) => sum(A) + sum(B) along the dimension that they are joined along, if they are equally large."""
+    inner, opcode = i.operands[0], neutral_reduction(i)
+    if inner.opcode != "concatenate" or not opcode or inner.attrs["dimensions"][0] not in i.attrs["dimensions"]:
+        return None
+    if i.shape.dims and len({operand.shape.dims for operand in inner.operands}) > 1:
+        return None
+    parts = [rw.reduce_again(i, [operand], i.attrs["dimensions"], [i.shape])[0] for operand in inner.operands]
+    total = parts[0]
+    for part in parts[1:]:
+        total = rw.binary(opcode, total, part)
+    return total
+
+
+def reduce_beside_arg_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """max(A) => get-tuple-element(argmax(A)), index=0 if the largest element's place is looked for as well; min likewise."""
+    opcode = neutral_reduction(i)
+    if opcode not in ("maximum", "minimum") or not is_float(i):
+        return None
+    for user in i.operands[0].users:
+        same = user is not i and user.opcode == "reduce" and user.attrs["dimensions"] == i.attrs["dimensions"]
+        if same and user.operands[0] is i.operands[0] and arg_extremum(user) == opcode:
+            return rw.element(user, 0)
+    return None
+
+
+def _fits(count: int, i: HloInstruction) -> bool:
+    return (
+        bool(int(np.asarray(count).astype(i.shape.dtype.numpy).astype(np.float64).real) == count)
+        if not i.shape.dtype.is_complex
+        else False
+    )
+
+
+def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """map(A, B), to_apply=add => add(A, B), for bodies that are elementwise."""
+    body = i.called["to_apply"][0]
+    allowed = ELEMENTWISE | {"parameter", "constant"}
+    if any(inner.opcode not in allowed or inner.opcode == "map" for inner in body.instructions) or not i.operands:
+        return None
+    shapes = {operand.shape.dims for operand in i.operands}
+    if shapes != {i.shape.dims}:
+        return None
+    made: dict[HloInstruction, HloInstruction] = {}
+    for old in body.post_order():
+        if old.opcode == "parameter":
+            made[old] = i.operands[old.attrs["parameter_number"]]
+        elif old.opcode == "constant":
+            scalar = rw.add("constant", old.shape, literal=old.attrs["literal"])
+            made[old] = rw.spread(scalar, i.shape)
+        else:
+            made[old] = rw.like(
+                old, [made[operand] for operand in old.operands], i.shape.with_element_type(old.shape.element_type)
+            )
+    return made[body.root]
+
+
+# Of modules whose layouts are not settled yet.
+FREE_RULES: Rules = {
+    "map": (map_of_one_operation,),
+    "reduce": (
+        reduce_of_nothing,
+        reduce_of_ones,
+        reduce_of_negated,
+        reduce_of_transpose,
+        reduce_twice,
+        reduce_of_reshape,
+        reduce_of_concatenate,
+        reduce_beside_arg_extremum,
+        reduce_of_broadcast,
+    ),
+}

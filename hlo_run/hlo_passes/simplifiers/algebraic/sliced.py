@@ -1,0 +1,154 @@
+"""Rules of slices of what was broadcast, reversed, reshaped, transposed, padded or reduced in windows: slice first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hlo_run.analysis.bitcast_kind import common_groups
+from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import WindowDim
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+
+_Range = tuple[int, int, int]
+
+
+def _slice(rw: Rewriter, value: HloInstruction, ranges: list[_Range]) -> HloInstruction:
+    dims = tuple(max(-(-(limit - start) // stride), 0) for start, limit, stride in ranges)
+    return rw.add("slice", replace(value.shape, dims=dims), [value], slice=tuple(ranges))
+
+
+def slice_with_idle_stride(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(A), slice={[3:5:2]} => slice(A), slice={[3:4]}: a stride that takes one element."""
+    ranges: list[_Range] = [
+        (start, start + 1, 1) if stride > 1 and start < limit <= start + stride else (start, limit, stride)
+        for start, limit, stride in i.attrs["slice"]
+    ]
+    return rw.add("slice", i.shape, i.operands, slice=tuple(ranges)) if ranges != list(i.attrs["slice"]) else None
+
+
+def slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(broadcast(A)) => broadcast(slice(A))."""
+    inner = i.operands[0]
+    if inner.opcode != "broadcast":
+        return None
+    value, dims = inner.operands[0], inner.attrs["dimensions"]
+    ranges = [i.attrs["slice"][d] for d in dims]
+    is_whole = all(r == (0, size, 1) for r, size in zip(ranges, value.shape.dims, strict=True))
+    return rw.add("broadcast", i.shape, [value if is_whole else _slice(rw, value, ranges)], dimensions=dims)
+
+
+def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(reverse(A)) => reverse(slice(A)) from the other end."""
+    inner = i.operands[0]
+    if inner.opcode != "reverse":
+        return None
+    ranges: list[_Range] = list(i.attrs["slice"])
+    dims: tuple[int, ...] = inner.attrs["dimensions"]
+    for d in dims:
+        start, _, stride = ranges[d]
+        size, count = inner.shape.dims[d], i.shape.dims[d]
+        last = start + max(count - 1, 0) * stride
+        ranges[d] = (size - 1 - last, size - start, stride) if count else (0, 0, 1)
+    return rw.add("reverse", i.shape, [_slice(rw, inner.operands[0], ranges)], dimensions=inner.attrs["dimensions"])
+
+
+def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]}: of whole rows."""
+    inner, ranges = i.operands[0], i.attrs["slice"]
+    if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
+        return None
+    cut = [d for d, (start, limit, _) in enumerate(ranges) if (start, limit) != (0, inner.shape.dims[d])]
+    source = inner.operands[0]
+    if cut != [0] or not source.shape.dims or not i.shape.element_count:
+        return None
+    first = next((d for d, size in enumerate(source.shape.dims) if size != 1), 0)
+    row = math.prod(source.shape.dims[first + 1 :])
+    begin, count = ranges[0][0] * math.prod(inner.shape.dims[1:]), i.shape.element_count
+    if begin % row or count % row:
+        return None
+    taken: list[_Range] = [(0, size, 1) for size in source.shape.dims]
+    taken[first] = (begin // row, (begin + count) // row, 1)
+    return rw.reshape(_slice(rw, source, taken), i.shape.dims)
+
+
+def slice_of_running_reduction(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(reduce-window(f32[2,8] A), window={size=1x8 pad=0_0x7_0}), slice={[0:2], [7:8]} => reshape(reduce(A))."""
+    inner, ranges = i.operands[0], i.attrs["slice"]
+    if inner.opcode != "reduce-window" or inner.shape.is_tuple or len(inner.users) > 1 or "window" not in inner.attrs:
+        return None
+    if inner.operands[0].shape.dims != inner.shape.dims or not _has_neutral_start(inner):
+        return None
+    reduced: list[int] = []
+    for d, (dim, (start, limit, stride)) in enumerate(zip(inner.attrs["window"].dims, ranges, strict=True)):
+        size = inner.shape.dims[d]
+        is_whole = dim == WindowDim() and (start, limit, stride) == (0, size, 1)
+        is_last = dim == WindowDim(size, pad_low=size - 1) and (start, limit, stride) == (size - 1, size, 1)
+        if not is_whole and not is_last:
+            return None
+        reduced += [d] if is_last and not is_whole else []
+    if not reduced:
+        return None
+    (made,) = rw.reduce_again(inner, inner.operands[:1], reduced)
+    return rw.reshape(made, i.shape.dims)
+
+
+def _has_neutral_start(i: HloInstruction) -> bool:
+    opcode = simple_reducer(i.called["to_apply"][0])
+    return bool(opcode) and is_identity(i.operands[1], opcode)
+
+
+def dynamic_slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(broadcast(A), x, y) => broadcast(dynamic-slice(A, x))."""
+    inner = i.operands[0]
+    if inner.opcode != "broadcast" or any(index.shape.dims for index in i.operands[1:]):
+        return None
+    value = inner.operands[0]
+    dims: tuple[int, ...] = inner.attrs["dimensions"]
+    sizes = tuple(i.shape.dims[d] for d in dims)
+    if sizes:
+        starts = [i.operands[1 + d] for d in dims]
+        value = rw.add("dynamic-slice", replace(value.shape, dims=sizes), [value, *starts], dynamic_slice_sizes=sizes)
+    return rw.add("broadcast", i.shape, [value], dimensions=dims)
+
+
+def dynamic_slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(f32[8,1,3] reshape(f32[8,3] A), x, 0, y) => reshape(dynamic-slice(A, x, y)): sizes of 1 come or go."""
+    inner = i.operands[0]
+    if inner.opcode != "reshape" or 0 in inner.shape.dims or any(index.shape.dims for index in i.operands[1:]):
+        return None
+    source = inner.operands[0]
+    groups = common_groups(source.shape.dims, inner.shape.dims)
+    if not i.operands[1:] or any(len(ours) != 1 or len(theirs) != 1 for ours, theirs in groups):
+        return None
+    starts = [rw.constant(0, i.operands[1].shape.element_type)] * source.shape.rank
+    sizes = [1] * source.shape.rank
+    for (ours,), (theirs,) in groups:
+        starts[ours], sizes[ours] = i.operands[1 + theirs], i.shape.dims[theirs]
+    shape = replace(source.shape, dims=tuple(sizes))
+    return rw.reshape(rw.add("dynamic-slice", shape, [source, *starts], dynamic_slice_sizes=tuple(sizes)), i.shape.dims)
+
+
+def dynamic_slice_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(transpose(A), x, y) => transpose(dynamic-slice(A, y, x))."""
+    inner = i.operands[0]
+    if inner.opcode != "transpose" or any(index.shape.dims for index in i.operands[1:]):
+        return None
+    source, order = inner.operands[0], tuple(inner.attrs["dimensions"])
+    places = [order.index(d) for d in range(len(order))]
+    sizes = tuple(i.shape.dims[d] for d in places)
+    starts = [i.operands[1 + d] for d in places]
+    made = rw.add("dynamic-slice", replace(source.shape, dims=sizes), [source, *starts], dynamic_slice_sizes=sizes)
+    return rw.transpose(made, order)
+
+
+RULES: Rules = {
+    "dynamic-slice": (dynamic_slice_of_broadcast,),
+    "slice": (slice_of_broadcast, slice_of_reverse, slice_with_idle_stride),
+}
+# Of modules whose layouts are not settled yet.
+FREE_RULES: Rules = {
+    "dynamic-slice": (dynamic_slice_of_reshape, dynamic_slice_of_transpose),
+    "slice": (slice_of_running_reduction, slice_of_reshape),
+}

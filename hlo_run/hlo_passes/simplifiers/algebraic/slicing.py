@@ -1,0 +1,318 @@
+"""Rules of slices, updates, concatenations and padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, scalar_of, splat_value
+
+
+def slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(A) of everything => A; pad(A) by nothing => A."""
+    return i.operands[0] if i.operands[0].shape == i.shape and _takes_all(i) else None
+
+
+def _takes_all(i: HloInstruction) -> bool:
+    return i.opcode == "slice" or not any(any(edge) for edge in i.attrs["padding"])
+
+
+def slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(slice(A)) => slice(A)."""
+    inner = i.operands[0]
+    if inner.opcode != "slice":
+        return None
+    ranges: list[tuple[int, int, int]] = []
+    for (start, limit, stride), (first, _, step) in zip(i.attrs["slice"], inner.attrs["slice"], strict=True):
+        count = -(-(limit - start) // stride) if limit > start else 0
+        begin = first + start * step
+        ranges.append((begin, begin + max((count - 1) * stride * step + 1, 0) if count else begin, stride * step))
+    return rw.add("slice", i.shape, inner.operands, slice=tuple(ranges))
+
+
+def slice_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice, dynamic-slice of broadcast(scalar) => broadcast(scalar)."""
+    value = i.operands[0]
+    scalar = scalar_of(value)
+    return rw.spread(scalar, i.shape) if value.opcode == "broadcast" and scalar is not None else None
+
+
+def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(concatenate(A, B, C)) => slice(concatenate(B, C)) of those that it takes elements of."""
+    joined = i.operands[0]
+    if joined.opcode != "concatenate":
+        return None
+    places: tuple[int, ...] = joined.attrs["dimensions"]
+    dim, begin, skipped = places[0], 0, 0
+    start, limit, stride = i.attrs["slice"][dim]
+    taken: list[HloInstruction] = []
+    for operand in joined.operands:
+        end = begin + operand.shape.dims[dim]
+        skipped += end - begin if end <= start else 0
+        taken += [operand] if end > start and begin < limit else []
+        begin = end
+    if not taken or len(taken) == len(joined.operands):
+        return None
+    ranges = list(i.attrs["slice"])
+    ranges[dim] = (start - skipped, limit - skipped, stride)
+    if len(taken) == 1:
+        return rw.add("slice", i.shape, taken, slice=tuple(ranges))
+    dims = joined.shape.dims
+    dims = (*dims[:dim], sum(operand.shape.dims[dim] for operand in taken), *dims[dim + 1 :])
+    narrow = rw.like(joined, taken, replace(joined.shape, dims=dims))
+    return rw.add("slice", i.shape, [narrow], slice=tuple(ranges))
+
+
+def slice_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """slice(pad(A, c)) => slice(A) if it takes elements of A alone, A if it takes them all, broadcast(c) if none."""
+    padded = i.operands[0]
+    if padded.opcode != "pad":
+        return None
+    ranges: list[tuple[int, int, int]] = []
+    edges: tuple[tuple[int, int, int], ...] = padded.attrs["padding"]
+    sizes = padded.operands[0].shape.dims
+    is_undone = padded.operands[0].shape == i.shape
+    for (start, limit, stride), (low, high, interior), whole in zip(i.attrs["slice"], edges, padded.shape.dims, strict=True):
+        if start < limit and (limit <= low or start >= whole - max(high, 0)):
+            return rw.spread(padded.operands[1], i.shape)
+        is_undone = is_undone and start == low and stride == interior + 1
+    if is_undone:
+        return padded.operands[0]
+    for (start, limit, stride), (low, _, interior), size in zip(i.attrs["slice"], edges, sizes, strict=True):
+        if interior or start < low or limit > low + size or low < 0:
+            return None
+        ranges.append((start - low, limit - low, stride))
+    return rw.add("slice", i.shape, padded.operands[:1], slice=tuple(ranges))
+
+
+def dynamic_slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(A, at) of everything => A; dynamic-update-slice(A, B, at) of everything => B."""
+    if i.opcode == "dynamic-slice":
+        return i.operands[0] if i.operands[0].shape == i.shape else None
+    return i.operands[1] if i.operands[1].shape == i.shape else None
+
+
+def dynamic_slice_at_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(A, 3, 0) => slice(A)."""
+    starts = _known_starts(i.operands[1:], i.operands[0].shape.dims, i.shape.dims)
+    if starts is None:
+        return None
+    ranges = tuple((start, start + size, 1) for start, size in zip(starts, i.shape.dims, strict=True))
+    return rw.add("slice", i.shape, i.operands[:1], slice=ranges)
+
+
+def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(A, x, y) => dynamic-slice(A, 0, y) if it takes all of the first dimension."""
+    first = 1 if i.opcode == "dynamic-slice" else 2
+    part = i.shape.dims if first == 1 else i.operands[1].shape.dims
+    indices = list(i.operands[first:])
+    if not indices or any(index.shape.dims for index in indices):
+        return None
+    changed = False
+    for dim, (whole, taken) in enumerate(zip(i.operands[0].shape.dims, part, strict=True)):
+        if whole == taken and not is_all(indices[dim], 0):
+            indices[dim], changed = rw.constant(0, indices[dim].shape.element_type), True
+    return rw.like(i, [*i.operands[:first], *indices]) if changed else None
+
+
+def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-slice(iota[8], x) of one element => the clamped index."""
+    source, size = i.operands[0], i.operands[0].shape.dims
+    if source.opcode != "iota" or len(size) != 1 or i.shape.dims != (1,) or i.operands[1].shape.dims:
+        return None
+    index = i.operands[1]
+    dtype = index.shape.dtype
+    if size[0] - 1 >= 1 << (dtype.bits - dtype.is_signed):
+        return None
+    low, high = rw.constant(0, dtype.name), rw.constant(size[0] - 1, dtype.name)
+    clamped = rw.add("clamp", index.shape, [low, index, high])
+    return rw.reshape(rw.convert(clamped, i.shape.element_type), (1,))
+
+
+def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-update-slice(A, B, at) => A if B has no elements, or is the slice of A at the same place."""
+    whole, part = i.operands[:2]
+    if 0 in part.shape.dims:
+        return whole
+    is_same = part.opcode == "dynamic-slice" and part.operands[0] is whole and part.operands[1:] == i.operands[2:]
+    return whole if is_same else None
+
+
+def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """dynamic-update-slice(broadcast(scalar), B, 1, 0) => pad(B, scalar)."""
+    whole, part = i.operands[:2]
+    fill = scalar_of(whole)
+    starts = _known_starts(i.operands[2:], whole.shape.dims, part.shape.dims)
+    if fill is None or starts is None or whole.opcode != "broadcast" or part.shape.minor_to_major != i.shape.minor_to_major:
+        return None
+    sizes = zip(starts, part.shape.dims, whole.shape.dims, strict=True)
+    edges = tuple((start, size - start - taken, 0) for start, taken, size in sizes)
+    return rw.add("pad", i.shape, [part, fill], padding=edges)
+
+
+def _known_starts(indices: tuple[HloInstruction, ...], whole: tuple[int, ...], part: tuple[int, ...]) -> list[int] | None:
+    if len(indices) != len(whole) or any(index.opcode != "constant" or index.shape.dims for index in indices):
+        return None
+    numbers = [int(index.attrs["literal"]) for index in indices]
+    return [min(max(n, 0), size - taken) for n, size, taken in zip(numbers, whole, part, strict=True)]
+
+
+def concatenate_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """concatenate(A) => A, concatenate(A, B) => A if B has no elements."""
+    (dim,) = i.attrs["dimensions"]
+    kept = [operand for operand in i.operands if operand.shape.dims[dim]]
+    if len(kept) == 1:
+        return kept[0]
+    return rw.like(i, kept) if kept and len(kept) < len(i.operands) else None
+
+
+def concatenate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """concatenate(concatenate(A, B), C) => concatenate(A, B, C)."""
+    flat: list[HloInstruction] = []
+    for operand in i.operands:
+        is_same = operand.opcode == "concatenate" and operand.attrs["dimensions"] == i.attrs["dimensions"]
+        flat += operand.operands if is_same else [operand]
+    return rw.like(i, flat) if len(flat) != len(i.operands) else None
+
+
+def concatenate_neighbours(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """concatenate(slice(A)[0:3], slice(A)[3:8]) => slice(A)[0:8]."""
+    (dim,) = i.attrs["dimensions"]
+    joined: list[HloInstruction] = []
+    for operand in i.operands:
+        last = joined[-1] if joined else None
+        merged = _merged(rw, last, operand, dim) if last is not None else None
+        if merged is None:
+            joined.append(operand)
+        else:
+            joined[-1] = merged
+    if len(joined) == len(i.operands):
+        return None
+    return joined[0] if len(joined) == 1 else rw.like(i, joined)
+
+
+def _merged(rw: Rewriter, one: HloInstruction, two: HloInstruction, dim: int) -> HloInstruction | None:
+    if one.opcode != "slice" or two.opcode != "slice" or one.operands != two.operands:
+        return None
+    first, second = list(one.attrs["slice"]), list(two.attrs["slice"])
+    starts_there = first[dim][1] == second[dim][0] and first[dim][2] == second[dim][2] == 1
+    if not starts_there or [r for d, r in enumerate(first) if d != dim] != [r for d, r in enumerate(second) if d != dim]:
+        return None
+    size = one.shape.dims[dim] + two.shape.dims[dim]
+    dims = tuple(size if d == dim else s for d, s in enumerate(one.shape.dims))
+    first[dim] = (first[dim][0], second[dim][1], 1)
+    return rw.add("slice", replace(one.shape, dims=dims), one.operands, slice=tuple(first))
+
+
+def concatenate_with_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """concatenate(A, broadcast(scalar)) => pad(A, scalar)."""
+    if len(i.operands) != 2:
+        return None
+    places: tuple[int, ...] = i.attrs["dimensions"]
+    dim = places[0]
+    for number, (value, other) in enumerate((i.operands, i.operands[::-1])):
+        if other.opcode == "broadcast" and not other.operands[0].shape.dims:
+            size = other.shape.dims[dim]
+            edge = (0, size, 0) if number == 0 else (size, 0, 0)
+            edges = tuple(edge if d == dim else (0, 0, 0) for d in range(i.shape.rank))
+            return rw.add("pad", i.shape, [value, other.operands[0]], padding=edges)
+    return None
+
+
+def concatenate_of_copies(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """concatenate(A, A, A) along a dimension of size 1 => broadcast(reshape(A))."""
+    places: tuple[int, ...] = i.attrs["dimensions"]
+    value, dim = i.operands[0], places[0]
+    if len(set(i.operands)) > 1 or value.shape.dims[dim] != 1:
+        return None
+    kept = tuple(d for d in range(i.shape.rank) if d != dim)
+    return rw.add("broadcast", i.shape, [rw.reshape(value, [value.shape.dims[d] for d in kept])], dimensions=kept)
+
+
+def pad_between_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(f32[1] A, c), padding=1_2_3 => pad(A, c), padding=1_2: there is nothing between one element."""
+    edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
+    sizes = i.operands[0].shape.dims
+    new = tuple((low, high, 0 if size == 1 else interior) for (low, high, interior), size in zip(edges, sizes, strict=True))
+    return rw.add("pad", i.shape, i.operands, padding=new) if new != edges else None
+
+
+def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(broadcast(A), c) => broadcast(pad(broadcast(A), c)), the inner one with the dimensions that are padded alone."""
+    inner = i.operands[0]
+    if inner.opcode != "broadcast" or len(inner.users) > 1:
+        return None
+    edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
+    padded = [d for d, edge in enumerate(edges) if any(edge)]
+    mapped: tuple[int, ...] = inner.attrs["dimensions"]
+    if len(padded) == i.shape.rank or not padded or any(d not in padded for d in mapped):
+        return None
+    narrow = rw.broadcast(inner.operands[0], [inner.shape.dims[d] for d in padded], [padded.index(d) for d in mapped])
+    made = rw.pad(narrow, i.operands[1], [edges[d] for d in padded])
+    return rw.add("broadcast", i.shape, [made], dimensions=tuple(padded))
+
+
+def pad_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(A, c) => broadcast(c) if A has no elements."""
+    return rw.spread(i.operands[1], i.shape) if 0 in i.operands[0].shape.dims else None
+
+
+def pad_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(broadcast(c), c) => broadcast(c)."""
+    value, fill = i.operands
+    scalar = scalar_of(value)
+    if value.opcode != "broadcast" or scalar is None:
+        return None
+    one, two = splat_value(scalar), splat_value(fill)
+    same = scalar is fill or (one is not None and two is not None and np.asarray(one).tobytes() == np.asarray(two).tobytes())
+    return rw.spread(scalar, i.shape) if same else None
+
+
+def pad_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(pad(A, c), c) => pad(A, c) by edges alone, none of them negative."""
+    inner = i.operands[0]
+    if inner.opcode != "pad" or inner.operands[1] is not i.operands[1]:
+        return None
+    both = list(zip(inner.attrs["padding"], i.attrs["padding"], strict=True))
+    if any(min(one + two) < 0 or one[2] or two[2] for one, two in both):
+        return None
+    edges = tuple((one[0] + two[0], one[1] + two[1], 0) for one, two in both)
+    return rw.add("pad", i.shape, [inner.operands[0], i.operands[1]], padding=edges)
+
+
+def pad_by_less_than_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """pad(A, c) with negative edges => slice(pad(A, c))."""
+    edges = i.attrs["padding"]
+    if not any(low < 0 or high < 0 for low, high, _ in edges):
+        return None
+    wider = tuple((max(low, 0), max(high, 0), interior) for low, high, interior in edges)
+    padded = rw.pad(i.operands[0], i.operands[1], wider)
+    ranges = tuple((max(-low, 0), max(-low, 0) + size, 1) for (low, _, _), size in zip(edges, i.shape.dims, strict=True))
+    return rw.add("slice", i.shape, [padded], slice=ranges)
+
+
+RULES: Rules = {
+    "concatenate": (concatenate_of_one,),
+    "dynamic-slice": (
+        dynamic_slice_of_all,
+        slice_of_one_value,
+        dynamic_slice_at_constants,
+        dynamic_index_that_is_clamped,
+    ),
+    "dynamic-update-slice": (
+        dynamic_slice_of_all,
+        update_with_nothing,
+        update_of_one_value,
+        dynamic_index_that_is_clamped,
+    ),
+    "pad": (slice_of_all, pad_of_nothing, pad_between_nothing, pad_with_itself, pad_twice, pad_by_less_than_nothing),
+    "slice": (slice_of_all, slice_twice, slice_of_one_value, slice_of_concatenate, slice_of_pad),
+}
+# Of modules whose layouts are not settled yet.
+FREE_RULES: Rules = {
+    "concatenate": (concatenate_twice, concatenate_neighbours, concatenate_with_one_value, concatenate_of_copies),
+    "dynamic-slice": (dynamic_slice_of_iota,),
+    "pad": (pad_of_broadcast,),
+}

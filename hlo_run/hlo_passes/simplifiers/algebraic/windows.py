@@ -1,0 +1,147 @@
+"""Rules of reduce-window, of modules whose layouts are not settled yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import Window, WindowDim
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
+
+_EXTREMA_AND_SUM = frozenset(("add", "maximum", "minimum"))
+# What may stand between a broadcast scalar and a window over it.
+_SEEN_THROUGH = frozenset(("reshape", "convert", "slice", "copy"))
+# Less padding than this part of a running reduction stays a pad, since the rewriter of such reductions wants them.
+_LEAST_PADDING = 0.1
+
+
+def neutral_reduction(i: HloInstruction) -> str:
+    """Return the operation of a reduction of one array whose initial value changes nothing, else nothing."""
+    if len(i.operands) != 2 or i.shape.is_tuple or i.operands[0].shape.element_type != i.shape.element_type:
+        return ""
+    opcode = simple_reducer(i.called["to_apply"][0])
+    return opcode if opcode and is_identity(i.operands[1], opcode) else ""
+
+
+def _window(i: HloInstruction) -> Window | None:
+    window = i.attrs.get("window")
+    return window if isinstance(window, Window) and len(i.operands) == 2 and not i.shape.is_tuple else None
+
+
+def window_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce-window(A, init), window={size=1x1 pad=..} => pad(A + init, init) for sums and extrema."""
+    window, opcode = _window(i), simple_reducer(i.called["to_apply"][0])
+    if window is None or opcode not in _EXTREMA_AND_SUM or i.operands[0].shape.element_type != i.shape.element_type:
+        return None
+    edges = tuple((dim.pad_low, dim.pad_high, 0) for dim in window.dims)
+    if any(replace(dim, pad_low=0, pad_high=0) != WindowDim() for dim in window.dims) or any(min(edge) < 0 for edge in edges):
+        return None
+    value, init = i.operands
+    if not is_identity(init, opcode):
+        value = rw.binary(opcode, value, rw.spread(init, value.shape))
+    return rw.pad(value, init, edges) if any(any(edge) for edge in edges) else value
+
+
+def window_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce-window(f32[2,8] A), window={size=1x8} => reshape f32[2,1] (reduce(A)), over all of a dimension."""
+    window = _window(i)
+    if window is None:
+        return None
+    plain = all(replace(dim, size=1) == WindowDim() for dim in window.dims)
+    reduced = [d for d, dim in enumerate(window.dims) if dim.size != 1]
+    if not plain or not reduced or any(i.shape.dims[d] != 1 for d in reduced):
+        return None
+    (made,) = rw.reduce_again(i, i.operands[:1], reduced)
+    return rw.reshape(made, i.shape.dims)
+
+
+def window_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """The running sum of a broadcast constant c => (iota + 1) * c."""
+    window = _window(i)
+    if window is None or neutral_reduction(i) != "add" or i.shape.dtype.is_complex or i.shape.element_type == "pred":
+        return None
+    wide = [d for d, dim in enumerate(window.dims) if dim != WindowDim()]
+    if len(wide) != 1 or window.dims[wide[0]] != WindowDim(i.shape.dims[wide[0]], pad_low=i.shape.dims[wide[0]] - 1):
+        return None
+    value, types = i.operands[0], [i.shape.dtype]
+    while value.opcode in _SEEN_THROUGH:
+        value = value.operands[0]
+        types.append(value.shape.dtype)
+    if value.opcode != "broadcast" or value.operands[0].opcode != "constant" or value.operands[0].shape.dims:
+        return None
+    number = value.operands[0].attrs["literal"]
+    for dtype in reversed(types):
+        number = np.asarray(number).astype(dtype.numpy)
+    constant = rw.constant(number, i.shape.element_type)
+    whole = "s64" if i.shape.element_type == "s64" else "s32"
+    iota = rw.add("iota", i.shape.with_element_type(whole), iota_dimension=wide[0])
+    count = rw.convert(rw.binary("add", iota, rw.splat(1, iota.shape)), i.shape.element_type)
+    return rw.mul(rw.spread(constant, i.shape), count)
+
+
+def window_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """reduce-window(pad(A, init), init) => reduce-window(A, init) with wider padding, or dilated; behind a convert likewise."""
+    window, padded = _window(i), i.operands[0]
+    if window is None:
+        return None
+    is_converted = padded.opcode == "convert"
+    pad = padded.operands[0] if is_converted else padded
+    if pad.opcode != "pad" or not _same_value(pad.operands[1], i.operands[1]):
+        return None
+    edges: tuple[tuple[int, int, int], ...] = pad.attrs["padding"]
+    if any(low < 0 or high < 0 for low, high, _ in edges) or (is_converted and _pads_little(window, edges, padded)):
+        return None
+    if any(interior for _, _, interior in edges) and any(dim.base_dilation != 1 for dim in window.dims):
+        return None
+    value = rw.convert(pad.operands[0], padded.shape.element_type)
+    if neutral_reduction(i) and _takes_only_value(window, edges, value.shape.dims):
+        return _spread_ones(rw, value, i)
+    dims = tuple(
+        replace(
+            dim,
+            pad_low=dim.pad_low + low * dim.base_dilation,
+            pad_high=dim.pad_high + high * dim.base_dilation,
+            base_dilation=dim.base_dilation + interior,
+        )
+        for dim, (low, high, interior) in zip(window.dims, edges, strict=True)
+    )
+    called = {"to_apply": i.called["to_apply"]}
+    return rw.add("reduce-window", i.shape, [value, i.operands[1]], called, window=replace(window, dims=dims))
+
+
+def _same_value(one: HloInstruction, two: HloInstruction) -> bool:
+    if one is two:
+        return True
+    if one.opcode != "constant" or two.opcode != "constant":
+        return False
+    numbers = np.asarray(one.attrs["literal"]), np.asarray(two.attrs["literal"])
+    return numbers[0].astype(numbers[1].dtype).tobytes() == numbers[1].tobytes()
+
+
+def _pads_little(window: Window, edges: tuple[tuple[int, int, int], ...], padded: HloInstruction) -> bool:
+    wide = [d for d, dim in enumerate(window.dims) if dim != WindowDim()]
+    if len(wide) != 1:
+        return False
+    low, high, _ = edges[wide[0]]
+    return low + high < _LEAST_PADDING * padded.shape.dims[wide[0]]
+
+
+def _takes_only_value(window: Window, edges: tuple[tuple[int, int, int], ...], dims: tuple[int, ...]) -> bool:
+    """True if every window has one element of the array and padding besides: what is padded has size 1."""
+    for dim, (low, high, interior), size in zip(window.dims, edges, dims, strict=True):
+        if dim.stride != 1 or low != high or interior or dim.base_dilation != 1 or dim.window_dilation != 1:
+            return False
+        if dim.pad_low or dim.pad_high or (low and (size != 1 or dim.size < low + 1)) or (size != 1 and dim.size != 1):
+            return False
+    return any(low for low, _, _ in edges)
+
+
+def _spread_ones(rw: Rewriter, value: HloInstruction, i: HloInstruction) -> HloInstruction:
+    kept = [d for d, (old, new) in enumerate(zip(value.shape.dims, i.shape.dims, strict=True)) if old == new]
+    return rw.broadcast(rw.reshape(value, [value.shape.dims[d] for d in kept]), i.shape.dims, kept)
+
+
+FREE_RULES: Rules = {"reduce-window": (window_of_one_value, window_of_one, window_of_all, window_of_pad)}

@@ -1,0 +1,178 @@
+"""Rewrite instructions by what is known of their operands: `A + 0 => A`, `reshape(reshape(A)) => reshape(A)`, ..
+
+The rules stand in `algebraic/`, a family a file, each a function with its before and after. One walk over a computation,
+operands first, tries the rules of each opcode in order; the first that fits is taken, and what it made is looked at in the
+next walk. XLA's `GpuAlgebraicSimplifier`: before layouts are settled, and after, when a result must have the layout of what
+it replaces and reshapes that move no byte are bitcasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from hlo_run.hlo.edit import is_removable, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.unchanged import is_settled, settle
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.fuel import Fuel
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.simplifiers.algebraic import (
+    arithmetic,
+    conversions,
+    convolutions,
+    functions,
+    logic,
+    products,
+    rearranged,
+    reductions,
+    scatters,
+    shaping,
+    signs,
+    sliced,
+    slicing,
+    windows,
+)
+from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules
+from hlo_run.ops.rule import compatible_up_to_precision
+
+# A bound for modules in which two rules undo each other: XLA's for passes that are repeated.
+_MOST_WALKS = 25
+
+
+def _merged(*tables: Rules) -> Rules:
+    merged: Rules = {}
+    for table in tables:
+        for opcode, rules in table.items():
+            merged[opcode] = (*merged.get(opcode, ()), *rules)
+    return merged
+
+
+_ALWAYS = (
+    arithmetic.RULES,
+    conversions.RULES,
+    functions.RULES,
+    logic.RULES,
+    shaping.RULES,
+    slicing.RULES,
+    sliced.RULES,
+    scatters.RULES,
+    signs.RULES,
+)
+_FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters, convolutions)
+FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
+LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, shaping.LAYOUT_RULES)
+LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
+
+
+@dataclass(frozen=True)
+class AlgebraicSimplifier:
+    """The pass; see the module's docstring.
+
+    With `repeat` it walks until nothing changes; else once, for pipelines that are repeated as a whole.
+    """
+
+    name: ClassVar[str] = "algsimp"
+
+    sees_layouts: bool = False
+    repeat: bool = False
+    is_last: bool = False
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place."""
+        rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
+        work = self.name, self.sees_layouts, self.is_last
+        computations = [c for c in module.computations if not c.is_fusion and not is_settled(module, work, c)]
+        for _ in range(_MOST_WALKS if self.repeat else 1):
+            changed: list[HloComputation] = []
+            for computation in computations:
+                if _Walk(module, computation, rules, self.sees_layouts or _reads_bytes(computation), ctx.fuel).run():
+                    changed.append(computation)
+                else:
+                    settle(module, work, computation)
+            computations = changed
+
+
+def _reads_bytes(computation: HloComputation) -> bool:
+    """True if layouts have a meaning although they are not settled: somebody wrote a bitcast."""
+    return any(instruction.opcode == "bitcast" for instruction in computation.instructions)
+
+
+@dataclass
+class _Walk:
+    """One walk over a computation; `dead` has what nobody uses any more, already without operands."""
+
+    module: HloModule
+    computation: HloComputation
+    rules: Rules
+    sees_layouts: bool
+    fuel: Fuel
+    changed: bool = False
+    dead: set[HloInstruction] = field(default_factory=set[HloInstruction])
+
+    def run(self) -> bool:
+        """Return whether something changed."""
+        count = len(self.computation.instructions)
+        ordered = {p for i in self.computation.instructions for p in i.control_predecessors}
+        for instruction in self.computation.post_order():
+            rules = self.rules.get(instruction.opcode)
+            if not rules or instruction in self.dead or instruction.control_predecessors or instruction in ordered:
+                continue
+            if not instruction.users and not instruction.is_root:
+                continue
+            self._try(instruction, rules)
+        if not self.changed:
+            return False
+        self.computation.remove_all(self.dead)
+        remove_unused([i for i in self.computation.instructions[count - len(self.dead) :] if not i.users])
+        return True
+
+    def _try(self, old: HloInstruction, rules: tuple[Rule, ...]) -> None:
+        if not all(_is_plain(shape) for shape in (old.shape, *(operand.shape for operand in old.operands))):
+            return
+        rewriter, count = Rewriter(old, self.sees_layouts), len(self.computation.instructions)
+        for rule in rules:
+            new = rule(rewriter, old)
+            if new is not None and (fitting := self._fitting(old, new)) is not None and self.fuel.take("algsimp"):
+                self._replace(old, fitting, is_fresh=fitting in self.computation.instructions[count:])
+                return
+        if len(self.computation.instructions) > count:
+            remove_unused(self.computation.instructions[count:])
+
+    def _fitting(self, old: HloInstruction, new: HloInstruction) -> HloInstruction | None:
+        """Return what may stand for `old`; None for floats of another width, and for another layout where layouts are settled."""
+        if new.shape == old.shape:
+            return new
+        if new.shape.element_type != old.shape.element_type and compatible_up_to_precision(new.shape, old.shape):
+            return None
+        assert new.shape.compatible(old.shape), f"{old} became {new}"
+        if self.sees_layouts:
+            return None
+        # Whoever calls the entry gets the layout that it asked for.
+        is_result = old.is_root and self.computation.is_entry
+        return Rewriter(old).add("copy", old.shape, [new]) if is_result else new
+
+    def _replace(self, old: HloInstruction, new: HloInstruction, is_fresh: bool) -> None:
+        self.changed = True
+        self.module.replace(old, new)
+        if is_removable(old):
+            self._bury(old)
+            if is_fresh and new.opcode == old.opcode:
+                new.name = old.name
+
+    def _bury(self, instruction: HloInstruction) -> None:
+        """Take an instruction that nobody uses, and what only it used, off the lists of users."""
+        waiting = [instruction]
+        while waiting:
+            gone = waiting.pop()
+            if gone.users or gone in self.dead or not is_removable(gone) or gone.control_predecessors:
+                continue
+            self.dead.add(gone)
+            operands = dict.fromkeys(gone.operands)
+            gone.operands, gone.called = (), {}
+            waiting += operands
+
+
+def _is_plain(shape: Shape) -> bool:
+    """True for an array of static size whose elements take whole bytes."""
+    return shape.is_array and not shape.dynamic_dims and (shape.dtype.bits >= 8)

@@ -1,0 +1,96 @@
+"""Compute what depends on constants alone.
+
+    c = f32[] constant(2);  r = f32[] sqrt(c)   =>   constant(1.41421354)
+
+One operand at least must be a constant, all others constants, broadcasts of constants or iotas. Not computed: what only
+grows a constant (broadcast, iota, padding of a broadcast), loops, calls, random numbers, effects, and arrays of more than
+45 million elements, the operands' sum counting as well. XLA's `HloConstantFolding`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.edit import Editor, has_side_effect
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.reference.evaluate.evaluate import evaluate
+
+_MOST_ELEMENTS = 45_000_000
+_NEVER = frozenset(
+    """parameter constant tuple after-all broadcast iota fft while conditional call fusion custom-call rng rng-bit-generator
+    rng-get-and-update-state infeed outfeed send recv domain opt-barrier add-dependency partition-id replica-id sort topk
+    async-start async-update async-done copy-start copy-done all-gather all-reduce all-to-all ragged-all-to-all
+    collective-broadcast collective-permute reduce-scatter get-tuple-element bitcast""".split()
+)
+
+
+@dataclass(frozen=True)
+class ConstantFolding:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "constant_folding"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place, operands before their users."""
+        for computation in module.computations:
+            if computation.is_fusion or not any(_may_fold(i) for i in computation.instructions):
+                continue
+            ordered = {p for i in computation.instructions for p in i.control_predecessors}
+            folded: set[HloInstruction] = set()
+            for instruction in computation.post_order():
+                if instruction in ordered or not _may_fold(instruction):
+                    continue
+                if (value := _value(instruction)) is not None and ctx.fuel.take("constant-folding"):
+                    shape = instruction.shape
+                    module.replace(instruction, Editor(instruction).add("constant", shape, literal=value))
+                    folded.add(instruction)
+            if folded:
+                computation.remove_all(folded)
+
+
+def _may_fold(i: HloInstruction) -> bool:
+    if i.opcode in _NEVER or not i.operands or i.control_predecessors:
+        return False
+    if not i.shape.is_array or i.shape.dynamic_dims or has_side_effect(i):
+        return False
+    if not any(operand.opcode == "constant" for operand in i.operands) or not all(map(_is_known, i.operands)):
+        return False
+    if i.opcode == "pad" and i.operands[0].opcode == "broadcast":
+        return False
+    return max(i.shape.element_count, sum(operand.shape.element_count for operand in i.operands)) <= _MOST_ELEMENTS
+
+
+def _is_known(value: HloInstruction) -> bool:
+    if not value.shape.is_array or value.shape.dynamic_dims:
+        return False
+    return value.opcode in ("constant", "iota") or (value.opcode == "broadcast" and value.operands[0].opcode == "constant")
+
+
+def _value(i: HloInstruction) -> Any:
+    """Return what an instruction of known operands evaluates to; None if it cannot be evaluated."""
+    try:
+        arguments = [_literal(operand) for operand in dict.fromkeys(i.operands)]
+        value = evaluate(isolate_instruction(i), arguments)
+    except HloRunError:
+        return None
+    return np.ascontiguousarray(np.asarray(value)).reshape(i.shape.dims)
+
+
+def _literal(value: HloInstruction) -> Any:
+    shape = value.shape
+    if value.opcode == "constant":
+        return value.attrs["literal"]
+    if value.opcode == "iota":
+        dim: int = value.attrs["iota_dimension"]
+        counted = np.arange(shape.dims[dim]).astype(shape.dtype.numpy)
+        return np.broadcast_to(counted.reshape([-1 if d == dim else 1 for d in range(shape.rank)]), shape.dims)
+    literal, dims = value.operands[0].attrs["literal"], value.attrs["dimensions"]
+    order = sorted(range(len(dims)), key=lambda d: dims[d])
+    spread = [shape.dims[d] if d in dims else 1 for d in range(shape.rank)]
+    return np.broadcast_to(np.transpose(literal, order).reshape(spread), shape.dims)

@@ -1,0 +1,94 @@
+"""Move elements while they are narrow: conversions to wider types go behind what only moves elements, others before it.
+
+    t = transpose(convert f32 (bf16 p))   =>   convert f32 (transpose(p))
+    c = convert bf16 (slice(f32 p))       =>   slice(convert bf16 (p))
+
+Where the conversion, or what moves, has no other users. XLA's `ConvertMover`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
+
+
+@dataclass(frozen=True)
+class ConvertMover:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "convert-mover"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place, by one walk over each."""
+        del ctx
+        computations = dict.fromkeys(i.parent for i in module.instructions_of("convert"))
+        for computation in computations:
+            assert computation is not None, "it stands in a computation"
+            replaced: list[HloInstruction] = []
+            order = computation.post_order()
+            for instruction in order:
+                new = _converted_later(instruction) if instruction.opcode in _MOVING else None
+                if new is not None:
+                    module.replace(instruction, new)
+                    replaced.append(instruction)
+            remove_unused(replaced)
+            left = [i for i in reversed(order) if i.parent is computation and i.opcode == "convert"]
+            for convert in left:
+                if (new := _converted_earlier(convert)) is not None:
+                    module.replace(convert, new)
+                    remove_unused([convert])
+
+
+def _width(value: HloInstruction) -> int:
+    return value.shape.dtype.bits
+
+
+def _converted_later(i: HloInstruction) -> HloInstruction | None:
+    """Return what moves narrow elements and then widens them, for an instruction that moves widened ones."""
+    converts = [o for o in i.operands if o.opcode == "convert" and len(o.users) == 1 and not o.is_root]
+    if i.control_predecessors or not converts or any(o not in converts and o.opcode != "constant" for o in i.operands):
+        return None
+    narrow = converts[0].operands[0].shape
+    if any(o.operands[0].shape.element_type != narrow.element_type for o in converts) or narrow.dtype.bits >= _width(i):
+        return None
+    if narrow.dtype.bits < 8 or any(o.shape.dynamic_dims for o in (*i.operands, i)):
+        return None
+    if not all(o in converts or _fits(o, narrow.dtype) for o in i.operands):
+        return None
+    editor = Editor(i)
+    sources = [o.operands[0] if o in converts else _narrowed(editor, o, narrow.element_type) for o in i.operands]
+    moved = editor.computation.add(copy_instruction(i, sources, i.shape.with_element_type(narrow.element_type)))
+    moved.name, i.name = i.name, moved.name
+    return editor.convert(moved, i.shape.element_type)
+
+
+def _fits(constant: HloInstruction, narrow: DType) -> bool:
+    """True if a constant is the same after it was narrowed and widened again."""
+    literal = constant.attrs["literal"]
+    with np.errstate(all="ignore"):
+        return np.asarray(literal).astype(narrow.numpy).astype(literal.dtype).tobytes() == np.asarray(literal).tobytes()
+
+
+def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> HloInstruction:
+    return editor.constant(constant.attrs["literal"], element_type)
+
+
+def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
+    """Return what narrows elements and then moves them, for a conversion of elements that were moved."""
+    moving = convert.operands[0]
+    if moving.opcode not in _MOVING or len(moving.users) > 1 or moving.control_predecessors or convert.control_predecessors:
+        return None
+    if _width(convert) >= _width(moving) or _width(convert) < 8 or moving.shape.dynamic_dims:
+        return None
+    editor, narrow = Editor(convert), convert.shape.element_type
+    operands = [editor.convert(operand, narrow) for operand in moving.operands]
+    return editor.computation.add(copy_instruction(moving, operands, convert.shape))

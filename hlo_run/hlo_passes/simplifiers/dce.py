@@ -1,0 +1,29 @@
+"""Remove instructions that nobody uses and computations that nobody calls.
+
+    a = f32[8] negate(p);  ROOT b = f32[8] abs(p)   =>   ROOT b = f32[8] abs(p)
+
+Parameters, instructions with effects and those that an order is asked of stay. XLA's `HloDCE`, without its removal of
+unused results of fusions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class Dce:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "dce"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations in place."""
+        del ctx
+        remove_unused([i for c in module.computations for i in c.instructions if not i.users])
+        remove_uncalled(module)

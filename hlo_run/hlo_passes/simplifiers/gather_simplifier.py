@@ -1,0 +1,72 @@
+"""Bring a gather into the form that one row of indices gives one slice, with all the dimensions of the operand.
+
+    gather(f32[8,16] p, s32[5] i), offset_dims={1}, collapsed_slice_dims={0}, slice_sizes={1,16}
+        =>   reshape f32[5,16] (gather f32[5,1,16] (p, reshape s32[5,1] (i)), offset_dims={1,2}, index_vector_dim=1)
+
+XLA's `GatherSimplifier`; batching dimensions are gone by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_gather_form, index_rows
+
+
+@dataclass(frozen=True)
+class GatherSimplifier:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "gather_simplifier"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        gathers = [g for g in module.instructions_of("gather") if not g.attrs.get("operand_batching_dims")]
+        replaced = [gather for gather in gathers if not has_simple_gather_form(gather)]
+        for gather in replaced:
+            module.replace(gather, _simple(gather))
+        remove_unused(replaced)
+
+
+def _simple(gather: HloInstruction) -> HloInstruction:
+    editor, attrs, element_type = Editor(gather), gather.attrs, gather.shape.element_type
+    sizes: tuple[int, ...] = attrs["slice_sizes"]
+    if 0 in sizes:
+        return editor.broadcast(editor.constant(np.zeros(()), element_type), gather.shape.dims)
+    operand, indices = gather.operands
+    rows = index_rows(editor, indices, attrs["index_vector_dim"])
+    shape = Shape.array(element_type, (rows.shape.dims[0], *sizes))
+    flags: dict[str, Any] = {"indices_are_sorted": True} if attrs.get("indices_are_sorted") else {}
+    result = editor.add(
+        "gather",
+        shape,
+        [operand, rows],
+        offset_dims=tuple(range(1, shape.rank)),
+        collapsed_slice_dims=(),
+        start_index_map=attrs["start_index_map"],
+        index_vector_dim=1,
+        slice_sizes=sizes,
+        **flags,
+    )
+    return _with_result_dims(editor, gather, result)
+
+
+def _with_result_dims(editor: Editor, gather: HloInstruction, result: HloInstruction) -> HloInstruction:
+    """Split the rows into the dimensions of the indices, drop collapsed ones, and put the offsets where they belong."""
+    attrs, indices = gather.attrs, gather.operands[1].shape
+    collapsed: tuple[int, ...] = attrs["collapsed_slice_dims"]
+    kept = [size for d, size in enumerate(result.shape.dims[1:]) if d not in collapsed]
+    batch = [size for d, size in enumerate(indices.dims) if d != attrs["index_vector_dim"]]
+    result = editor.reshape(result, (*batch, *kept))
+    offsets: tuple[int, ...] = attrs["offset_dims"]
+    rest = [d for d in range(gather.shape.rank) if d not in offsets]
+    places = [offsets.index(d) + len(batch) if d in offsets else rest.index(d) for d in range(gather.shape.rank)]
+    return editor.transpose(result, places)

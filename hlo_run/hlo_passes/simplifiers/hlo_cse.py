@@ -1,0 +1,77 @@
+"""Let one instruction stand for all that compute the same of the same operands.
+
+    a = f32[8] tanh(p);  b = f32[8] tanh(p);  r = add(a, b)   =>   a = f32[8] tanh(p);  r = add(a, a)
+
+Operands of sums and the like may change places; called computations count by what they do. Constants are merged first.
+Instructions with effects, with control dependencies, and those whose place has a meaning stay. XLA's `HloCSE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.value_keys import ValueKeys
+from hlo_run.hlo.edit import has_side_effect
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.unchanged import is_settled, settle
+from hlo_run.hlo_passes.fuel import Fuel
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_UNIQUE = frozenset(
+    """parameter after-all add-dependency domain opt-barrier async-start async-update async-done while conditional call infeed
+    outfeed send send-done recv recv-done""".split()
+)
+
+
+@dataclass(frozen=True)
+class HloCse:
+    """The pass; see the module's docstring.
+
+    Before layouts are settled (`sees_layouts`) they do not count. `in_fusions` chooses the bodies of fusions, and nothing else.
+    """
+
+    name: ClassVar[str] = "cse"
+
+    sees_layouts: bool = False
+    in_fusions: bool = False
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all chosen computations in place, by one walk over each."""
+        work = self.name, self.sees_layouts
+        for computation in module.computations:
+            if computation.is_fusion != self.in_fusions or is_settled(module, work, computation):
+                continue
+            reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
+            if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel):
+                settle(module, work, computation)
+
+
+def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
+    """Return whether something was merged."""
+    # An instruction is known by its number: keys of instructions hold numbers, not keys, and stay short.
+    first: dict[Hashable, HloInstruction] = {}
+    numbers: dict[HloInstruction, int] = {}
+    ordered = {p for i in computation.instructions for p in i.control_predecessors}
+    replaced: set[HloInstruction] = set()
+    for instruction in computation.post_order():
+        numbers[instruction] = len(numbers)
+        if instruction.control_predecessors or instruction in ordered or not _may_merge(instruction):
+            continue
+        same = first.setdefault(keys.of(instruction, tuple(numbers[o] for o in instruction.operands)), instruction)
+        if same is not instruction and fuel.take("cse"):
+            module.replace(instruction, same)
+            replaced.add(instruction)
+    if replaced:
+        computation.remove_all(replaced)
+    return bool(replaced)
+
+
+def _may_merge(instruction: HloInstruction) -> bool:
+    if instruction.opcode in _UNIQUE or has_side_effect(instruction):
+        return False
+    if instruction.opcode == "constant":
+        return instruction.shape.is_array
+    # The root's layouts are what the caller asked for.
+    return not (instruction.is_root and instruction.shape.is_tuple)

@@ -1,0 +1,119 @@
+"""Move reshapes and transposes of operands behind the elementwise instruction that uses them, so that they meet and vanish.
+
+    a = f32[8] add(reshape f32[8] (f32[2,4] p), reshape f32[8] (f32[2,4] q))   =>   reshape f32[8] (f32[2,4] add(p, q))
+
+All operands must be rearranged alike, or be constants or broadcasts, of which others are made for nothing; and what is
+rearranged must have no other users, or the reshape would stay. XLA's `ReshapeMover`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.bitcast_kind import common_groups
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_REARRANGING = frozenset(("reshape", "transpose"))
+
+
+@dataclass(frozen=True)
+class ReshapeMover:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "reshape-mover"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place, by one walk over each."""
+        del ctx
+        computations = dict.fromkeys(i.parent for i in module.instructions_of(*sorted(_REARRANGING)))
+        for computation in computations:
+            assert computation is not None, "it stands in a computation"
+            candidates = _candidates(computation)
+            for candidate in [i for i in computation.post_order() if i in candidates] if candidates else ():
+                _sink(module, candidate)
+            remove_unused(candidates)
+
+
+def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:
+    """Return the instructions below which everything that is rearranged can move, and vanishes where it was."""
+    found = {i: None for i in computation.instructions if _may_sink(i)}
+    waiting = list(found)
+    while waiting:
+        candidate = waiting.pop()
+        if candidate not in found:
+            continue
+        rearranged = [operand for operand in candidate.operands if operand.opcode in _REARRANGING]
+        if all(user in found for operand in rearranged for user in operand.users) and not any(o.is_root for o in rearranged):
+            continue
+        del found[candidate]
+        waiting += [user for operand in rearranged for user in operand.users if user in found]
+    return found
+
+
+def _may_sink(i: HloInstruction) -> bool:
+    if not is_elementwise(i) or i.opcode in ("copy", "map") or i.control_predecessors or not i.shape.is_array:
+        return False
+    pattern = _pattern(i)
+    if pattern is None or i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
+        return False
+    return all(_is_alike(o, pattern) if o.opcode in _REARRANGING else _is_free(o, pattern) for o in i.operands)
+
+
+def _pattern(i: HloInstruction) -> HloInstruction | None:
+    """Return the first operand that rearranges what could not as well stand there rearranged."""
+    return next((o for o in i.operands if o.opcode in _REARRANGING and not _is_free(o.operands[0], o)), None)
+
+
+def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
+    """True for what costs nothing to be had as before `pattern`: constants, and broadcasts that stay broadcasts."""
+    if value.opcode != "broadcast":
+        return value.opcode == "constant"
+    dims = list(value.attrs["dimensions"])
+    if dims != sorted(dims) or not dims:
+        return not dims
+    if pattern.opcode == "transpose":
+        moved = [pattern.attrs["dimensions"][d] for d in dims]
+        return moved == sorted(moved)
+    source = value.operands[0].shape
+    if sum(size != 1 for size in source.dims) <= 1:
+        return True
+    return 0 not in pattern.shape.dims and set(dims) <= set(_kept(pattern))
+
+
+def _kept(reshape: HloInstruction) -> dict[int, int]:
+    """Return the dimensions of a reshape, larger than 1, that its operand has as well, and their numbers there."""
+    groups = common_groups(reshape.operands[0].shape.dims, reshape.shape.dims)
+    return {theirs[0]: ours[0] for ours, theirs in groups if len(ours) == len(theirs) == 1}
+
+
+def _is_alike(one: HloInstruction, two: HloInstruction) -> bool:
+    if one.opcode != two.opcode or one.operands[0].shape.dims != two.operands[0].shape.dims:
+        return False
+    return one.opcode == "reshape" or one.attrs["dimensions"] == two.attrs["dimensions"]
+
+
+def _sink(module: HloModule, i: HloInstruction) -> None:
+    editor = Editor(i)
+    pattern = _pattern(i)
+    assert pattern is not None, "only what has one is sunk"
+    dims = pattern.operands[0].shape.dims
+    operands = [o.operands[0] if o.opcode in _REARRANGING else _rearranged(editor, o, pattern) for o in i.operands]
+    moved = editor.computation.add(copy_instruction(i, operands, Shape.array(i.shape.element_type, dims)))
+    moved.name, i.name = i.name, moved.name
+    module.replace(i, editor.computation.add(copy_instruction(pattern, [moved], i.shape, pattern.opcode)))
+
+
+def _rearranged(editor: Editor, value: HloInstruction, pattern: HloInstruction) -> HloInstruction:
+    """Return a constant or broadcast as it was before what `pattern` does."""
+    dims = pattern.operands[0].shape.dims
+    if value.opcode == "broadcast" and not value.operands[0].shape.dims:
+        return editor.broadcast(value.operands[0], dims)
+    if pattern.opcode == "reshape":
+        return editor.reshape(value, dims)
+    permutation: tuple[int, ...] = pattern.attrs["dimensions"]
+    return editor.transpose(value, [permutation.index(d) for d in range(len(permutation))])

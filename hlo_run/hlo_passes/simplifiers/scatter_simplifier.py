@@ -1,0 +1,39 @@
+"""Bring a scatter into the form that one row of indices takes one update, with all the dimensions of the operand.
+
+    scatter(f32[8,16] p, s32[5] i, f32[5,16] u), update_window_dims={1}, inserted_window_dims={0}
+        =>   scatter(p, reshape s32[5,1] (i), reshape f32[5,1,16] (u)), update_window_dims={1,2}, index_vector_dim=1
+
+XLA's `ScatterSimplifier`; batching dimensions are gone by then. Where layouts are settled (`sees_layouts`) it leaves those
+alone whose operands have others than the default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, simple_scatter
+
+
+@dataclass(frozen=True)
+class ScatterSimplifier:
+    """The pass; see the module's docstring."""
+
+    sees_layouts: bool = False
+    name: ClassVar[str] = "scatter_simplifier"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        scatters = [s for s in module.instructions_of("scatter") if not s.attrs.get("input_batching_dims")]
+        replaced = [s for s in scatters if not has_simple_scatter_form(s) and not (self.sees_layouts and _has_layouts(s))]
+        for scatter in replaced:
+            module.replace(scatter, simple_scatter(scatter))
+        remove_unused(replaced)
+
+
+def _has_layouts(scatter: HloInstruction) -> bool:
+    return not all(operand.shape.has_default_layout for operand in scatter.operands)

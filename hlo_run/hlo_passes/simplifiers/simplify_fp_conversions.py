@@ -1,0 +1,45 @@
+"""Go from the first to the last type of a chain of conversions between floats at once, and nowhere if they are the same.
+
+    c = f32[8] convert(bf16[8] convert(f32[8] x))    =>   x
+    c = f32[8] convert(f16[8] convert(bf16[8] x))    =>   f32[8] convert(x)
+
+What a type in between would round off is kept: only where `--xla_allow_excess_precision` lets values be better than what
+was asked for. XLA's `SimplifyFPConversions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, remove_unused
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class SimplifyFpConversions:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "simplify-fp-conversions"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place."""
+        del ctx
+        replaced: list[HloInstruction] = []
+        for last in module.instructions_of("convert"):
+            if not _is_between_floats(last) or not _is_between_floats(last.operands[0]):
+                continue
+            source = last.operands[0].operands[0]
+            while _is_between_floats(source):
+                source = source.operands[0]
+            if source.shape == last.shape:
+                module.replace(last, source)
+            else:
+                module.replace(last, Editor(last).add("convert", last.shape, [source]))
+            replaced.append(last)
+        remove_unused(replaced)
+
+
+def _is_between_floats(value: HloInstruction) -> bool:
+    return value.opcode == "convert" and value.shape.dtype.is_float and value.operands[0].shape.dtype.is_float

@@ -1,0 +1,73 @@
+"""Sort only what somebody looks at: operands that neither the comparator nor anybody after it reads are left out.
+
+    s = (f32[8], s32[8]) sort(p, i);  k = get-tuple-element(s), index=0   =>   k = f32[8] sort(p)
+
+Along a dimension of size 1 everything is sorted already. XLA's `SortSimplifier`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class SimplifySorts:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "simplify-sorts"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit in place."""
+        del ctx
+        version = module.version
+        for sort in module.instructions_of("sort"):
+            if sort.control_predecessors:
+                continue
+            dim: int = sort.attrs["dimensions"][0]
+            if sort.operands[0].shape.dims[dim] == 1 and not sort.operands[0].shape.dynamic_dims:
+                module.replace(sort, Editor(sort).joined(sort.operands, sort))
+                remove_unused([sort])
+            elif sort.shape.is_tuple:
+                _leave_out(module, sort)
+        if module.version != version:
+            remove_uncalled(module)
+
+
+def _leave_out(module: HloModule, sort: HloInstruction) -> None:
+    """Make a sort without the operands that nobody needs."""
+    if sort.is_root or any(user.opcode != "get-tuple-element" for user in sort.users):
+        return
+    (comparator,) = sort.called["to_apply"]
+    read = [int(p.attrs["parameter_number"]) // 2 for p in comparator.parameters if p.users or p.is_root]
+    needed = sorted({*read, *(int(user.attrs["index"]) for user in sort.users)})
+    if len(needed) == len(sort.operands) or not needed:
+        return
+    editor = Editor(sort)
+    operands = [sort.operands[n] for n in needed]
+    shapes = [sort.shape.tuple_shapes[n] for n in needed]
+    shape = shapes[0] if len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
+    rest = {name: value for name, value in sort.attrs.items() if name in ("dimensions", "is_stable")}
+    made = editor.add("sort", shape, operands, {"to_apply": [_without(module, comparator, needed)]}, **rest)
+    for user in list(sort.users):
+        number = needed.index(user.attrs["index"])
+        module.replace(user, editor.element(made, number) if shape.is_tuple else made)
+    users = list(sort.users)
+    remove_unused(users)
+
+
+def _without(module: HloModule, comparator: HloComputation, needed: list[int]) -> HloComputation:
+    """Return a copy of a comparator whose parameters are those of the operands that stay."""
+    copy = clone_computation(module, comparator)
+    for parameter in copy.parameters:
+        operand, side = divmod(int(parameter.attrs["parameter_number"]), 2)
+        if operand in needed:
+            parameter.attrs["parameter_number"] = 2 * needed.index(operand) + side
+        else:
+            copy.remove(parameter)
+    return copy

@@ -1,0 +1,86 @@
+"""Compute before slicing, where elementwise instructions together need at least as many elements as the whole has.
+
+    add(p[0:6], q[0:6]), add(p[6:10], q[6:10])   =>   s = add(p, q);  s[0:6], s[6:10]
+
+The operands of each must be slices of the same arrays at the same place. What slices have in common is computed once, and
+pieces that lie side by side in one kernel. XLA's `SliceSinker`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class SliceSinker:
+    """The pass; see the module's docstring."""
+
+    name: ClassVar[str] = "slice-sinker"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        """Edit all computations but fusion bodies in place, by one walk over each."""
+        del ctx
+        computations = dict.fromkeys(i.parent for i in module.instructions_of("slice"))
+        for computation in computations:
+            assert computation is not None, "it stands in a computation"
+            if not computation.is_fusion:
+                _sink_all(module, computation)
+
+
+def _sink_all(module: HloModule, computation: HloComputation) -> None:
+    sunk: dict[HloInstruction, None] = {}
+    for instruction in computation.post_order():
+        if instruction in sunk or not _is_of_slices(instruction):
+            continue
+        group = [user for user in _users_of_slices(instruction) if user not in sunk and _is_similar(user, instruction)]
+        whole = instruction.operands[0].operands[0].shape
+        if sum(user.shape.element_count for user in group) < whole.element_count:
+            continue
+        _sink(module, group)
+        sunk.update(dict.fromkeys(group))
+    remove_unused(sunk)
+
+
+def _is_of_slices(i: HloInstruction) -> bool:
+    """True for what is elementwise in slices of equally large arrays at one place, and is used."""
+    if not i.operands or not i.users or any(operand.opcode != "slice" for operand in i.operands):
+        return False
+    if not is_elementwise(i) or i.opcode == "map" or i.control_predecessors or i.shape.dynamic_dims:
+        return False
+    first = i.operands[0]
+    return all(
+        operand.operands[0].shape.dims == first.operands[0].shape.dims and operand.attrs["slice"] == first.attrs["slice"]
+        for operand in i.operands
+    )
+
+
+def _users_of_slices(i: HloInstruction) -> list[HloInstruction]:
+    """Return, each once, what uses slices of the first array that `i` takes one of."""
+    slices = (user for user in i.operands[0].operands[0].users if user.opcode == "slice")
+    return list(dict.fromkeys(user for piece in slices for user in piece.users))
+
+
+def _is_similar(one: HloInstruction, two: HloInstruction) -> bool:
+    """True if both do the same with slices of the same arrays."""
+    if one.opcode != two.opcode or one.shape.element_type != two.shape.element_type or not _is_of_slices(one):
+        return False
+    if [o.operands[0] for o in one.operands] != [o.operands[0] for o in two.operands]:
+        return False
+    return {k: v for k, v in one.attrs.items() if k != "metadata"} == {k: v for k, v in two.attrs.items() if k != "metadata"}
+
+
+def _sink(module: HloModule, group: list[HloInstruction]) -> None:
+    first = group[0]
+    sources = [operand.operands[0] for operand in first.operands]
+    editor = Editor(first)
+    shape = sources[0].shape.with_element_type(first.shape.element_type)
+    whole = editor.computation.add(copy_instruction(first, sources, shape, first.opcode))
+    for old in group:
+        piece = Editor(old).add("slice", old.shape, [whole], slice=old.operands[0].attrs["slice"])
+        module.replace(old, piece)

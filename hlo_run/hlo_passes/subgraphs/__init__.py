@@ -1,0 +1,1 @@
+"""HLO subgraphs that several passes build."""

@@ -1,0 +1,140 @@
+"""What every expander stands on: put what a builder makes of an instruction's operands into the instruction's place.
+
+    expand(module, ("logistic",), lambda b, old, x: 1 / (1 + b.exponential(-x)))
+
+XLA's `OpExpanderPass`. Fusion bodies are left alone: what is in them was chosen by whoever fused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue, callees_first
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+
+# What stands for an instruction: made by a builder from the instruction and the values of its operands.
+Build: TypeAlias = Callable[..., HloValue]
+Name: TypeAlias = str | Callable[[HloInstruction], str]
+
+
+def expand(
+    module: HloModule,
+    opcodes: Sequence[str],
+    build: Build,
+    matches: Callable[[HloInstruction], bool] = lambda instruction: True,
+    *,
+    called: Name = "",
+) -> None:
+    """Replace every instruction of these opcodes that `matches` by `build(builder, instruction, *operands)`.
+
+    With `called`, a name or what names an instruction, the result stands in a computation (its name made unique), and a
+    call takes the instruction's place: the call inliner puts it where it is used. New instructions carry the place in the
+    text and the metadata of the old one. Layouts of results are kept, through copies where need be.
+    """
+    replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
+    for old in module.instructions_of(*opcodes):
+        if matches(old):
+            assert old.parent is not None, "it stands in a computation"
+            replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called)
+    for computation, found in replacements.items():
+        replace_all(computation, found)
+
+
+def replacement(module: HloModule, old: HloInstruction, build: Build, called: Name = "") -> HloInstruction:
+    """Add what `build` makes of an instruction's operands to its computation, and return the result; nothing uses it yet."""
+    assert old.parent is not None, "it stands in a computation"
+    builder = HloBuilder((called if isinstance(called, str) else called(old)) or old.opcode)
+    operands = [
+        builder.leaf("parameter", operand.shape, {"parameter_number": number}) for number, operand in enumerate(old.operands)
+    ]
+    result = with_layouts(builder, build(builder, old, *operands), old.shape)
+    body = builder.build_computation(result)
+    for computation in callees_first(body):
+        _mark(computation, old)
+        if computation.module is None and computation is not body:
+            module.add_computation(computation)
+    if not called:
+        return _splice(old, body)
+    module.add_computation(body)
+    made = HloInstruction("call", "call", old.shape, old.operands, None, {"to_apply": (body,)}, old.where)
+    return _place(old, made)
+
+
+def shaped_name(what: str) -> Callable[[HloInstruction], str]:
+    """Return what names the computation of an instruction as XLA does: `xla.qr_f32_6_4_` by its first operand's shape."""
+
+    def name(old: HloInstruction) -> str:
+        return f"xla.{what}_" + re.sub(r"[^A-Za-z0-9]", "_", old.operands[0].shape.to_string(layout=False))
+
+    return name
+
+
+def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue:
+    """Return `value` in the layouts of `shape`, through copies where it has others."""
+    if value.shape == shape:
+        return value
+    if shape.is_tuple:
+        parts = [value[number] for number in range(len(shape.tuple_shapes))]
+        if value.instruction.opcode == "tuple":
+            parts = [HloValue(builder, operand) for operand in value.instruction.operands]
+        pairs = zip(parts, shape.tuple_shapes, strict=True)
+        return builder.tuple([with_layouts(builder, part, wanted) for part, wanted in pairs])
+    if not shape.is_array or value.shape.minor_to_major == shape.minor_to_major:
+        return value
+    return builder.copy(value, shape)
+
+
+def replace_all(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction]) -> None:
+    """Let new instructions of a computation stand for old ones everywhere, also in control dependencies; the old ones go.
+
+    One with the opcode of the old one takes its name, as in XLA's `ReplaceInstruction`.
+    """
+    module = computation.module
+    assert module is not None, "the computation stands in a module"
+    for old, new in replacements.items():
+        module.replace(old, new)
+    for instruction in computation.instructions:
+        if instruction.control_predecessors:
+            instruction.control_predecessors = [replacements.get(p, p) for p in instruction.control_predecessors]
+    for old, new in replacements.items():
+        new.control_predecessors = list(dict.fromkeys((*new.control_predecessors, *old.control_predecessors)))
+        if new.opcode == old.opcode:
+            new.name = old.name
+    computation.remove_all(replacements)
+
+
+def _mark(body: HloComputation, old: HloInstruction) -> None:
+    metadata = old.attrs.get("metadata")
+    for instruction in body.instructions:
+        instruction.where = old.where
+        if metadata is not None and instruction.opcode != "parameter":
+            instruction.attrs["metadata"] = metadata
+
+
+def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
+    """Move a body's instructions to where `old` is, with its operands for the parameters; return the root."""
+    root = body.root
+    for parameter in body.parameters:
+        number: int = parameter.attrs["parameter_number"]
+        actual = old.operands[number]
+        for user in list(parameter.users):
+            user.operands = [actual if operand is parameter else operand for operand in user.operands]
+        if root is parameter:
+            root = actual
+    for instruction in body.instructions:
+        if instruction.opcode != "parameter":
+            _place(old, instruction)
+    return root
+
+
+def _place(old: HloInstruction, new: HloInstruction) -> HloInstruction:
+    """Add `new` to the computation of `old`: at its end, as XLA does, but with a schedule where `old` is."""
+    computation = old.parent
+    assert computation is not None, "it stands in a computation"
+    assert computation.module is not None, "which stands in a module"
+    scheduled = computation in (computation.module.schedule or {})
+    return computation.add(new, before=old if scheduled else None)

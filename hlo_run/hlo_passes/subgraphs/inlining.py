@@ -1,0 +1,56 @@
+"""Put the instructions of a called computation in the place of a call: what passes share that take control flow apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hlo_run.hlo.attributes.table import OpMetadata
+from hlo_run.hlo.edit import copy_instruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+
+
+def inline_call(module: HloModule, call: HloInstruction) -> HloInstruction:
+    """Let copies of the called instructions stand for a `call`, which stays without users; return the new root."""
+    root = inline(module, call, call.called["to_apply"][0])
+    if "frontend_attributes" in call.attrs and "frontend_attributes" not in root.attrs:
+        root.attrs["frontend_attributes"] = call.attrs["frontend_attributes"]
+    return root
+
+
+def inline(
+    module: HloModule, caller: HloInstruction, body: HloComputation, arguments: tuple[HloInstruction, ...] | None = None
+) -> HloInstruction:
+    """Let copies of the instructions of `body` stand for the instruction that calls it, by default with its operands.
+
+    Control dependencies go along; in `op_name` the name of the caller goes before the names of what it called.
+    """
+    computation = caller.parent
+    assert computation is not None, "the caller stands in a computation"
+    operands = caller.operands if arguments is None else arguments
+    made: dict[HloInstruction, HloInstruction] = {}
+    for old in body.post_order():
+        if old.opcode == "parameter":
+            made[old] = operands[old.attrs["parameter_number"]]
+            continue
+        new = copy_instruction(old, [made[operand] for operand in old.operands])
+        before = [made[predecessor] for predecessor in old.control_predecessors]
+        new.control_predecessors = list(dict.fromkeys((*caller.control_predecessors, *before)))
+        _name_after(new, caller)
+        made[old] = computation.add(new)
+    root = made[body.root]
+    for other in computation.instructions:
+        if caller in other.control_predecessors:
+            other.control_predecessors = [root if p is caller else p for p in other.control_predecessors]
+    module.replace(caller, root)
+    return root
+
+
+def _name_after(new: HloInstruction, call: HloInstruction) -> None:
+    """Put the `op_name` of the call before that of what it called; an instruction without metadata gets the call's."""
+    outer, inner = call.attrs.get("metadata"), new.attrs.get("metadata")
+    if not isinstance(outer, OpMetadata):
+        return
+    if not isinstance(inner, OpMetadata):
+        new.attrs["metadata"] = outer
+    elif outer.op_name and inner.op_name:
+        new.attrs["metadata"] = replace(inner, op_name=f"{outer.op_name}/{inner.op_name}")

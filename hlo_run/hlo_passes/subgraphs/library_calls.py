@@ -1,0 +1,184 @@
+"""Custom calls that stand for libraries, as XLA writes them: target, backend_config, workspace."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hlo_run.analysis.dot_dims import Side, dot_side, size_of
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.target import TargetSpec
+
+# Smaller products of these types and algorithms are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
+_SMALLEST_PRODUCT = 100
+_IN_KERNELS, _ALGORITHMS_IN_KERNELS = ("f16", "bf16", "f32"), ("unset", "dot_f32_f32_f32")
+_WORKSPACE_BYTES, _HOPPER_WORKSPACE_BYTES = 4 << 20, 32 << 20
+# Types of the operands to the types that cuBLASLt has for their product.
+_NARROW_RESULTS = ("bf16", "f8e4m3fn", "f8e5m2", "f16", "f32")
+PRODUCTS = {
+    ("f16", "f16"): ("f16", "f32"),
+    ("bf16", "bf16"): ("bf16", "f32"),
+    ("f32", "f32"): ("f32",),
+    ("f64", "f64"): ("f64",),
+    ("c64", "c64"): ("c64",),
+    ("c128", "c128"): ("c128",),
+    ("s8", "s8"): ("s32",),
+    ("f8e4m3fn", "f8e4m3fn"): ("bf16", "f8e4m3fn", "f16", "f32"),
+    ("f8e4m3fn", "f8e5m2"): _NARROW_RESULTS,
+    ("f8e5m2", "f8e4m3fn"): _NARROW_RESULTS,
+}
+# Types of results with a product of two matrices, of which all but the second also have that of a matrix and a vector.
+_RESULTS = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64 c64".split())
+_RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".split())
+
+
+def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
+    """Return the JSON text of a backend_config with one record, its fields in XLA's order."""
+    config: dict[str, Any] = {
+        "operation_queue_id": "0",
+        name: record,
+        "force_earliest_schedule": False,
+        "reification_cost": [],
+        "device_type": "DEVICE_TYPE_INVALID",
+    }
+    return to_json(config)
+
+
+def to_json(config: Mapping[str, Any]) -> str:
+    """Return a record as JSON without blanks."""
+    return json.dumps(config, separators=(",", ":"))
+
+
+def gemm_call(dot: HloInstruction) -> HloInstruction | None:
+    """Return the call of cuBLASLt for a dot with any dimensions, in no computation yet; None for one that it does not take.
+
+    Its shape is (product, an empty workspace), so that the library takes what needs none.
+    """
+    if not _is_large(dot) or not has_product(dot) or dot.operands[0].shape.element_type.startswith("f8"):
+        return None
+    return library_call(dot, "custom-call", dot.operands[:2], Shape.array("s8", (0,)), gemm_attributes(dot))
+
+
+def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
+    """Return the attributes that make a custom call the product of a dot's operands."""
+    config = gpu_backend_config("gemm_backend_config", product_record(dot))
+    return {"custom_call_target": "__cublas$lt$matmul", "backend_config": config, **kept_attributes(dot)}
+
+
+def is_topk_call(instruction: HloInstruction) -> bool:
+    """True for the custom call by which the first k elements are asked for; which are first its computation says."""
+    if instruction.opcode != "custom-call" or instruction.attrs["custom_call_target"] != "TopK":
+        return False
+    return len(instruction.operands) == 1 and instruction.shape.is_tuple
+
+
+def library_call(
+    old: HloInstruction, name: str, operands: Sequence[HloInstruction], workspace: Shape, attrs: Mapping[str, Any]
+) -> HloInstruction:
+    """Return a custom call of shape (what `old` has, workspace), in no computation yet; metadata goes along."""
+    shape = Shape.make_tuple((old.shape, workspace))
+    return HloInstruction(name, "custom-call", shape, operands, {**attrs, **kept_attributes(old)}, None, old.where)
+
+
+def result_of(call: HloInstruction) -> HloInstruction:
+    """Return the get-tuple-element of a library call's result, in no computation yet."""
+    kept = {key: call.attrs[key] for key in ("metadata",) if key in call.attrs}
+    shape = call.shape.tuple_shapes[0]
+    return HloInstruction("get-tuple-element", "get-tuple-element", shape, [call], {"index": 0, **kept}, None, call.where)
+
+
+def kept_attributes(old: HloInstruction) -> dict[str, Any]:
+    """Return the attributes of an instruction that a library call in its place takes over."""
+    return {key: old.attrs[key] for key in ("metadata", "frontend_attributes") if key in old.attrs}
+
+
+def workspace_bytes(target: TargetSpec) -> int:
+    """Return how much scratch memory XLA gives cuBLASLt on a card."""
+    return _HOPPER_WORKSPACE_BYTES if target.compute_capability >= (9, 0) else _WORKSPACE_BYTES
+
+
+def has_product(dot: HloInstruction) -> bool:
+    """True if cuBLASLt has a product of these types."""
+    left, right = (operand.shape.element_type for operand in dot.operands[:2])
+    return dot.shape.element_type in PRODUCTS.get((left, right), ())
+
+
+def is_product_of_library(dot: HloInstruction) -> bool:
+    """True for a product of two matrices, or of a matrix and a vector, that is large enough and of a type for a library.
+
+    XLA's `IsCublasSupportedMatMul`, and its bound for what a kernel of its own computes.
+    """
+    if not _is_large(dot):
+        return False
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    if not all(_is_matrix(operand.shape, side) for operand, side in zip(dot.operands, sides, strict=True)):
+        return False
+    matrices = sum(size_of(dot, number, side.free) != 1 for number, side in enumerate(sides))
+    return matrices > 0 and _has_result_type(dot, matrices)
+
+
+def _is_large(dot: HloInstruction) -> bool:
+    """True for a product that is not small enough for a kernel of our own."""
+    if len(dot.operands) != 2 or "sparsity_config" in dot.attrs or not dot.shape.element_count:
+        return False
+    if dot.shape.element_type not in _IN_KERNELS or str(dot.attrs.get("algorithm", "unset")) not in _ALGORITHMS_IN_KERNELS:
+        return True
+    sides = dot_side(dot, 0), dot_side(dot, 1)
+    free = sum(size_of(dot, number, side.free) for number, side in enumerate(sides))
+    return free * size_of(dot, 0, sides[0].contracting) >= _SMALLEST_PRODUCT
+
+
+def _is_matrix(shape: Shape, side: Side) -> bool:
+    return len(side.contracting) == 1 and len(side.free) <= 1 and shape.rank - 1 not in side.batch
+
+
+def _has_result_type(dot: HloInstruction, matrices: int) -> bool:
+    element_type = dot.shape.element_type
+    if element_type == "s32":
+        return all(operand.shape.element_type == "s8" for operand in dot.operands)
+    return element_type in _RESULTS or (matrices == len(dot.operands) and element_type in _RESULTS_OF_MATRICES)
+
+
+def product_record(dot: HloInstruction) -> dict[str, Any]:
+    """Return the `gemm_backend_config` of a dot's product and nothing else, its fields in XLA's order."""
+    left, right = (operand.shape for operand in dot.operands[:2])
+    default: tuple[str, ...] = ("default", "default")
+    precisions: tuple[str, ...] = dot.attrs.get("operand_precision", default)
+    algorithm = str(dot.attrs.get("algorithm", "unset"))
+    if algorithm == "dot_bf16_bf16_f32" and left.element_type == right.element_type == "bf16":
+        # What it asks for is what a product of these types is.
+        algorithm = "unset"
+    return {
+        "alpha_real": 1,
+        "beta": 0,
+        "dot_dimension_numbers": {
+            f"{side}_{what}_dimensions": [str(dim) for dim in _dims(dot, f"{side}_{what}_dims")]
+            for what in ("contracting", "batch")
+            for side in ("lhs", "rhs")
+        },
+        "alpha_imag": 0,
+        "precision_config": {
+            "operand_precision": [precision.upper() for precision in precisions],
+            "algorithm": f"ALG_{algorithm.upper()}",
+        },
+        "epilogue": "DEFAULT",
+        "lhs_stride": str(_matrix_size(dot, "lhs", left)),
+        "rhs_stride": str(_matrix_size(dot, "rhs", right)),
+        "grad_x": False,
+        "grad_y": False,
+        "damax_output": False,
+        "autotune_workspace_size": "0",
+        "scale_mode": 0,
+    }
+
+
+def _dims(dot: HloInstruction, name: str) -> tuple[int, ...]:
+    return dot.attrs.get(name, ())
+
+
+def _matrix_size(dot: HloInstruction, side: str, shape: Shape) -> int:
+    """Return what XLA gives as the elements of one matrix of a batch; it takes the batch to come first."""
+    return math.prod(shape.dims[len(dot.attrs.get(f"{side}_batch_dims", ())) :])

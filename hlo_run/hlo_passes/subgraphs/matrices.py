@@ -1,0 +1,75 @@
+"""What expanders of linear algebra are written in: matrices in the two minor dimensions, all others of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hlo_run.builder.builder import HloBuilder
+from hlo_run.builder.core import HloValue
+from hlo_run.hlo.values.shape import Shape
+
+Range = tuple[int, int]
+
+
+def conjugate(b: HloBuilder, a: HloValue) -> HloValue:
+    """Return the complex conjugate; a real array is its own."""
+    return b.complex(b.real(a), -b.imag(a)) if a.shape.dtype.is_complex else a
+
+
+def transpose_minor(b: HloBuilder, a: HloValue) -> HloValue:
+    """Return the transposed matrices, with the default layout: inference would keep the elements where they are."""
+    *batch, rows, columns = a.shape.dims
+    shape = Shape.array(a.shape.element_type, (*batch, columns, rows))
+    rank = a.shape.rank
+    return b.instruction("transpose", [a], shape, dimensions=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def adjoint(b: HloBuilder, a: HloValue) -> HloValue:
+    """Return the conjugate transposed matrices."""
+    return conjugate(b, transpose_minor(b, a))
+
+
+def contract(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
+    """Return the matrix products, in the highest precision."""
+    rank = lhs.shape.rank
+    batch = range(rank - 2)
+    return b.dot(
+        lhs,
+        rhs,
+        lhs_batch_dims=tuple(batch),
+        rhs_batch_dims=tuple(batch),
+        lhs_contracting_dims=(rank - 1,),
+        rhs_contracting_dims=(rank - 2,),
+        operand_precision=("highest", "highest"),
+    )
+
+
+def minor_slice(b: HloBuilder, a: HloValue, rows: Range, columns: Range) -> HloValue:
+    """Return blocks of the matrices, from `rows[0]` to before `rows[1]`, likewise columns."""
+    *batch, row_count, column_count = a.shape.dims
+    if rows == (0, row_count) and columns == (0, column_count):
+        return a
+    return b.slice(a, [*((0, size) for size in batch), rows, columns])
+
+
+def update_minor(b: HloBuilder, a: HloValue, block: HloValue, row: int, column: int) -> HloValue:
+    """Return the matrices with a block replaced, whose first element is at (row, column)."""
+    starts = [*[0] * (a.shape.rank - 2), row, column]
+    return b.dynamic_update_slice(a, block, [b.constant(start, "s32") for start in starts])
+
+
+def dynamic_block(b: HloBuilder, a: HloValue, row: HloValue, column: HloValue, sizes: Sequence[int]) -> HloValue:
+    """Return blocks whose first element is at a (row, column) known at run time only."""
+    batch = a.shape.dims[:-2]
+    zero = b.constant(0, row.shape.element_type)
+    return b.dynamic_slice(a, [*[zero] * len(batch), row, column], (*batch, *sizes))
+
+
+def minor_iota(b: HloBuilder, dims: Sequence[int], from_end: int) -> HloValue:
+    """Return an s32 array that counts along the last dimension (`from_end` 1) or the one before it (2)."""
+    return b.iota(Shape.array("s32", tuple(dims)), len(dims) - from_end)
+
+
+def spread_batch(b: HloBuilder, value: HloValue, dims: Sequence[int]) -> HloValue:
+    """Broadcast what stands once per matrix, or per row of matrices, along the minor dimensions that it lacks."""
+    return b.broadcast(value, dims, range(value.shape.rank))

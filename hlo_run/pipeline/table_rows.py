@@ -1,0 +1,133 @@
+"""Rows and groups: the vocabulary of the pass tables, and which rows a run selects."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from hlo_run.errors import UsageError
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import Options
+
+ContextT = TypeVar("ContextT", bound=PassContext)
+PassT = TypeVar("PassT")
+
+
+@dataclass(frozen=True)
+class Row(Generic[ContextT, PassT]):
+    """One line of a table: the name people use, how to make the pass, and when it runs.
+
+    A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts`
+    the verifier holds layouts too. A row that `shares` does a part of its pass's work; its pass is all such rows of the name.
+    `number` tells rows of the same pass apart, from 1; `numbered` sets it.
+    """
+
+    name: str
+    make: Callable[[ContextT], PassT]
+    required: bool = False
+    when: Callable[[ContextT], bool] = lambda c: True
+    settles_layouts: bool = False
+    shares: bool = False
+    number: int = 1
+
+    @property
+    def pass_name(self) -> str:
+        """XLA's name, which rows of the same pass share."""
+        return self.name.removesuffix(f"-{self.number}") if self.number > 1 else self.name
+
+    def runs(self, ctx: ContextT, groups: tuple[str, ...] = ()) -> bool:
+        """True if this run wants the row; `groups` are the names of the pipelines it stands in."""
+        return self.when(ctx) and (self.required or _selected(ctx.options, self.name, groups))
+
+
+def _selected(options: Options, row: str, groups: tuple[str, ...]) -> bool:
+    if options.required_rows_only:
+        return False
+    if options.only_rows:
+        return _named(row, groups, options.only_rows)
+    return not _named(row, groups, options.disabled_rows)
+
+
+def _named(row: str, groups: tuple[str, ...], names: tuple[str, ...]) -> bool:
+    asked = {spelling(name) for name in names}
+    return bool(asked) and not asked.isdisjoint((*map(spelling, groups), *spellings(row, groups)))
+
+
+def spellings(row: str, groups: tuple[str, ...]) -> list[str]:
+    """Return what a flag may call a row by: its name, its pass's, and both after a group: `cse-2`, `cse`, `kernel/cse`."""
+    plain = [spelling(row), spelling(base_name(row))]
+    return plain + [f"{spelling(group)}/{name}" for group in groups for name in plain]
+
+
+def spelling(name: str) -> str:
+    """Return what names of rows are compared by: XLA's passes use dashes and underscores as they come."""
+    return name.replace("_", "-")
+
+
+def base_name(row: str) -> str:
+    """Return the pass's name of a row: `cse` for `cse-3`; naming the pass means all its rows."""
+    head, dash, tail = row.rpartition("-")
+    return head if dash and tail.isdigit() else row
+
+
+@dataclass(frozen=True)
+class Group(Generic[ContextT, PassT]):
+    """One of XLA's pipelines, which may stand in another; `repeat` > 1: until the module stands still, at most so often."""
+
+    name: str
+    rows: tuple[Row[ContextT, PassT] | Group[ContextT, PassT], ...]
+    repeat: int = 1
+
+    def all_rows(self) -> Iterator[tuple[tuple[str, ...], Row[ContextT, PassT]]]:
+        """Yield every row, those of inner groups too, with the names of its groups, the outermost first."""
+        for item in self.rows:
+            if isinstance(item, Row):
+                yield (self.name,), item
+            else:
+                yield from (((self.name, *inner), row) for inner, row in item.all_rows())
+
+
+def numbered(groups: Iterable[Group[ContextT, PassT]]) -> tuple[Group[ContextT, PassT], ...]:
+    """Return the table with unique row names: the second row of a pass `cse` becomes `cse-2`, and so on."""
+    seen: Counter[str] = Counter()
+    return tuple(_numbered(group, seen) for group in groups)
+
+
+def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[ContextT, PassT]:
+    rows: list[Row[ContextT, PassT] | Group[ContextT, PassT]] = []
+    for item in group.rows:
+        if isinstance(item, Group):
+            rows.append(_numbered(item, seen))
+            continue
+        seen[item.name] += 1
+        count = seen[item.name]
+        rows.append(replace(item, name=f"{item.name}-{count}", number=count) if count > 1 else item)
+    return replace(group, rows=tuple(rows))
+
+
+def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
+    """Return a warning for each name in a flag that no row has; raises UsageError for a required row that is disabled.
+
+    `rows` are (name, groups, required). XLA takes names that it does not know, so that one list of flags fits several versions.
+    """
+    required: dict[str, bool] = {}
+    known_names: set[str] = set()
+    for name, groups, is_required in rows:
+        known_names |= set(map(spelling, groups))
+        for known in spellings(name, groups):
+            required[known] = required.get(known, False) or is_required
+    known_names |= set(required)
+    for name in options.disabled_rows:
+        if required.get(spelling(name), False):
+            raise UsageError(f"row '{name}' is required: without it nothing can run", hint="see --list_passes")
+    flags = {"xla_enable_hlo_passes_only": options.only_rows, "xla_disable_hlo_passes": options.disabled_rows}
+    unknown = [(flag, name) for flag, names in flags.items() for name in names if spelling(name) not in known_names]
+    return tuple(f"--{flag}: no row is called '{name}'; {_advice(name, known_names)}" for flag, name in unknown)
+
+
+def _advice(name: str, known_names: set[str]) -> str:
+    close = difflib.get_close_matches(spelling(name), sorted(known_names), n=1)
+    return f"did you mean {close[0]}?" if close else "--list_passes lists the rows"

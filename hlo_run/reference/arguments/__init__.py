@@ -1,0 +1,1 @@
+"""Random arguments, within what the module demands of them."""

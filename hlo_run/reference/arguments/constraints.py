@@ -1,0 +1,170 @@
+"""What the uses of an entry parameter demand of its fake values: indices in bounds, sort keys, reduction identities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.reference.arguments.value_flow import uses_of
+
+# Through these a gather's or scatter's indices are followed back to a parameter.
+_INDEX_MOVERS = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
+# A parameter's value goes through these unchanged enough for the constraint to hold.
+_VALUE_KEEPERS = frozenset(("convert", "reduce-precision"))
+# The largest value for an integer that the condition of a loop compares: with any value at all a loop may run for hours.
+MOST_ROUNDS = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What one parameter must hold; nothing by default.
+
+    `index_limit` is the largest index (or number of rounds) allowed, the smallest is 0, `sorted_` asks for ascending order,
+    `no_duplicates` for keys that all differ, `identity` for a constant 0 or 1.
+    """
+
+    index_limit: int | None = None
+    sorted_: bool = False
+    no_duplicates: bool = False
+    identity: int | None = None
+
+
+def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Constraints:
+    """Return the constraints from all uses of an entry parameter, also within fusions, as XLA's `MakeFakeArguments`.
+
+    Unlike XLA's, integers that a loop's condition compares are small, so that loops end.
+    `path` picks a leaf of a tuple parameter. Raises Unsupported if the uses ask for things that do not go together.
+    """
+    demands = list(dict.fromkeys(_demands(parameter, path)))
+    limits = [demand.index_limit for demand in demands if demand.index_limit is not None]
+    identities = [demand.identity for demand in demands if demand.identity is not None]
+    no_duplicates = any(demand.no_duplicates for demand in demands)
+    if sum((bool(limits), bool(identities), no_duplicates)) > 1:
+        raise Unsupported(
+            f"conflicting operand generation constraints on parameter '{parameter.name}'",
+            parameter.where,
+            hint="give the arguments yourself, with --inputs=FILE.npz",
+            notes=("it is more than one of: an index, a key of a sort, the initial value of a reduction",),
+        )
+    return Constraints(
+        index_limit=min(limits) if limits else None,
+        sorted_=any(demand.sorted_ for demand in demands),
+        no_duplicates=no_duplicates,
+        identity=identities[0] if identities else None,
+    )
+
+
+def _demands(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Constraints]:
+    """Yield what the uses of a parameter, or of what it was converted to, ask for: depth first, each value once.
+
+    In a loop a converted value may be what is converted the next time.
+    """
+    seen = {(origin, path)}
+    waiting = [_value_demands(origin, path)]
+    while waiting:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+        elif isinstance(found, Constraints):
+            yield found
+        elif (found, ()) not in seen:
+            seen.add((found, ()))
+            waiting.append(_value_demands(found, ()))
+
+
+def _value_demands(origin: HloInstruction, path: tuple[int, ...]) -> Iterator[Constraints | HloInstruction]:
+    """Yield what the uses of a value itself ask for, and the values that stand for it behind conversions and in fusions."""
+    for user, number in uses_of(origin, path):
+        if user.opcode == "fusion":
+            yield user.fused_computation.parameters[number]
+        elif user.opcode in _VALUE_KEEPERS:
+            yield user
+        else:
+            yield from _use_demands(user, number)
+    if not path:
+        yield from _moved_index_demands(origin)
+
+
+def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
+    match user.opcode:
+        case "dynamic-slice" if number >= 1:
+            yield _start_index(user, number - 1, user.shape.dims)
+        case "dynamic-update-slice" if number >= 2:
+            yield _start_index(user, number - 2, user.operands[1].shape.dims)
+        case "gather" | "scatter" if number == _indices_number(user):
+            yield _gather_index(user)
+        case "reduce" | "reduce-window" if number >= len(user.operands) // 2:
+            yield _identity(user.called["to_apply"][0])
+        case "select-and-scatter" if number == 2:
+            yield _identity(user.called["scatter"][0])
+        case "ragged-dot" if number == 2:
+            yield _group_size(user)
+        case "compare" if user.operands[number].shape.dtype.is_integer and _is_in_condition(user):
+            yield Constraints(index_limit=MOST_ROUNDS)
+        case "sort" if number == 0 and _tells_equal_keys_apart(user):
+            yield Constraints(no_duplicates=user.operands[0].shape.dtype.is_integer)
+        case _:
+            return
+
+
+def _is_in_condition(compare: HloInstruction) -> bool:
+    """True if the comparison of two numbers stands in the condition of a loop."""
+    callers = compare.parent.callers if compare.parent is not None and compare.shape.rank == 0 else ()
+    return any(caller.opcode == "while" and caller.called["condition"][0] is compare.parent for caller in callers)
+
+
+def _tells_equal_keys_apart(sort: HloInstruction) -> bool:
+    """True if the result shows in which order equal keys came: the order XLA leaves open must not matter."""
+    return len(list(sort.operands)) >= 2 or sort.attrs.get("is_stable", False) is True
+
+
+def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Constraints:
+    """The start of one dimension, or of all if the starts are one array."""
+    room = [size - window for size, window in zip(user.operands[0].shape.dims, sizes, strict=True)]
+    starts_are_scalars = user.operands[-1].shape.rank == 0
+    return Constraints(index_limit=room[dim] if starts_are_scalars else min(room))
+
+
+def _group_size(user: HloInstruction) -> Constraints:
+    """All groups together are no longer than the dimension that they divide; XLA draws any numbers, which mean nothing."""
+    (ragged,) = user.attrs["lhs_ragged_dims"]
+    return Constraints(index_limit=user.operands[0].shape.dims[ragged] // max(1, user.operands[2].shape.dims[-1]))
+
+
+def _indices_number(user: HloInstruction) -> int:
+    return 1 if user.opcode == "gather" else len(user.operands) // 2
+
+
+def _gather_index(user: HloInstruction) -> Constraints:
+    name = "start_index_map" if user.opcode == "gather" else "scatter_dims_to_operand_dims"
+    sizes, indexed = user.operands[0].shape.dims, tuple[int, ...](user.attrs[name])
+    limit = min((sizes[d] - 1 for d in indexed), default=0)
+    return Constraints(index_limit=max(limit, 0), sorted_=user.attrs.get("indices_are_sorted", False) is True)
+
+
+def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:
+    """Yield what gathers and scatters of the same computation ask whose indices are the elements, only moved about."""
+    pending = [user for user in origin.users if _moves_indices(user)]
+    while pending:
+        moved = pending.pop()
+        for user in moved.users:
+            if user.opcode in ("gather", "scatter") and user.operands[_indices_number(user)] is moved:
+                yield _gather_index(user)
+            elif _moves_indices(user):
+                pending.append(user)
+
+
+def _moves_indices(instruction: HloInstruction) -> bool:
+    if instruction.opcode == "custom-call":
+        return "AssumeGatherIndicesInBound" in str(instruction.attrs.get("custom_call_target", ""))
+    return instruction.opcode in _INDEX_MOVERS
+
+
+def _identity(reducer: HloComputation) -> Constraints:
+    """The init of a sum is 0 and of a product 1; other reducers take what comes, as XLA's do."""
+    root = reducer.root
+    if len(root.operands) != 2 or len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
+        return Constraints()
+    return Constraints(identity={"add": 0, "multiply": 1}.get(root.opcode))

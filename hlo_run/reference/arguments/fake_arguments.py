@@ -1,0 +1,108 @@
+"""Fake arguments: random values of the ranges XLA's tools use, within what the module's uses demand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hlo_run.hlo.feeds import Feed, Feeds
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.arguments.constraints import Constraints, constraints_of
+from hlo_run.reference.complex_functions import make_complex
+from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet, widen
+
+
+def make_fake_arguments(
+    module: HloModule, engine: RandomEngine | int, use_large_float_range: bool = False, zero: bool = False
+) -> list[Value]:
+    """Return one value per entry parameter, in order, drawn from one engine (or from a new one with that seed).
+
+    Pass the engine again for fresh data. With `zero` nothing is drawn and everything is 0. Raises Unsupported where the
+    uses of a parameter contradict each other, DeviceError where memory runs out.
+    """
+    engine = RandomEngine(engine) if isinstance(engine, int) else engine
+    found: list[Value] = []
+    with quiet():
+        for parameter in module.entry.parameters:
+            try:
+                found.append(_argument(parameter, engine, use_large_float_range, zero))
+            except MemoryError:
+                raise out_of_memory(parameter) from None
+    return found
+
+
+def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero: bool) -> Value:
+    def build(shape: Shape, path: tuple[int, ...]) -> Value:
+        if shape.is_tuple:
+            return tuple(build(element, (*path, number)) for number, element in enumerate(shape.tuple_shapes))
+        if not shape.is_array:
+            return TOKEN
+        if zero:
+            return np.zeros(shape.dims, shape.dtype.numpy)
+        constraints = constraints_of(parameter, path)
+        return _line(shape.dtype, shape.element_count, constraints, engine, large).reshape(shape.dims)
+
+    return build(parameter.shape, ())
+
+
+def random_feeds(seed: int) -> Feeds:
+    """Return feeds of random values, as arguments have them; every device has its own."""
+
+    def feed_of(device: int) -> Feed:
+        engine = RandomEngine(seed + ((device + 1) << 40))
+
+        def feed(element_type: str, dims: tuple[int, ...]) -> Array:
+            with quiet():
+                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, False).reshape(dims)
+
+        return feed
+
+    return feed_of
+
+
+def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, large: bool) -> Array:
+    """Return `count` values of one type."""
+    if constraints.identity is not None:
+        return np.full(count, constraints.identity).astype(dtype.numpy)
+    if dtype.is_integer:
+        return _integers(dtype, count, constraints, engine)
+    if dtype.kind == "pred":
+        return engine.integers(dtype, 0, 1, count)
+    if dtype.is_complex:
+        part = _FLOAT_PARTS[dtype.name]
+        real = _floats(part, count, engine, large)
+        return make_complex(real, _floats(part, count, engine, large))
+    return _floats(dtype, count, engine, large)
+
+
+_FLOAT_PARTS: dict[str, DType] = {
+    "c64": Shape.array("f32", ()).dtype,
+    "c128": Shape.array("f64", ()).dtype,
+}
+
+
+def _floats(dtype: DType, count: int, engine: RandomEngine, large: bool) -> Array:
+    if dtype.bits == 4:
+        return engine.patterns(dtype, count)
+    return engine.large_floats(dtype, count) if large else engine.floats(dtype, count)
+
+
+def _integers(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine) -> Array:
+    lowest = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+    highest = lowest + (1 << dtype.bits) - 1
+    if constraints.no_duplicates and count < highest:
+        first = count // 2 - count if dtype.is_signed else 0
+        return narrow(engine.permutation(count) + first, dtype)
+    low, high = lowest, highest
+    if constraints.index_limit is not None:
+        low, high = 0, min(constraints.index_limit, highest)
+    values = engine.integers(dtype, low, high, count)
+    return _sorted(values, dtype) if constraints.sorted_ else values
+
+
+def _sorted(values: Array, dtype: DType) -> Array:
+    return narrow(np.sort(widen(values, dtype)), dtype)

@@ -1,0 +1,163 @@
+"""The comparison of one array of a result, step by step through large ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, same_bits
+from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The element that errs most in one respect: its index and both values."""
+
+    error: float
+    index: tuple[int, ...]
+    expected: object
+    actual: object
+
+
+@dataclass(frozen=True, slots=True)
+class LeafComparison:
+    """One array of the result, at shape index `path`.
+
+    `problem` says why the arrays cannot be compared at all (types or dimensions differ). `shape` has the sizes that
+    dynamic dimensions had in this run. `first` is the first wrong element in row-major order. The worst elements are
+    over all elements, right ones too: None for an array without elements; integers have `worst_abs` alone, pred none.
+    """
+
+    path: tuple[int, ...]
+    shape: Shape
+    expected: Value
+    actual: Value
+    mismatches: int = 0
+    nan_mismatches: int = 0
+    first: Worst | None = None
+    worst_abs: Worst | None = None
+    worst_rel: Worst | None = None
+    worst_ulp: Worst | None = None
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem and not self.mismatches
+
+    @property
+    def is_near(self) -> bool:
+        """True if the type's elements need only be near each other, False if they must be equal."""
+        return self.shape.dtype.kind in ("float", "complex")
+
+
+def compare_leaf(expected: Value, actual: Value, shape: Shape, path: tuple[int, ...], spec: ErrorSpec) -> LeafComparison:
+    """Compare two values that should be arrays of `shape`: floats and complex numbers near, others exactly."""
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return LeafComparison(path, shape, expected, actual, problem="one is an array, the other is not")
+    problem = _shape_problem(expected, actual, shape)
+    if problem:
+        return LeafComparison(path, shape, expected, actual, problem=problem)
+    if shape.dims != expected.shape:
+        shape = replace(shape, dims=expected.shape, dynamic_dims=())
+    if shape.dtype.kind in ("float", "complex"):
+        return _compare_floats(expected, actual, shape, path, spec)
+    return _compare_exactly(expected, actual, shape, path)
+
+
+def _shape_problem(expected: Array, actual: Array, shape: Shape) -> str:
+    """Return XLA's words for arrays that are not of the same shape; empty if they are."""
+    names = {dtype.numpy: name for name, dtype in DTYPES.items()}
+    want, got = (f"{names[array.dtype]}[{','.join(map(str, array.shape))}]" for array in (expected, actual))
+    if expected.dtype != actual.dtype or expected.dtype != shape.dtype.numpy:
+        return f"element type mismatch, want: {want} got {got}"
+    if expected.ndim != actual.ndim:
+        return f"want rank of {want} got rank of {got}"
+    for number, (size, other) in enumerate(zip(expected.shape, actual.shape, strict=True)):
+        if size != other:
+            return f"mismatch in dimension #{number} expected: {want} actual: {got}"
+    return ""
+
+
+def _compare_exactly(expected: Array, actual: Array, shape: Shape, path: tuple[int, ...]) -> LeafComparison:
+    mismatches = 0
+    first: Worst | None = None
+    worst: Worst | None = None
+    for start, want, got in steps(expected, actual):
+        wrong = want != got
+        count = int(np.count_nonzero(wrong))
+        if count and first is None:
+            first = _worst(math.inf, start + int(np.argmax(wrong)), expected, actual)
+        if shape.dtype.is_integer and (count or worst is None):
+            worst = _worse(worst, integer_distance(want, got, shape.dtype), start, expected, actual)
+        mismatches += count
+    return LeafComparison(path, shape, expected, actual, mismatches, first=first, worst_abs=worst)
+
+
+def integer_distance(first: Array, second: Array, dtype: DType) -> Array:
+    """Return how far integers are from each other, as u64: exact, even from one end of s64 to the other."""
+    kind = np.int64 if dtype.is_signed else np.uint64
+    one, other = first.astype(kind), second.astype(kind)
+    return np.where(one > other, one - other, other - one).view(np.uint64)
+
+
+def _compare_floats(expected: Array, actual: Array, shape: Shape, path: tuple[int, ...], spec: ErrorSpec) -> LeafComparison:
+    mismatches = nan_mismatches = 0
+    first: Worst | None = None
+    worst: list[Worst | None] = [None, None, None]
+    for start, want, got in steps(expected, actual):
+        if worst[0] is not None and same_bits(want, got).all():
+            continue
+        errors = element_errors(want, got, shape.dtype, spec)
+        kinds = (errors.abs_error, errors.rel_error, errors.ulp_error)
+        worst = [_worse(known, kind, start, expected, actual) for known, kind in zip(worst, kinds, strict=True)]
+        count = int(np.count_nonzero(errors.mismatch))
+        if count and first is None:
+            place = int(np.argmax(errors.mismatch))
+            first = _worst(float(errors.rel_error[place]), start + place, expected, actual)
+        mismatches += count
+        nan_mismatches += int(np.count_nonzero(errors.nan_mismatch))
+    worst_abs, worst_rel, worst_ulp = worst
+    return LeafComparison(path, shape, expected, actual, mismatches, nan_mismatches, first, worst_abs, worst_rel, worst_ulp)
+
+
+def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
+    """Return which elements of a leaf are wrong; if it cannot be compared, none of its own sizes is right."""
+    expected, actual = leaf.expected, leaf.actual
+    if leaf.problem or not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return np.ones(leaf.shape.dims, np.bool_)
+    mask = np.zeros(expected.size, np.bool_)
+    if leaf.mismatches:
+        for start, want, got in steps(expected, actual):
+            wrong = element_errors(want, got, leaf.shape.dtype, spec).mismatch if leaf.is_near else want != got
+            mask[start : start + want.size] = wrong
+    return mask.reshape(expected.shape)
+
+
+def steps(expected: Array, actual: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Yield (number of the first element, elements, elements) of two arrays of one shape, in row-major order."""
+    flat_expected = np.ascontiguousarray(expected).reshape(-1)
+    flat_actual = np.ascontiguousarray(actual).reshape(-1)
+    for start in range(0, flat_expected.size, CHUNK_ELEMENTS):
+        yield start, flat_expected[start : start + CHUNK_ELEMENTS], flat_actual[start : start + CHUNK_ELEMENTS]
+
+
+def _worse(known: Worst | None, errors: Array, start: int, expected: Array, actual: Array) -> Worst | None:
+    """Return the worse of the worst element so far and the worst of a step."""
+    place = int(np.argmax(errors))
+    error = float(errors[place])
+    return known if known and known.error >= error else _worst(error, start + place, expected, actual)
+
+
+def _worst(error: float, place: int, expected: Array, actual: Array) -> Worst:
+    index = multi_index(place, expected.shape)
+    return Worst(error, index, expected[index], actual[index])
+
+
+def multi_index(place: int, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of the element at `place` in row-major order."""
+    return tuple(int(i) for i in np.unravel_index(place, dims)) if dims else ()

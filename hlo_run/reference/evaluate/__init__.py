@@ -1,0 +1,1 @@
+"""Graph and arrays to arrays: control flow, devices, calls."""

@@ -1,0 +1,59 @@
+"""Pairs of start and done: the work is done at the start, as XLA's evaluator does; done hands the result out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.evaluate.device import Device
+from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
+from hlo_run.reference.values import TOKEN, Calls, Value, as_tuple, table
+
+
+def contexts(shape: Shape, first: int = 2) -> tuple[Value, ...]:
+    """Return zeros for the elements of a start's shape from `first` on: what the hardware keeps there has no value."""
+    return tuple(zeros(element) for element in shape.tuple_shapes[first:])
+
+
+def zeros(shape: Shape) -> Value:
+    """Return the value of a shape whose elements are all zero; dynamic dimensions have their bounds."""
+    if shape.is_tuple:
+        return tuple(zeros(element) for element in shape.tuple_shapes)
+    return np.zeros(shape.dims, shape.dtype.numpy) if shape.is_array else TOKEN
+
+
+def _async_start(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """The value is ((operands..), result, contexts..)."""
+    kept = tuple(operands)
+    result = yield device.frame(instruction.called_computations[0], operands)
+    return (kept, result, *contexts(instruction.shape))
+
+
+def _async_update(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    return operands[0]
+
+
+def _second(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    """done of ((operands..), result, ..): the result."""
+    return as_tuple(operands[0])[1]
+
+
+def _copy_start(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    """The value is (destination, source, context)."""
+    return (operands[0], operands[0], *contexts(instruction.shape))
+
+
+def _first(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    return as_tuple(operands[0])[0]
+
+
+EVALUATE = table(
+    ("async-update", _async_update),
+    ("async-done", _second),
+    ("copy-start", _copy_start),
+    ("copy-done", _first),
+)
+PROGRAM: dict[str, ProgramEvaluator] = {"async-start": _async_start}

@@ -1,0 +1,201 @@
+"""One simulated device: runs plans on a stack of frames of its own, so that it can stop where it waits for others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from hlo_run.errors import InternalError, Unsupported
+from hlo_run.hlo.feeds import Feed
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.evaluate.lifted import call_on_elements
+from hlo_run.reference.evaluate.plan import Frame, Plan, Step
+from hlo_run.reference.values import Array, Value, as_array, out_of_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a device stands still: it goes on once `ready`; `what` says what it waits for, in a deadlock's error."""
+
+    instruction: HloInstruction
+    ready: Callable[[], bool]
+    what: Callable[[], str]
+
+
+class Meeting:
+    """Where the members of a group come together for one collective; `results` holds each member's once all are there."""
+
+    __slots__ = ("operands", "results")
+
+    def __init__(self) -> None:
+        self.operands: dict[int, list[Value]] = {}
+        self.results: dict[int, Value] | None = None
+
+
+@dataclass(slots=True)
+class World:
+    """What the devices of one run share: their number, meetings that wait for members, messages under way.
+
+    `seed` is the module's; `rng_places` numbers its `rng` instructions.
+    """
+
+    replicas: int = 1
+    partitions: int = 1
+    seed: int = 42
+    rng_places: dict[HloInstruction, int] = field(default_factory=dict[HloInstruction, int])
+    meetings: dict[object, Meeting] = field(default_factory=dict[object, Meeting])
+    # (lane, source, target) → messages in order.
+    messages: dict[object, deque[Value]] = field(default_factory=dict[object, "deque[Value]"])
+
+    @property
+    def size(self) -> int:
+        return self.replicas * self.partitions
+
+
+class Plans(Protocol):
+    """What a device runs: the plans of a module's computations."""
+
+    def plan(self, computation: HloComputation, lifted: bool) -> Plan:
+        """Return the steps; with `lifted` for arrays in place of its scalars."""
+        ...
+
+    def is_liftable(self, computation: HloComputation) -> bool:
+        """True if it may be applied to arrays in place of its scalars."""
+        ...
+
+
+class Device:
+    """Number `id` (replica-major) of the devices of a run; evaluators see it as their `Calls`.
+
+    `counters` are the states of rng-get-and-update-state by instruction; `infeed` is asked for what infeed takes, `outfeed`
+    holds what outfeed gave.
+    """
+
+    def __init__(self, world: World, number: int, plans: Plans, infeed: Feed) -> None:
+        self.world = world
+        self.id = number
+        self.replica, self.partition = divmod(number, world.partitions)
+        self.counters: dict[HloInstruction, int] = {}
+        self.infeed = infeed
+        self.outfeed: list[Value] = []
+        self.plans = plans
+        self._stack: list[Frame] = []
+        self._value: Value = ()
+
+    def frame(self, computation: HloComputation, arguments: list[Value], lifted: bool = False) -> Frame:
+        """Return the run of a computation that has not begun; it empties `arguments`, so that they can be freed early."""
+        return self._run_plan(self.plans.plan(computation, lifted), arguments)
+
+    def start(self, computation: HloComputation, arguments: Sequence[Value]) -> None:
+        """Get ready to run a computation with `advance`."""
+        self._stack, self._value = [self.frame(computation, list(arguments))], ()
+
+    def advance(self) -> Wait | None:
+        """Run until the end (None) or until something is not there yet."""
+        self._value, wait = _drive(self._stack)
+        return wait
+
+    @property
+    def result(self) -> Value:
+        """The value of the computation that was started, once `advance` returned None."""
+        return self._value
+
+    def call(self, computation: HloComputation, arguments: Sequence[Value], lifted: bool = False) -> Value:
+        """Return the root's value; see `Calls`. The computation must not meet other devices."""
+        value, wait = _drive([self.frame(computation, list(arguments), lifted)])
+        if wait is not None:
+            what = f"'{wait.instruction.opcode}' inside a computation of scalars"
+            raise Unsupported(f"the reference cannot evaluate {what}", wait.instruction.where)
+        return value
+
+    def call_on_elements(self, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
+        """Apply a computation of scalars to every element; see `Calls`."""
+        return call_on_elements(self, computation, arguments)
+
+    def _run_plan(self, plan: Plan, arguments: list[Value]) -> Frame:
+        values: list[Value | None] = list(plan.slots)
+        for slot, number in plan.parameters:
+            values[slot] = arguments[number]
+        arguments.clear()
+        for step in plan.steps:
+            operands = step.operands(values)
+            for slot in step.dead:
+                values[slot] = None
+            kernel = step.kernel
+            if kernel is not None:
+                try:
+                    value = kernel(*operands)
+                except MemoryError:
+                    raise out_of_memory(step.instruction) from None
+                if type(value) is not np.ndarray:
+                    value = np.asarray(value)
+            elif step.evaluate is not None:
+                try:
+                    value = step.evaluate(step.instruction, operands, self)
+                except MemoryError:
+                    raise out_of_memory(step.instruction) from None
+            else:
+                assert step.program is not None, "a step has one way to its value"
+                program = step.program(step.instruction, list(operands), self)
+                # The program owns its operands: what it drops must be free while it runs.
+                operands = ()
+                value = yield program
+            if step.dims is not None and (
+                type(value) is not np.ndarray or value.shape != step.dims or value.dtype is not step.dtype
+            ):
+                check_array(step, value)
+            values[step.slot] = value
+        root = values[plan.root]
+        assert root is not None, "the root is never freed"
+        return root
+
+
+def _drive(stack: list[Frame]) -> tuple[Value, Wait | None]:
+    """Run the frames of a stack, innermost last, until the outermost returns or a frame waits."""
+    # A frame that has not begun takes None, and one that waited looks for itself what there is now.
+    value: Value | None = None
+    while stack:
+        try:
+            request = stack[-1].send(value)
+        except StopIteration as stop:
+            stack.pop()
+            value = stop.value
+            continue
+        if isinstance(request, Wait):
+            return (), request
+        stack.append(request)
+        value = None
+    assert value is not None, "a frame returns a value"
+    return value, None
+
+
+def check_array(step: Step, value: Value) -> None:
+    """Hold every evaluator to the shape that inference promised: a wrong oracle must not go unseen."""
+    array = as_array(value)
+    if array.shape != step.dims or (array.dtype is not step.dtype and array.dtype != step.dtype):
+        found = f"{array.dtype}{list(array.shape)}"
+        raise InternalError(
+            f"the reference made {found} of %{step.instruction.name}, a {step.instruction.shape}", step.instruction.where
+        )
+
+
+def shape_mismatch(value: Value, shape: Shape) -> str:
+    """Return how a value differs from a shape in dimensions or type, or nothing; a dynamic dimension may be smaller."""
+    if isinstance(value, tuple) or not shape.is_array:
+        if isinstance(value, tuple) and shape.is_tuple and len(value) == len(shape.tuple_shapes):
+            found = (shape_mismatch(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
+            return next((text for text in found if text), "")
+        return "" if value == () and shape.element_type == "token" else f"expected {shape.to_string(layout=False)}"
+    dynamic = shape.dynamic_dims or (False,) * shape.rank
+    fits = value.ndim == shape.rank and all(
+        size == bound or (is_dynamic and size < bound)
+        for size, bound, is_dynamic in zip(value.shape, shape.dims, dynamic, strict=True)
+    )
+    if fits and value.dtype == shape.dtype.numpy:
+        return ""
+    return f"expected {shape.to_string(layout=False)}, found {np.dtype(value.dtype)}{list(value.shape)}"

@@ -1,0 +1,198 @@
+"""The reference evaluator: plans of computations, run on one simulated device or on several together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hlo_run.errors import DeviceError, UsageError
+from hlo_run.hlo.feeds import NO_FEEDS, Feeds
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.reference import convert
+from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
+from hlo_run.reference.evaluate.device import Device, Wait, World, shape_mismatch
+from hlo_run.reference.evaluate.plan import Plan, ProgramEvaluator, find_effects, make_plan
+from hlo_run.reference.numerics import (
+    batch_norm,
+    convolution,
+    dot,
+    dynamic,
+    elementwise,
+    fft,
+    indexed,
+    ragged_dot,
+    reduce,
+    scan,
+    shaping,
+    sort,
+    triangular,
+    windows,
+)
+from hlo_run.reference.numerics.blas import one_blas_thread
+from hlo_run.reference.numerics.precision import widen_module, widen_value
+from hlo_run.reference.values import Evaluator, Value, merge, quiet
+
+EVALUATE: dict[str, Evaluator] = merge(
+    (
+        async_ops.EVALUATE,
+        batch_norm.EVALUATE,
+        collectives.EVALUATE,
+        control.EVALUATE,
+        convert.EVALUATE,
+        convolution.EVALUATE,
+        dot.EVALUATE,
+        elementwise.EVALUATE,
+        fft.EVALUATE,
+        indexed.EVALUATE,
+        ragged_dot.EVALUATE,
+        reduce.EVALUATE,
+        rng.EVALUATE,
+        scan.EVALUATE,
+        shaping.EVALUATE,
+        sort.EVALUATE,
+        triangular.EVALUATE,
+        windows.EVALUATE,
+    )
+)
+PROGRAM: dict[str, ProgramEvaluator] = {
+    **async_ops.PROGRAM,
+    **collectives.PROGRAM,
+    **control.PROGRAM,
+    **custom_calls.PROGRAM,
+    **rng.PROGRAM,
+    **transfers.PROGRAM,
+}
+_LIFTED_PROGRAM: dict[str, ProgramEvaluator] = {
+    "fusion": lifted.lifted_call,
+    "call": lifted.lifted_call,
+    "conditional": lifted.lifted_conditional,
+    "while": lifted.lifted_while,
+}
+
+
+def evaluate(
+    module: HloModule, arguments: Sequence[Value], precision: str = "native", seed: int = 42, feeds: Feeds = NO_FEEDS
+) -> Value:
+    """Return the value of the entry's root for one argument per entry parameter, on one device; see `Reference`."""
+    return Reference(module, precision).run([arguments], seed=seed, feeds=feeds)[0]
+
+
+class Reference:
+    """A module ready to be evaluated, any number of times.
+
+    `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
+    the module has narrower types). The module must not be edited afterwards.
+    """
+
+    def __init__(self, module: HloModule, precision: str = "native") -> None:
+        assert precision in ("native", "f64"), precision
+        self._original = module
+        self._is_wide = precision == "f64"
+        self._module = widen_module(module) if self._is_wide else module
+        self._effects = find_effects(self._module.computations)
+        self._liftable: set[HloComputation] | None = None
+        self._plans: dict[tuple[HloComputation, bool], Plan] = {}
+        # What outfeed gave in the last run; one list per device.
+        self.outfeed: list[list[Value]] = []
+
+    def run(
+        self,
+        arguments: Sequence[Sequence[Value]],
+        replicas: int = 1,
+        partitions: int = 1,
+        seed: int = 42,
+        feeds: Feeds = NO_FEEDS,
+    ) -> list[Value]:
+        """Return each device's value of the entry's root; device replica · partitions + partition has that place.
+
+        `arguments` are the devices' arguments, one per entry parameter: arrays in logical order with the numpy type of
+        `DTYPES`, dynamic dimensions as long as they are. The results' arrays are contiguous and may be an argument
+        itself. `seed` is the module's seed, which `rng` draws from; `feeds` is what infeed takes.
+        Raises `Unsupported` for an instruction without evaluation (only if it is reached), DeviceError where memory
+        runs out or devices wait for each other for ever.
+        """
+        world = World(replicas, partitions, seed)
+        if len(arguments) != world.size:
+            raise UsageError(f"{world.size} devices need as many lists of arguments, but {len(arguments)} are given")
+        devices = [Device(world, number, self, feeds(number)) for number in range(world.size)]
+        with quiet(), one_blas_thread():
+            for device, values in zip(devices, arguments, strict=True):
+                device.start(self._module.entry, self._accepted(values))
+            _run_together(devices)
+            self.outfeed = [device.outfeed for device in devices]
+            return [_finished(device.result) for device in devices]
+
+    def plan(self, computation: HloComputation, lifted: bool) -> Plan:
+        """Return the steps of a computation; see `Plans`."""
+        key = (computation, lifted)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = make_plan(computation, _choose_lifted if lifted else _choose, self._effects, not lifted)
+        return plan
+
+    def is_liftable(self, computation: HloComputation) -> bool:
+        """True if the computation may be applied to arrays in place of its scalars."""
+        if self._liftable is None:
+            self._liftable = lifted.find_liftable(self._module.computations, frozenset(elementwise.EVALUATE))
+        return computation in self._liftable
+
+    def _accepted(self, values: Sequence[Value]) -> list[Value]:
+        """Return the arguments as the entry takes them; raises UsageError for wrong ones."""
+        parameters = self._original.entry.parameters
+        if len(values) != len(parameters):
+            raise UsageError(f"the module takes {len(parameters)} arguments, but {len(values)} are given")
+        for number, (value, parameter) in enumerate(zip(values, parameters, strict=True)):
+            if wrong := shape_mismatch(value, parameter.shape):
+                raise UsageError(f"argument {number} (%{parameter.name}): {wrong}", parameter.where)
+        shapes = [parameter.shape for parameter in parameters]
+        wide = [widen_value(v, s) for v, s in zip(values, shapes, strict=True)] if self._is_wide else list(values)
+        return [dynamic.enter(value, shape) for value, shape in zip(wide, shapes, strict=True)]
+
+
+def _choose(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+    program = PROGRAM.get(instruction.opcode)
+    if program is not None:
+        return None, program
+    evaluator = EVALUATE.get(instruction.opcode)
+    if dynamic.is_dynamic(instruction):
+        evaluator = dynamic.evaluator(instruction, evaluator)
+    return evaluator, None
+
+
+def _choose_lifted(instruction: HloInstruction) -> tuple[Evaluator | None, ProgramEvaluator | None]:
+    if instruction.opcode in lifted.SCALAR_IDENTITIES:
+        return lifted.identity, None
+    return EVALUATE.get(instruction.opcode), _LIFTED_PROGRAM.get(instruction.opcode)
+
+
+def _run_together(devices: Sequence[Device]) -> None:
+    """Run each device until it waits, in turn, until all are done; raises DeviceError if none can go on."""
+    waiting: dict[int, Wait | None] = dict.fromkeys(range(len(devices)))
+    while waiting:
+        went_on = False
+        for number in list(waiting):
+            wait = waiting[number]
+            if wait is not None and not wait.ready():
+                continue
+            went_on = True
+            stopped = devices[number].advance()
+            if stopped is None:
+                del waiting[number]
+            else:
+                waiting[number] = stopped
+        if not went_on:
+            raise _deadlock({number: wait for number, wait in waiting.items() if wait is not None})
+
+
+def _deadlock(waiting: dict[int, Wait]) -> DeviceError:
+    first = next(iter(waiting.values()))
+    notes = tuple(f"device {number} waits at %{wait.instruction.name}: {wait.what()}" for number, wait in waiting.items())
+    return DeviceError("deadlock: every device that still runs waits for another", first.instruction.where, notes=notes)
+
+
+def _finished(value: Value) -> Value:
+    if isinstance(value, tuple):
+        return tuple(_finished(element) for element in value)
+    array = dynamic.leave(value)
+    return np.ascontiguousarray(array).reshape(array.shape)

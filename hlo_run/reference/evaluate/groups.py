@@ -1,0 +1,79 @@
+"""Who takes part in a collective: the group of a device, from replica groups, channel and mode (`ops.md` 11).
+
+Devices are numbered replica-major: replica · partitions + partition. The modes are XLA's `CollectiveOpGroupMode`:
+
+    no channel_id                                      groups of replicas, each partition for itself
+    channel_id, the op knows no use_global_device_ids  groups of partitions, each replica for itself
+    channel_id, use_global_device_ids false            groups of replicas with all their partitions
+    channel_id, use_global_device_ids true             groups of device numbers
+"""
+
+from __future__ import annotations
+
+from hlo_run.errors import ParseError
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.replica_groups import ReplicaGroups
+from hlo_run.reference.evaluate.device import Device, World
+
+IntLists = tuple[tuple[int, ...], ...]
+
+# The ops that may have use_global_device_ids; done ops have no groups.
+_GLOBAL = frozenset(("all-reduce", "all-reduce-start", "all-gather", "all-gather-start", "reduce-scatter"))
+
+
+def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
+    """Return the numbers of the devices that meet this one, in the group's order; empty if it is in no group."""
+    world = device.world
+    groups = _groups(instruction.attrs.get("replica_groups"))
+    has_channel = instruction.attrs.get("channel_id") is not None
+    if has_channel and instruction.opcode in _GLOBAL:
+        if instruction.attrs.get("use_global_device_ids") is True:
+            return _pick(groups, device.id, world.size)
+        replicas = _pick(groups, device.replica, world.replicas)
+        return tuple(replica * world.partitions + k for replica in replicas for k in range(world.partitions))
+    if instruction.attrs.get("use_global_device_ids") is True:
+        raise _error(instruction, "use_global_device_ids needs a channel_id")
+    if has_channel:
+        partitions = _pick(groups, device.partition, world.partitions)
+        return tuple(device.replica * world.partitions + partition for partition in partitions)
+    replicas = _pick(groups, device.replica, world.replicas)
+    return tuple(replica * world.partitions + device.partition for replica in replicas)
+
+
+def check_members(instruction: HloInstruction, members: tuple[int, ...], world: World) -> None:
+    """Raise ParseError if a group names a device that this run has not."""
+    for member in members:
+        if not 0 <= member < world.size:
+            message = f"a replica group names device {member}, but there are {world.replicas} x {world.partitions} devices"
+            raise _error(instruction, message, "--num_replicas=N and --num_partitions=N say how many there are")
+
+
+def permute_ends(instruction: HloInstruction, device: Device) -> tuple[int | None, list[int]]:
+    """Return who sends to this device (None: nobody) and to whom it sends, as device numbers."""
+    world = device.world
+    has_channel = instruction.attrs.get("channel_id") is not None
+    own = device.partition if has_channel else device.replica
+
+    def number(end: int) -> int:
+        return device.replica * world.partitions + end if has_channel else end * world.partitions + device.partition
+
+    pairs: IntLists = instruction.attrs["source_target_pairs"]
+    source = next((number(source) for source, target in pairs if target == own), None)
+    targets = [number(target) for source, target in pairs if source == own]
+    check_members(instruction, (*targets, *(() if source is None else (source,))), world)
+    return source, targets
+
+
+def _groups(value: ReplicaGroups | IntLists | None) -> IntLists:
+    return value.groups() if isinstance(value, ReplicaGroups) else value or ()
+
+
+def _pick(groups: IntLists, own: int, count: int) -> tuple[int, ...]:
+    """Return the group that holds `own`; no groups at all are one group of everybody."""
+    if not any(groups):
+        return tuple(range(count))
+    return next((group for group in groups if own in group), ())
+
+
+def _error(instruction: HloInstruction, message: str, hint: str = "") -> ParseError:
+    return ParseError(message, instruction.where, hint, (f"instruction %{instruction.name}",))

@@ -1,0 +1,144 @@
+"""Computations of scalars applied to whole arrays: every scalar stands for the array of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.evaluate.plan import Frame, callees_first
+from hlo_run.reference.values import Array, Value, as_array
+
+if TYPE_CHECKING:
+    from hlo_run.reference.evaluate.device import Device
+
+# Between scalars these do nothing; on an array of scalars their own rule would see wrong dimensions.
+SCALAR_IDENTITIES = frozenset(("broadcast", "reshape", "transpose", "slice", "reverse", "bitcast"))
+# Besides the elementwise ops, what means the same applied to one scalar and to each element of an array.
+_SAME = frozenset(
+    """constant tuple get-tuple-element convert bitcast-convert reduce-precision stochastic-convert copy opt-barrier
+    parameter fusion call while conditional""".split()
+)
+
+
+def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[str]) -> set[HloComputation]:
+    """Return the computations that may be applied to arrays in place of scalars."""
+    liftable: set[HloComputation] = set()
+    for computation in callees_first(computations):
+        if all(_is_liftable(instruction, elementwise, liftable) for instruction in computation.instructions):
+            liftable.add(computation)
+    return liftable
+
+
+def _is_liftable(instruction: HloInstruction, elementwise: frozenset[str], liftable: set[HloComputation]) -> bool:
+    opcode = instruction.opcode
+    if opcode not in elementwise and opcode not in _SAME and opcode not in SCALAR_IDENTITIES:
+        return False
+    if any(leaf.rank or not leaf.is_array for _, leaf in instruction.shape.leaves()):
+        return False
+    if opcode == "bitcast" and instruction.operands[0].shape.element_type != instruction.shape.element_type:
+        return False
+    return all(called in liftable for called in instruction.called_computations)
+
+
+def call_on_elements(device: Device, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
+    """Apply a computation of scalars to every element of arrays whose shapes broadcast; one array per result."""
+    dims = np.broadcast_shapes(*(argument.shape for argument in arguments))
+    if device.plans.is_liftable(computation):
+        results = _results(device.call(computation, list(arguments), lifted=True))
+        return tuple(np.broadcast_to(result, dims) for result in results)
+    # A computation that holds arrays of its own: nothing but one call per element is left.
+    spread = [np.broadcast_to(argument, dims) for argument in arguments]
+    outs = [np.empty(dims, shape.dtype.numpy) for _, shape in computation.root.shape.leaves()]
+    for index in np.ndindex(*dims):
+        results = _results(device.call(computation, [np.asarray(argument[index]) for argument in spread]))
+        for out, result in zip(outs, results, strict=True):
+            out[index] = result
+    return tuple(outs)
+
+
+def _results(value: Value) -> tuple[Array, ...]:
+    return tuple(as_array(part) for part in value) if isinstance(value, tuple) else (value,)
+
+
+def identity(_instruction: HloInstruction, operands: Sequence[Value], _calls: object) -> Value:
+    """A scalar broadcast, reshaped, .. to a scalar."""
+    return operands[0]
+
+
+def lifted_call(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """A fusion or call on arrays of scalars."""
+    return (yield device.frame(instruction.called_computations[0], operands, lifted=True))
+
+
+def lifted_conditional(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Each branch runs on the elements that select it, and on no others."""
+    branches = instruction.called_computations
+    selector = as_array(operands[0])
+    last = len(branches) - 1
+    is_pred = selector.dtype == np.bool_
+    number = np.where(selector, 0, 1) if is_pred else np.where((selector < 0) | (selector > last), last, selector)
+    dims = _dims(operands)
+    number = np.broadcast_to(number, dims).reshape(-1)
+    result = _empty(instruction.shape, number.size)
+    for k, branch in enumerate(branches):
+        chosen = np.flatnonzero(number == k)
+        if chosen.size:
+            argument = _leaves(lambda leaf, at=chosen: _spread(leaf, dims)[at], operands[1 + k])
+            _put(result, chosen, (yield device.frame(branch, [argument], lifted=True)))
+    return _leaves(lambda leaf: leaf.reshape(dims), result)
+
+
+def lifted_while(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Every element makes its own number of rounds; those that are done take no part any more."""
+    (condition,), (body,) = instruction.called["condition"], instruction.called["body"]
+    dims = _dims(operands)
+    state = _leaves(lambda leaf: _spread(leaf, dims), operands[0])
+    result = _leaves(np.copy, state)
+    active = np.arange(int(np.prod(dims, dtype=np.int64)))
+    while active.size:
+        goes_on = as_array((yield device.frame(condition, [state], lifted=True)))
+        goes_on = np.broadcast_to(goes_on, active.shape)
+        if not goes_on.all():
+            _put(result, active[~goes_on], _leaves(lambda leaf, at=~goes_on: _spread(leaf, at.shape)[at], state))
+            state = _leaves(lambda leaf, at=goes_on: _spread(leaf, at.shape)[at], state)
+            active = active[goes_on]
+        if active.size:
+            state = yield device.frame(body, [state], lifted=True)
+    return _leaves(lambda leaf: leaf.reshape(dims), result)
+
+
+def _leaves(function: Callable[[Array], Array], value: Value) -> Value:
+    if isinstance(value, tuple):
+        return tuple(_leaves(function, part) for part in value)
+    return function(value)
+
+
+def _spread(leaf: Array, dims: tuple[int, ...]) -> Array:
+    return np.broadcast_to(leaf, dims).reshape(-1)
+
+
+def _dims(operands: Sequence[Value]) -> tuple[int, ...]:
+    shapes: list[tuple[int, ...]] = []
+    for operand in operands:
+        _leaves(lambda leaf: shapes.append(leaf.shape) or leaf, operand)
+    return np.broadcast_shapes(*shapes)
+
+
+def _empty(shape: Shape, count: int) -> Value:
+    if shape.is_tuple:
+        return tuple(_empty(element, count) for element in shape.tuple_shapes)
+    return np.empty(count, shape.dtype.numpy)
+
+
+def _put(target: Value, at: Array, source: Value) -> None:
+    """Write the elements of `source`, one per place in `at`, into the arrays of `target`, which nobody else holds."""
+    if isinstance(target, tuple):
+        assert isinstance(source, tuple), "a computation's value has its root's shape"
+        for inner, part in zip(target, source, strict=True):
+            _put(inner, at, part)
+        return
+    target[at] = source

@@ -1,0 +1,179 @@
+"""Plans: a computation as a list of steps over numbered slots, made once and run as often as the computation is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hlo_run.custom_calls import is_registered
+from hlo_run.errors import HloRunError
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsupported
+
+if TYPE_CHECKING:
+    from hlo_run.reference.evaluate.device import Device, Wait
+
+# The run of a computation or of an op that calls some: it yields frames, whose values are sent back, and waits.
+# Deep nests of calls thus live on a list of the device, not on Python's stack.
+Frame: TypeAlias = "Generator[Frame | Wait, Any, Value]"
+# An op that calls computations or meets other devices. It owns the list of operands.
+ProgramEvaluator: TypeAlias = "Callable[[HloInstruction, list[Value], Device], Frame]"
+
+# What can be made of constants alone without taking memory.
+_VIEWS_OF_CONSTANTS = frozenset(("constant", "broadcast", "iota"))
+# What happens even where the root does not need it.
+_EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfeed", "rng-get-and-update-state"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction: what picks its operands from the slots, its own slot, and `dead`, those that nobody reads after it.
+
+    One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
+    without `dims` there is nothing to check.
+    """
+
+    instruction: HloInstruction
+    kernel: Kernel | None
+    evaluate: Evaluator | None
+    program: ProgramEvaluator | None
+    operands: Callable[[list[Value | None]], Sequence[Value]]
+    slot: int
+    dead: tuple[int, ...]
+    dims: tuple[int, ...] | None
+    dtype: np.dtype[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a computation; `parameters` are (slot, parameter number) of the parameters that are read.
+
+    `slots` are the values before the first step: constants and what is made of them alone without taking memory.
+    """
+
+    steps: tuple[Step, ...]
+    parameters: tuple[tuple[int, int], ...]
+    slots: tuple[Value | None, ...]
+    root: int
+
+
+# Returns how an instruction is evaluated: by the first, by the second, or (both None) not at all.
+Chooser: TypeAlias = Callable[[HloInstruction], "tuple[Evaluator | None, ProgramEvaluator | None]"]
+
+
+def make_plan(computation: HloComputation, choose: Chooser, effects: Mapping[HloComputation, bool], check: bool) -> Plan:
+    """Return what the root needs and what has effects, operands first."""
+    order = _needed(computation, effects)
+    slots = {instruction: number for number, instruction in enumerate(order)}
+    last_reader = {operand: instruction for instruction in order for operand in instruction.operands}
+    known: dict[HloInstruction, Value] = {}
+    steps: list[Step] = []
+    for instruction in order:
+        if instruction.opcode == "parameter":
+            continue
+        evaluate, program = choose(instruction)
+        value = _known_value(instruction, evaluate, known)
+        if value is not None:
+            known[instruction] = value
+            continue
+        kernel = _kernel(instruction, evaluate)
+        if evaluate is None and program is None:
+            evaluate = _refuse
+        operands = [operand for operand in dict.fromkeys(instruction.operands) if operand not in known]
+        dead = tuple(slots[o] for o in operands if last_reader[o] is instruction and o is not computation.root)
+        dims, dtype = _expected(instruction.shape) if check else (None, None)
+        places = _picker([slots[operand] for operand in instruction.operands])
+        steps.append(
+            Step(instruction, kernel, None if kernel else evaluate, program, places, slots[instruction], dead, dims, dtype)
+        )
+    parameters = tuple((slots[i], int(i.attrs["parameter_number"])) for i in order if i.opcode == "parameter")
+    return Plan(tuple(steps), parameters, tuple(known.get(instruction) for instruction in order), slots[computation.root])
+
+
+def _picker(slots: Sequence[int]) -> Callable[[list[Value | None]], Sequence[Value]]:
+    """Return what picks these slots, without a step of Python's for each."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0, 0))
+
+
+def _kernel(instruction: HloInstruction, evaluate: Evaluator | None) -> Kernel | None:
+    """Return the kernel of an instruction, if its evaluator can prepare one; it refuses only where it is reached."""
+    if not isinstance(evaluate, Prepared):
+        return None
+    try:
+        return evaluate.prepare(instruction)
+    except HloRunError:
+        return None
+
+
+def _known_value(instruction: HloInstruction, evaluate: Evaluator | None, known: Mapping[HloInstruction, Value]) -> Value | None:
+    """Return the value of a constant, or a view of one; None if it must be evaluated in each run."""
+    if instruction.opcode not in _VIEWS_OF_CONSTANTS or not all(operand in known for operand in instruction.operands):
+        return None
+    kernel = _kernel(instruction, evaluate)
+    if kernel is not None:
+        return np.asarray(kernel(*(known[operand] for operand in instruction.operands)))
+    if instruction.opcode != "constant" or any(any(leaf.dynamic_dims) for _, leaf in instruction.shape.leaves()):
+        return None
+    literal: Value = instruction.attrs["literal"]
+    return literal if isinstance(literal, tuple) else np.asarray(literal)
+
+
+def _refuse(instruction: HloInstruction, _operands: Sequence[Value], _calls: object) -> Value:
+    raise unsupported(instruction, f"'{instruction.opcode}'")
+
+
+def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool]) -> list[HloInstruction]:
+    needed: set[HloInstruction] = set()
+    stack = [computation.root]
+    if effects[computation]:
+        stack += [i for i in computation.instructions if has_effect(i, effects)]
+    while stack:
+        instruction = stack.pop()
+        if instruction not in needed:
+            needed.add(instruction)
+            stack.extend(instruction.operands)
+    return [instruction for instruction in computation.post_order() if instruction in needed]
+
+
+def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, bool]) -> bool:
+    """True if evaluating the instruction does more than make its value."""
+    if instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect"):
+        # A call without a function has no effect here; it is an error only where its value is needed.
+        return is_registered(str(instruction.attrs["custom_call_target"]).strip('"'), "Interpreter")
+    return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)
+
+
+def find_effects(computations: Iterable[HloComputation]) -> dict[HloComputation, bool]:
+    """Return for each computation (callees first, as modules list them) whether running it has effects."""
+    effects: dict[HloComputation, bool] = {}
+    for computation in callees_first(computations):
+        effects[computation] = any(has_effect(i, effects) for i in computation.instructions)
+    return effects
+
+
+def callees_first(computations: Iterable[HloComputation]) -> list[HloComputation]:
+    """Return the computations and all that they call, callees before callers; not recursive, so nests may be deep."""
+    done: dict[HloComputation, None] = {}
+    for start in computations:
+        stack = [start]
+        while stack:
+            top = stack[-1]
+            waiting = [] if top in done else [c for i in top.instructions for c in i.called_computations if c not in done]
+            if waiting:
+                stack.extend(dict.fromkeys(waiting))
+            else:
+                done[stack.pop()] = None
+    return list(done)
+
+
+def _expected(shape: Shape) -> tuple[tuple[int, ...] | None, np.dtype[Any] | None]:
+    if not shape.is_array:
+        return None, None
+    return shape.dims, shape.dtype.numpy

@@ -1,0 +1,95 @@
+"""What enters and leaves a device's program: infeed and outfeed, send and recv."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.feeds import take_literal
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.reference.evaluate.async_ops import zeros
+from hlo_run.reference.evaluate.device import Device
+from hlo_run.reference.evaluate.exchange import post, receive
+from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
+from hlo_run.reference.values import TOKEN, Value, as_array, as_tuple, unsupported
+
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+
+
+def _infeed(instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
+    yield from ()
+    return take_literal(device.infeed, instruction.shape.tuple_shapes[0]), TOKEN
+
+
+def _outfeed(_instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    yield from ()
+    device.outfeed.append(operands[0])
+    return TOKEN
+
+
+def _send(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Never waits: a message stays under way until somebody takes it. What the host gets, nobody asks for."""
+    yield from ()
+    if instruction.attrs.get("is_host_transfer") is not True:
+        channel = _channel(instruction)
+        for source, target in _pairs(instruction, device):
+            if source == device.id:
+                post(device, ("send", channel), target, operands[0])
+    return (operands[0], *(zeros(element) for element in instruction.shape.tuple_shapes[1:]))
+
+
+def _send_done(_instruction: HloInstruction, _operands: list[Value], _device: Device) -> Frame:
+    yield from ()
+    return TOKEN
+
+
+def _recv(instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
+    """The context says who sends, plus 1, and 0 for nobody: the done may be far away, in another round of a loop."""
+    yield from ()
+    if instruction.attrs.get("is_host_transfer") is True:
+        raise unsupported(instruction, "'recv' from the host: nobody answers")
+    source = next((source for source, target in _pairs(instruction, device) if target == device.id), -1)
+    data, _, token = as_tuple(zeros(instruction.shape))
+    return data, np.asarray(source + 1, np.uint32), token
+
+
+def _recv_done(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
+    """Waits for the message; a device that is no target gets zeros, as with collective-permute."""
+    data, context, token = as_tuple(operands[0])
+    source = int(as_array(context)) - 1
+    if source < 0:
+        return data, token
+    return (yield receive(instruction, device, ("send", _channel(instruction)), source)), token
+
+
+def _channel(instruction: HloInstruction) -> int:
+    return int(instruction.attrs.get("channel_id", 0))
+
+
+def _pairs(instruction: HloInstruction, device: Device) -> list[tuple[int, int]]:
+    """Return (source, target) of a transfer; without a list of them the only device sends to itself."""
+    text = str(instruction.attrs.get("frontend_attributes", ""))
+    _, found, rest = text.partition("_xla_send_recv_source_target_pairs=")
+    if found:
+        end = rest.find("}}")
+        return [(int(source), int(target)) for source, target in _PAIR.findall(rest[: end + 2])]
+    if device.world.size > 1:
+        raise Unsupported(
+            f"'{instruction.opcode}' says nothing about who sends to whom",
+            instruction.where,
+            hint='frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,0}}"}',
+            notes=(f"instruction %{instruction.name}",),
+        )
+    return [(0, 0)]
+
+
+PROGRAM: dict[str, ProgramEvaluator] = {
+    "infeed": _infeed,
+    "outfeed": _outfeed,
+    "send": _send,
+    "send-done": _send_done,
+    "recv": _recv,
+    "recv-done": _recv_done,
+}

@@ -1,0 +1,1 @@
+"""What single opcodes compute, in numpy."""

@@ -1,0 +1,55 @@
+"""Products of stacked matrices, by BLAS wherever its result is the one wanted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.reference.convert import convert
+from hlo_run.reference.numerics.blas import matmul
+from hlo_run.reference.values import Array, widen
+
+# Every integer below this magnitude is a float64.
+_EXACT_INTEGERS = 2.0**53
+
+
+def operand_in(array: Array, source: DType, result: DType) -> Array:
+    """Return an operand of a dot or convolution: rounded to the result's type, then in the type that sums."""
+    return widen(convert(array, source, result), result)
+
+
+def stacked_matmul(left: Array, right: Array) -> Array:
+    """Return the products of [.., rows, depth] and [.., depth, columns] of one type, which is the result's.
+
+    Floats and complex numbers are summed in their own type, ints wrap, products of bools are ORs of ANDs.
+    """
+    if left.dtype.kind in "fc":
+        return matmul(_for_blas(left), _for_blas(right))
+    if left.dtype == np.bool_:
+        return matmul(_for_blas(left.astype(np.float32)), _for_blas(right.astype(np.float32))) != 0
+    return _integer_matmul(left, right)
+
+
+def _integer_matmul(left: Array, right: Array) -> Array:
+    """numpy has no fast product of ints: they go through float64 where no sum can leave its exact integers."""
+    depth = left.shape[-1]
+    if _magnitude(left) * _magnitude(right) * depth >= _EXACT_INTEGERS:
+        return np.matmul(left, right)
+    product = matmul(_for_blas(left.astype(np.float64)), _for_blas(right.astype(np.float64)))
+    # By way of int64, which wraps; a float that does not fit the target would not.
+    return product.astype(np.int64).astype(left.dtype)
+
+
+def _magnitude(array: Array) -> float:
+    return max(abs(float(array.max())), abs(float(array.min()))) if array.size else 0.0
+
+
+def _for_blas(array: Array) -> Array:
+    """Return the matrices laid out so that BLAS can read them: one of the two dimensions is contiguous."""
+    if array.flags.c_contiguous:
+        return array
+    rows, columns = array.strides[-2:]
+    item = array.itemsize
+    direct = columns == item and rows >= item * array.shape[-1]
+    turned = rows == item and columns >= item * array.shape[-2]
+    return array if direct or turned else np.ascontiguousarray(array)

@@ -1,0 +1,132 @@
+"""`dot` and `scaled-dot`: batched contractions; operands are rounded to the result's type first, or as an algorithm says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.reference.convert import convert
+from hlo_run.reference.numerics.contraction import operand_in, stacked_matmul
+from hlo_run.reference.values import Array, Kernel, arrays_row, computing_type, narrow, prepared_row, table, widen
+
+
+@dataclass(frozen=True, slots=True)
+class DotDims:
+    """The dimension numbers of a dot."""
+
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_contracting: tuple[int, ...]
+    rhs_contracting: tuple[int, ...]
+
+
+def dot_dims(instruction: HloInstruction) -> DotDims:
+    """Return the dimension numbers that an instruction's attributes say."""
+    names = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")
+    return DotDims(*(tuple(instruction.attrs.get(name, ())) for name in names))
+
+
+def _dot(instruction: HloInstruction) -> Kernel:
+    result = instruction.shape.dtype
+    lhs, rhs = (operand.shape for operand in instruction.operands)
+    product = contraction(lhs.dims, rhs.dims, dot_dims(instruction))
+    through_bf16 = str(instruction.attrs.get("algorithm")) == "dot_bf16_bf16_f32" and lhs.dtype is rhs.dtype is DTYPES["f32"]
+    if not through_bf16 and lhs.dtype is result and rhs.dtype is result and computing_type(result) == result.numpy:
+        return product
+
+    def kernel(left: Array, right: Array) -> Array:
+        if through_bf16:
+            left, right = _through_bf16(left), _through_bf16(right)
+        return narrow(product(operand_in(left, lhs.dtype, result), operand_in(right, rhs.dtype, result)), result)
+
+    return kernel
+
+
+def _through_bf16(array: Array) -> Array:
+    """Return f32 numbers rounded to bf16, which an algorithm may ask for."""
+    return widen(convert(array, DTYPES["f32"], DTYPES["bf16"]), DTYPES["f32"])
+
+
+def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tuple[Array, Array]:
+    """Return both sides in the type that sums."""
+    left, right = (
+        operand_in(operand, source.shape.dtype, instruction.shape.dtype)
+        for operand, source in zip(operands[:2], instruction.operands, strict=False)
+    )
+    return left, right
+
+
+def contract(lhs: Array, rhs: Array, dims: DotDims) -> Array:
+    """Return the dot of two arrays of one type; see `contraction`."""
+    return contraction(lhs.shape, rhs.shape, dims)(lhs, rhs)
+
+
+def contraction(lhs: Sequence[int], rhs: Sequence[int], dims: DotDims) -> Kernel:
+    """Return the dot of arrays of these dimensions and one type.
+
+    The result has the batch dimensions (in the lhs' order), lhs' free ones, rhs' free ones. Products of bools are ORs of ANDs.
+    A side without a batch is multiplied by all of the other's, which only library calls do.
+    """
+    lhs_free = [d for d in range(len(lhs)) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
+    rhs_free = [d for d in range(len(rhs)) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
+    lhs_batch, rhs_batch = [lhs[d] for d in dims.lhs_batch], [rhs[d] for d in dims.rhs_batch]
+    depth = math.prod(lhs[d] for d in dims.lhs_contracting)
+    rows, columns = [lhs[d] for d in lhs_free], [rhs[d] for d in rhs_free]
+    left = _arrange((*dims.lhs_batch, *lhs_free, *dims.lhs_contracting), lhs, (*lhs_batch, math.prod(rows), depth))
+    right = _arrange((*dims.rhs_batch, *dims.rhs_contracting, *rhs_free), rhs, (*rhs_batch, depth, math.prod(columns)))
+    result = (*(lhs_batch or rhs_batch), *rows, *columns)
+
+    def kernel(lhs: Array, rhs: Array) -> Array:
+        return stacked_matmul(left(lhs), right(rhs)).reshape(result)
+
+    return kernel
+
+
+def _arrange(order: tuple[int, ...], dims: Sequence[int], matrices: tuple[int, ...]) -> Kernel:
+    """Return what puts the dimensions of an array into `order` and joins them to those of matrices."""
+    in_order = order == tuple(range(len(dims)))
+    if in_order:
+        return methodcaller("reshape", matrices)
+    if tuple(dims[d] for d in order) == matrices:
+        return methodcaller("transpose", order)
+
+    def kernel(array: Array) -> Array:
+        return array.transpose(order).reshape(matrices)
+
+    return kernel
+
+
+def _scaled_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
+    """A dot of operands times their scales, one scale per block of each dimension; a scale of rank 0 means none.
+
+    The products with the scales are made in the computing type of the wider of the two and not rounded further.
+    """
+    result = instruction.shape.dtype
+    types = [operand.shape.dtype for operand in instruction.operands]
+    computing: np.dtype[Any] = np.result_type(computing_type(result), *(computing_type(dtype) for dtype in types))
+    lhs, rhs, lhs_scale, rhs_scale = (
+        widen(operand, dtype).astype(computing, copy=False) for operand, dtype in zip(operands, types, strict=True)
+    )
+    return narrow(contract(_scaled(lhs, lhs_scale), _scaled(rhs, rhs_scale), dot_dims(instruction)), result)
+
+
+def _scaled(array: Array, scale: Array) -> Array:
+    return array * _spread(scale, array.shape) if scale.ndim else array
+
+
+def _spread(scale: Array, dims: tuple[int, ...]) -> Array:
+    """Repeat each scale over its block, so that it has `dims`."""
+    for dim, size in enumerate(dims):
+        if scale.shape[dim] not in (1, size):
+            scale = np.repeat(scale, size // scale.shape[dim], axis=dim)
+    return scale
+
+
+EVALUATE = table(prepared_row("dot", _dot), arrays_row("scaled-dot", _scaled_dot))

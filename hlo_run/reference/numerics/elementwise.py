@@ -1,0 +1,207 @@
+"""Elementwise ops in numpy: one row an op, computed in the computing type and rounded to the result's type after every op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.reference import complex_functions as c
+from hlo_run.reference.numerics import functions as f
+from hlo_run.reference.numerics.error_function import erf
+from hlo_run.reference.numerics.total_order import total_order_key
+from hlo_run.reference.values import (
+    Array,
+    Function,
+    Kernel,
+    Row,
+    computing_type,
+    in_chunks,
+    narrow,
+    precise_type,
+    prepared_row,
+    table,
+    unsupported,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByKind:
+    """What an op does per kind of its first operand's type; None where HLO does not define the op.
+
+    `sized` makes the integer function from the type, for ops whose meaning depends on its width. `precise` says that
+    the floating-point function is inexact: it is then computed in double (complex: c128) whatever the type.
+    """
+
+    pred: Function | None = None
+    signed: Function | None = None
+    unsigned: Function | None = None
+    float_: Function | None = None
+    complex_: Function | None = None
+    sized: Callable[[DType], Function] | None = None
+    precise: bool = False
+
+    def function(self, dtype: DType) -> Function | None:
+        if dtype.is_integer and self.sized:
+            return self.sized(dtype)
+        kinds = {"pred": self.pred, "signed": self.signed, "unsigned": self.unsigned, "float": self.float_}
+        return kinds.get(dtype.kind, self.complex_)
+
+
+def _row(opcode: str, by_kind: _ByKind) -> Row:
+    def prepare(instruction: HloInstruction) -> Kernel:
+        types = [operand.shape.dtype for operand in instruction.operands]
+        function = by_kind.function(types[0])
+        if function is None:
+            raise unsupported(instruction)
+        inexact = by_kind.precise and types[0].kind in ("float", "complex")
+        return _kernel(function, types, instruction.shape.dtype, inexact)
+
+    return prepared_row(opcode, prepare)
+
+
+def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: bool) -> Kernel:
+    """Return what applies `function` to the widened operands and rounds to `result`."""
+    # Mixed precision may mix f32 with narrower floats and f64 with f32; the wider type computes.
+    computing: np.dtype[Any] = np.result_type(*(computing_type(dtype) for dtype in types))
+    if inexact:
+        computing = precise_type(computing)
+    if all(dtype.numpy == computing for dtype in types) and _gives(function, computing, len(types)) == result.numpy:
+        # One pass over the elements that makes nothing on the way.
+        return function
+
+    def chunk(*parts: Array) -> Array:
+        return narrow(np.asarray(function(*(part.astype(computing, copy=False) for part in parts))), result)
+
+    return in_chunks(chunk, result.numpy)
+
+
+def _gives(function: Function, computing: np.dtype[Any], count: int) -> np.dtype[Any] | None:
+    """Return the type that a numpy function makes of operands of one type; None if it is a function of ours."""
+    if not isinstance(function, np.ufunc):
+        return None
+    return function.resolve_dtypes((*(computing,) * count, None))[-1]
+
+
+def _number(opcode: str, function: Function, **kinds: Function | None) -> Row:
+    """An op that is the same numpy function on ints, floats and complex numbers; `kinds` says where it is not."""
+    filled = {"signed": function, "unsigned": function, "float_": function, "complex_": function, "pred": None, **kinds}
+    by_kind = _ByKind(filled["pred"], filled["signed"], filled["unsigned"], filled["float_"], filled["complex_"])
+    return _row(opcode, by_kind)
+
+
+def _inexact(opcode: str, function: Function, complex_: Function | None = None) -> Row:
+    """A transcendental function; complex too if it has a function for that."""
+    return _row(opcode, _ByKind(float_=function, complex_=complex_, precise=True))
+
+
+def _analytic(opcode: str, function: Function) -> Row:
+    """A transcendental function that numpy has for floats and complex numbers alike."""
+    return _inexact(opcode, function, function)
+
+
+def _bits(opcode: str, function: Function) -> Row:
+    return _row(opcode, _ByKind(pred=function, signed=function, unsigned=function))
+
+
+def _sized(opcode: str, function: Callable[[DType], Function]) -> Row:
+    return _row(opcode, _ByKind(sized=function))
+
+
+_DIRECTIONS: dict[str, Function] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "GE": np.greater_equal,
+    "GT": np.greater,
+    "LE": np.less_equal,
+    "LT": np.less,
+}
+
+
+def _compare(instruction: HloInstruction) -> Kernel:
+    types = [operand.shape.dtype for operand in instruction.operands]
+    compare = _DIRECTIONS[instruction.attrs["direction"]]
+    if types[0].is_float and instruction.attrs.get("type") == "TOTALORDER":
+
+        def compare_keys(x: Array, y: Array) -> Array:
+            return compare(total_order_key(x, types[0]), total_order_key(y, types[0]))
+
+        return in_chunks(compare_keys, np.dtype(np.bool_))
+    return _kernel(compare, types, instruction.shape.dtype, inexact=False)
+
+
+def _select(_instruction: HloInstruction) -> Kernel:
+    return np.where
+
+
+def _zero(x: Array) -> Array:
+    return np.zeros_like(x)
+
+
+EVALUATE = table(
+    # unary
+    _number("abs", np.abs),
+    _number("negate", np.negative),
+    _number("sign", np.sign, float_=f.sign, complex_=c.complex_sign),
+    _row("not", _ByKind(pred=np.logical_not, signed=np.invert, unsigned=np.invert)),
+    _row("floor", _ByKind(float_=np.floor)),
+    _row("ceil", _ByKind(float_=np.ceil)),
+    _row("round-nearest-afz", _ByKind(float_=f.round_half_away)),
+    _row("round-nearest-even", _ByKind(float_=np.rint)),
+    _row("is-finite", _ByKind(float_=np.isfinite)),
+    _row("real", _ByKind(float_=np.array, complex_=c.real_part)),
+    _row("imag", _ByKind(float_=_zero, complex_=c.imaginary_part)),
+    _sized("popcnt", f.population_count),
+    _sized("count-leading-zeros", f.leading_zeros),
+    # Exactly rounded in any type, except where it is complex.
+    _row("sqrt", _ByKind(float_=np.sqrt, complex_=c.complex_sqrt)),
+    _inexact("rsqrt", f.reciprocal_sqrt, c.complex_reciprocal_sqrt),
+    _inexact("cbrt", np.cbrt),
+    _analytic("exponential", np.exp),
+    _analytic("exponential-minus-one", np.expm1),
+    _analytic("log", np.log),
+    _analytic("log-plus-one", np.log1p),
+    _inexact("logistic", f.logistic, c.complex_logistic),
+    _inexact("erf", erf),
+    _analytic("sine", np.sin),
+    _analytic("cosine", np.cos),
+    _analytic("tan", np.tan),
+    _analytic("sinh", np.sinh),
+    _analytic("cosh", np.cosh),
+    _analytic("tanh", np.tanh),
+    _analytic("asin", np.arcsin),
+    _analytic("acos", np.arccos),
+    _analytic("atan", np.arctan),
+    _analytic("asinh", np.arcsinh),
+    _analytic("acosh", np.arccosh),
+    _analytic("atanh", np.arctanh),
+    # binary
+    _number("add", np.add, pred=np.logical_or),
+    _number("subtract", np.subtract),
+    _number("multiply", np.multiply, pred=np.logical_and),
+    _sized("mulhi", f.multiply_high),
+    _number("divide", np.divide, signed=f.divide_signed, unsigned=f.divide_unsigned, complex_=c.divide_complex),
+    _number("remainder", np.fmod, signed=f.remainder_signed, unsigned=f.remainder_unsigned, complex_=None),
+    _row(
+        "power",
+        _ByKind(signed=f.power_integer, unsigned=f.power_integer, float_=np.power, complex_=np.power, precise=True),
+    ),
+    _inexact("atan2", np.arctan2, c.complex_arctan2),
+    _number("maximum", np.maximum, pred=np.logical_or, float_=f.maximum, complex_=c.complex_maximum),
+    _number("minimum", np.minimum, pred=np.logical_and, float_=f.minimum, complex_=c.complex_minimum),
+    _bits("and", np.bitwise_and),
+    _bits("or", np.bitwise_or),
+    _bits("xor", np.bitwise_xor),
+    _sized("shift-left", f.shift_left),
+    _sized("shift-right-arithmetic", f.shift_right_arithmetic),
+    _sized("shift-right-logical", f.shift_right_logical),
+    _row("complex", _ByKind(float_=c.make_complex)),
+    prepared_row("compare", _compare),
+    # ternary
+    _number("clamp", f.clamp, pred=f.clamp, complex_=None),
+    prepared_row("select", _select),
+)

@@ -1,0 +1,258 @@
+"""`gather` and `scatter` as whole-array indexing: places in the operand are numbers of rows.
+
+A row is what a window takes whole: all dimensions from one on. Everything about windows is known beforehand; what is
+left to do with the indices is to bring them into bounds (or to drop what is out of them) and to add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.reference.numerics.reduce import PRED_REDUCTIONS, REDUCTIONS, recognised
+from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, computing_type, narrow, prepared_row, table
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where windows of an operand lie, for index vectors in the last dimension of an array.
+
+    `limits` are the largest starts per component of a vector, `strides` what a step of it is in rows. `offsets` are the
+    rows of a window, and of the batching dimensions, from its start on: they broadcast to [batch.., window dims..], of
+    which the dimensions from `row_dims` on are the inside of a row. `paired` says per element of the batch, in what
+    broadcasts to [batch..], whether the operand's batching dimensions reach so far; if not, `offsets` have their end.
+    """
+
+    limits: Array
+    strides: Array
+    offsets: Array
+    paired: Array
+    dims: tuple[int, ...]
+    row_dims: tuple[int, ...]
+
+    @property
+    def row_size(self) -> int:
+        return math.prod(self.row_dims)
+
+    def rows(self, starts: Array) -> Array:
+        """Return the numbers of the rows, [batch.., window dims outside rows..], for starts in bounds."""
+        line = (starts * self.strides).sum(-1, dtype=np.int64)
+        return line.reshape(line.shape + (1,) * (self.offsets.ndim - line.ndim)) + self.offsets
+
+
+def _places(
+    dims: Sequence[int],
+    sizes: Sequence[int],
+    index_map: Sequence[int],
+    window_dims: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+    batch: Sequence[int],
+) -> _Places:
+    """Return the places of windows of `sizes`.
+
+    `window_dims` are the operand's dimensions that the window keeps, `batching` pairs those that go along with one of the
+    `batch` dimensions of the indices.
+    """
+    first = len(dims)
+    while first and sizes[first - 1] == dims[first - 1] and first - 1 in window_dims:
+        first -= 1
+    steps = [math.prod(dims[d + 1 : first]) if d < first else 0 for d in range(len(dims))]
+    outside = [d for d in window_dims if d < first]
+    rank = len(batch) + len(outside)
+    offsets, paired = np.zeros((1,) * rank, np.int64), np.ones((1,) * len(batch), np.bool_)
+    for dim, axis in batching:
+        places = np.arange(batch[axis], dtype=np.int64)
+        offsets = offsets + _along(np.minimum(places, dims[dim] - 1) * steps[dim], axis, rank)
+        paired = paired & _along(places < dims[dim], axis, len(batch))
+    for k, dim in enumerate(outside):
+        offsets = offsets + _along(np.arange(sizes[dim], dtype=np.int64) * steps[dim], len(batch) + k, rank)
+    limits = np.array([dims[d] - sizes[d] for d in index_map], np.int64)
+    strides = np.array([steps[d] for d in index_map], np.int64)
+    shape = (*batch, *(sizes[d] for d in outside))
+    return _Places(limits, strides, offsets, paired, shape, tuple(dims[first:]))
+
+
+def _along(line: Array, axis: int, rank: int) -> Array:
+    """Return a one-dimensional array as one of this rank, along `axis`."""
+    return line.reshape([-1 if dim == axis else 1 for dim in range(rank)])
+
+
+def _vectors(rank: int, vector_dim: int, dtype: DType, components: Sequence[int]) -> Kernel:
+    """Return what makes s64 index vectors, [batch.., component], of indices of this rank and type; of these components."""
+
+    def vectors(indices: Array) -> Array:
+        if vector_dim == rank:
+            indices = indices[..., None]
+        elif vector_dim != rank - 1:
+            indices = np.moveaxis(indices, vector_dim, -1)
+        if dtype.bits == 64 and not dtype.is_signed:
+            # Huge unsigned indices are far out of bounds, not negative.
+            indices = np.minimum(indices, np.uint64(2**62))
+        if len(components) < indices.shape[-1]:
+            indices = indices[..., components]
+        return indices.astype(np.int64, copy=False)
+
+    return vectors
+
+
+def _batch_dims(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
+    return tuple(size for d, size in enumerate(dims) if d != vector_dim)
+
+
+def _batching(operand_dims: Sequence[int], indices_dims: Sequence[int], vector_dim: int) -> list[tuple[int, int]]:
+    """Return pairs of an operand's dimension and the batch dimension that it goes along with.
+
+    One that goes along with the dimension of the index vectors themselves has no pair: its place is 0, as on XLA:GPU.
+    """
+    pairs = zip(operand_dims, indices_dims, strict=True)
+    return [(dim, other - (other > vector_dim)) for dim, other in pairs if other != vector_dim]
+
+
+def _components(index_map: Sequence[int], batching_dims: Sequence[int]) -> list[int]:
+    """Return the components of an index vector that count: a batching dimension goes by the batch, whatever the vector says."""
+    return [number for number, dim in enumerate(index_map) if dim not in batching_dims]
+
+
+def _gather(instruction: HloInstruction) -> Kernel:
+    attrs, (operand, indices) = instruction.attrs, (operand.shape for operand in instruction.operands)
+    vector_dim: int = attrs["index_vector_dim"]
+    batching_dims = tuple(attrs.get("operand_batching_dims", ()))
+    dropped = (*attrs["collapsed_slice_dims"], *batching_dims)
+    window_dims = [d for d in range(operand.rank) if d not in dropped]
+    batching = _batching(batching_dims, attrs.get("start_indices_batching_dims", ()), vector_dim)
+    batch = _batch_dims(indices.dims, vector_dim)
+    sizes: tuple[int, ...] = attrs["slice_sizes"]
+    components = _components(attrs["start_index_map"], batching_dims)
+    index_map = [attrs["start_index_map"][number] for number in components]
+    places = _places(operand.dims, sizes, index_map, window_dims, batching, batch)
+    vectors = _vectors(indices.rank, vector_dim, indices.dtype, components)
+    picked = (*batch, *(sizes[d] for d in window_dims))
+    order = _result_order(tuple(attrs["offset_dims"]), len(batch), instruction.shape.rank)
+    is_empty, dtype = 0 in operand.dims, operand.dtype.numpy
+
+    def kernel(operand: Array, indices: Array) -> Array:
+        if is_empty:
+            return np.zeros(instruction.shape.dims, dtype)
+        rows = places.rows(np.clip(vectors(indices), 0, places.limits))
+        found = np.take(operand.reshape(-1, places.row_size), np.broadcast_to(rows, places.dims), axis=0)
+        return found.reshape(picked).transpose(order)
+
+    return kernel
+
+
+def _result_order(offset_dims: Sequence[int], batch_rank: int, rank: int) -> tuple[int, ...]:
+    """Return what brings [batch.., window..] into the result's order: window dimensions at `offset_dims`, batch ones between."""
+    batch = iter(range(batch_rank))
+    return tuple(batch_rank + offset_dims.index(d) if d in offset_dims else next(batch) for d in range(rank))
+
+
+def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    """Updates in row-major order of the indices; a window that is not wholly in bounds is left out."""
+    arrays = [as_array(operand) for operand in operands]
+    count = len(arrays) // 2
+    inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
+    if not inputs[0].size:
+        return tuple(inputs) if instruction.shape.is_tuple else inputs[0]
+    attrs, dtype = instruction.attrs, instruction.operands[count].shape.dtype
+    components = _components(attrs["scatter_dims_to_operand_dims"], attrs.get("input_batching_dims", ()))
+    places = _scatter_places(instruction, inputs[0], indices, updates[0], components)
+    starts = _vectors(indices.ndim, attrs["index_vector_dim"], dtype, components)(indices)
+    rows = np.broadcast_to(places.rows(starts), places.dims)
+    inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1) & places.paired
+    lines = [_scatter_order(instruction, update).reshape(*rows.shape, places.row_size) for update in updates]
+    if not inside.all():
+        rows, lines = rows[inside], [line[inside] for line in lines]
+    outs = [array.copy().reshape(-1, places.row_size) for array in inputs]
+    flat = [line.reshape(-1, places.row_size) for line in lines]
+    _combine(instruction, outs, rows.reshape(-1), flat, calls)
+    shaped = tuple(out.reshape(array.shape) for out, array in zip(outs, arrays, strict=False))
+    return shaped if instruction.shape.is_tuple else shaped[0]
+
+
+def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
+    """Return the update with its scatter dimensions outside, its window dimensions inside."""
+    window: tuple[int, ...] = instruction.attrs["update_window_dims"]
+    return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window])
+
+
+def _scatter_places(
+    instruction: HloInstruction, operand: Array, indices: Array, update: Array, components: Sequence[int]
+) -> _Places:
+    attrs, rank = instruction.attrs, operand.ndim
+    vector_dim: int = attrs["index_vector_dim"]
+    batching_dims = tuple(attrs.get("input_batching_dims", ()))
+    dropped = (*attrs["inserted_window_dims"], *batching_dims)
+    window_dims = [d for d in range(rank) if d not in dropped]
+    sizes = [1] * rank
+    for dim, update_dim in zip(window_dims, attrs["update_window_dims"], strict=True):
+        sizes[dim] = update.shape[update_dim]
+    batching = _batching(batching_dims, attrs.get("scatter_indices_batching_dims", ()), vector_dim)
+    batch = _batch_dims(indices.shape, vector_dim)
+    index_map = [attrs["scatter_dims_to_operand_dims"][number] for number in components]
+    return _places(operand.shape, sizes, index_map, window_dims, batching, batch)
+
+
+def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, updates: list[Array], calls: Calls) -> None:
+    """Combine rows of updates into the rows of `outs` with these numbers, in order where several meet."""
+    (combiner,) = instruction.called["to_apply"]
+    types = [operand.shape.dtype for operand in instruction.operands[: len(outs)]]
+    if len(outs) == 1 and _overwrites(combiner):
+        # Of several values for one place numpy keeps the last.
+        outs[0][rows] = updates[0]
+        return
+    size = outs[0].shape[1]
+    if len(outs) == 1:
+        elements = _elements(rows, size)
+        if combine_quickly(recognised(combiner), outs[0].reshape(-1), elements.reshape(-1), updates[0].reshape(-1), types[0]):
+            return
+    for chosen in rounds(rows):
+        places = rows[chosen]
+        combined = calls.call_on_elements(combiner, [*(out[places] for out in outs), *(update[chosen] for update in updates)])
+        for out, new, out_type in zip(outs, combined, types, strict=False):
+            out[places] = narrow(new, out_type)
+
+
+def _elements(rows: Array, size: int) -> Array:
+    """Return the numbers of the elements of rows of `size`."""
+    return np.add.outer(rows * size, np.arange(size))
+
+
+def _overwrites(combiner: HloComputation) -> bool:
+    """True if the result is the update as it is."""
+    return combiner.root.opcode == "parameter" and combiner.root.attrs["parameter_number"] == 1
+
+
+def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Array, dtype: DType) -> bool:
+    """Combine the updates into their places of `out`, a line, by one op in place; False if numpy has no such op."""
+    reductions = PRED_REDUCTIONS if dtype.kind == "pred" else REDUCTIONS
+    if opcode not in reductions or computing_type(dtype) != dtype.numpy or (dtype.is_complex and opcode not in _COMPLEX):
+        return False
+    reductions[opcode].at(out, targets, update)
+    return True
+
+
+_COMPLEX = frozenset(("add", "multiply"))
+
+
+def rounds(targets: Array) -> Iterator[Array]:
+    """Yield positions so that no round meets a target twice and equal targets come in order of position.
+
+    As many rounds as the commonest target has updates: those build on each other.
+    """
+    if not targets.size:
+        return
+    order = np.argsort(targets, kind="stable")
+    line = targets[order]
+    first = np.concatenate([[True], line[1:] != line[:-1]])
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(line)), 0))
+    turn = np.arange(len(line)) - starts
+    by_turn = np.argsort(turn, kind="stable")
+    yield from np.split(order[by_turn], np.cumsum(np.bincount(turn))[:-1])
+
+
+EVALUATE = table(prepared_row("gather", _gather), ("scatter", _scatter))

@@ -1,0 +1,119 @@
+"""`--reference_precision=f64`: the module with every float in f64 and every complex number in c128.
+
+    p = bf16[8] parameter(0)                    p = f64[8] parameter(0)
+    b = u16[8] bitcast-convert(p)       ⇒       c = bf16[8] convert(p)
+    s = bf16[8] exponential(p)                  b = u16[8] bitcast-convert(c)
+                                                s = f64[8] exponential(p)
+
+So no evaluator knows of precision: each reads its types from the shapes, and nothing is rounded on the way. What is
+defined on a type's bits keeps its own types and is wrapped in converts: bitcast-convert, rng, stochastic-convert,
+infeed, outfeed. Roundings that the text asks for (convert, reduce-precision, a dot's algorithm) are dropped too, integers
+and pred stay. A loop that ends by comparing floats may take another number of rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.values import Value, narrow, quiet
+
+_ON_BITS = frozenset(("bitcast-convert", "bitcast", "rng", "rng-bit-generator", "stochastic-convert", "infeed", "outfeed"))
+_DTYPE_TO_WIDE = {"float": "f64", "complex": "c128"}
+
+
+def widen_module(module: HloModule) -> HloModule:
+    """Return a copy of the module whose floats are f64 and whose complex numbers are c128; see the module's docstring."""
+    copy = module.clone()
+    # The copies are in the order of the originals, which keep the types that the text has.
+    for old, new in zip(module.instructions, copy.instructions, strict=True):
+        _widen_instruction(old, new)
+    return copy
+
+
+def widen_value(value: Value, shape: Shape) -> Value:
+    """Return a value of `shape` with the types of the widened module; exact."""
+    if isinstance(value, tuple):
+        return tuple(widen_value(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
+    return value.astype(widen_shape(shape).dtype.numpy, copy=False)
+
+
+def round_value(value: Value, shape: Shape) -> Value:
+    """Return a value of the widened module rounded to the types of `shape`."""
+    if isinstance(value, tuple):
+        return tuple(round_value(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
+    with quiet():
+        return narrow(value, shape.dtype)
+
+
+def widen_shape(shape: Shape) -> Shape:
+    """Return the shape with f64 for every float type and c128 for every complex type."""
+    if shape.is_tuple:
+        return replace(shape, tuple_shapes=tuple(widen_shape(element) for element in shape.tuple_shapes))
+    if not shape.is_array:
+        return shape
+    return shape.with_element_type(wide_type(shape.dtype))
+
+
+def wide_type(dtype: DType) -> str:
+    """Return the name of the type that stands for `dtype`."""
+    return _DTYPE_TO_WIDE.get(dtype.kind, dtype.name)
+
+
+def _widen_instruction(old: HloInstruction, new: HloInstruction) -> None:
+    own = old.shape
+    wide = widen_shape(own)
+    if old.opcode in _ON_BITS and not _moves_whole_elements(old):
+        _keep_own_types(old, new)
+        return
+    if old.opcode == "reduce-precision":
+        new.opcode = "copy"
+    elif old.opcode == "constant":
+        new.attrs["literal"] = widen_value(_literal(old.attrs["literal"]), own)
+    elif str(old.attrs.get("algorithm", "")).startswith("dot_"):
+        new.attrs["algorithm"] = "unset"
+    if wide != own:
+        new.shape = wide
+
+
+def _moves_whole_elements(instruction: HloInstruction) -> bool:
+    """True for a bitcast that keeps the element type: it needs no bits."""
+    is_bitcast = instruction.opcode in ("bitcast", "bitcast-convert")
+    return is_bitcast and instruction.shape.element_type == instruction.operands[0].shape.element_type
+
+
+def _literal(literal: Value) -> Value:
+    return literal if isinstance(literal, tuple) else np.asarray(literal)
+
+
+def _keep_own_types(old: HloInstruction, new: HloInstruction) -> None:
+    """Convert the operands to the types they were written with, and the result to the wide ones."""
+    computation = new.parent
+    assert computation is not None, "a clone's instructions stand in computations"
+    pairs = zip(old.operands, new.operands, strict=True)
+    new.operands = [_convert(computation, operand, widen_shape(o.shape), o.shape) for o, operand in pairs]
+    users, was_root = list(new.users), new.is_root
+    wide = _convert(computation, new, old.shape, widen_shape(old.shape))
+    if wide is new:
+        return
+    for user in users:
+        user.operands = [wide if operand is new else operand for operand in user.operands]
+    if was_root:
+        computation.root = wide
+
+
+def _convert(computation: HloComputation, source: HloInstruction, shape: Shape, target: Shape) -> HloInstruction:
+    """Return `source`, a value of `shape`, with the element types of `target`, part by part; itself if it has them."""
+    if shape == target:
+        return source
+    if not shape.is_tuple:
+        return computation.add(HloInstruction("convert", "convert", target, [source], where=source.where))
+    parts: list[HloInstruction] = []
+    for number, (element, wanted) in enumerate(zip(shape.tuple_shapes, target.tuple_shapes, strict=True)):
+        part = HloInstruction("part", "get-tuple-element", element, [source], {"index": number}, where=source.where)
+        parts.append(_convert(computation, computation.add(part), element, wanted))
+    return computation.add(HloInstruction("parts", "tuple", target, parts, where=source.where))

@@ -1,0 +1,125 @@
+"""`sort` and `topk`: always stable, so a result does not depend on the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.reference.numerics.total_order import total_order_key
+from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, table, widen
+
+# (indices, indices) → whether the first element comes before the second.
+Before = Callable[[Array, Array], Array]
+
+
+def _sort(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    arrays = [as_array(operand) for operand in operands]
+    (dim,) = instruction.attrs["dimensions"]
+    (comparator,) = instruction.called["to_apply"]
+    rows = [np.moveaxis(array, dim, -1) for array in arrays]
+    order = _key_order(comparator, rows)
+    if order is None:
+        order = _merge_sort(rows[0].shape, lambda i, j: _comes_before(comparator, rows, calls, i, j))
+    ordered = tuple(np.moveaxis(np.take_along_axis(row, order, -1), -1, dim) for row in rows)
+    return ordered if instruction.shape.is_tuple else ordered[0]
+
+
+def _comes_before(comparator: HloComputation, rows: Sequence[Array], calls: Calls, i: Array, j: Array) -> Array:
+    pairs = [np.take_along_axis(row, index, -1) for row in rows for index in (i, j)]
+    return calls.call_on_elements(comparator, pairs)[0]
+
+
+def _key_order(comparator: HloComputation, rows: Sequence[Array]) -> Array | None:
+    """Return the order if the comparator is one comparison of one operand's two elements; NaNs go last, else None."""
+    root = comparator.root
+    if root.opcode != "compare" or any(operand.opcode != "parameter" for operand in root.operands):
+        return None
+    first, second = (int(operand.attrs["parameter_number"]) for operand in root.operands)
+    direction: str = root.attrs["direction"]
+    if first // 2 != second // 2 or first == second or direction not in ("LT", "GT"):
+        return None
+    dtype = root.operands[0].shape.dtype
+    descending = (direction == "GT") == (first < second)
+    if dtype.is_complex:
+        return None
+    total = dtype.is_float and root.attrs.get("type") == "TOTALORDER"
+    key = total_order_key(rows[first // 2], dtype) if total else widen(rows[first // 2], dtype)
+    return stable_order(key, descending)
+
+
+def stable_order(key: Array, descending: bool) -> Array:
+    """Return the order of the last dimension by `key`, equal keys in their old order."""
+    if not descending:
+        return np.argsort(key, axis=-1, kind="stable")
+    # Turned round twice: equal keys, which the inner turn reversed, are in their old order again.
+    return key.shape[-1] - 1 - np.flip(np.argsort(np.flip(key, -1), axis=-1, kind="stable"), -1)
+
+
+def _merge_sort(dims: tuple[int, ...], before: Before) -> Array:
+    """Return the stable order of the last dimension under any comparison, all rows and runs at once.
+
+    Bottom up: runs of length 1, 2, 4 .. merge in pairs. An element's place in the merged run is its place in its own
+    run plus the number of the partner's elements before it, which a binary search finds.
+    """
+    size = dims[-1]
+    order = np.broadcast_to(np.arange(size), dims).copy()
+    place = np.arange(size)
+    run = 1
+    while run < size:
+        own = place // run
+        is_left = own % 2 == 0
+        partner = np.minimum((own ^ 1) * run, size)
+        count = _count_before(order, before, is_left, partner, np.minimum(partner + run, size)) - partner
+        merged = order.copy()
+        np.put_along_axis(merged, own // 2 * 2 * run + place % run + count, order, -1)
+        order, run = merged, 2 * run
+    return order
+
+
+def _count_before(order: Array, before: Before, is_left: Array, low: Array, high: Array) -> Array:
+    """Return for each element the end of the partner's elements that precede it; on a tie the left run's do."""
+    low, high = np.broadcast_to(low, order.shape), np.broadcast_to(high, order.shape)
+    while (low < high).any():
+        middle = (low + high) // 2
+        other = np.take_along_axis(order, np.minimum(middle, order.shape[-1] - 1), -1)
+        result = before(np.where(is_left, other, order), np.where(is_left, order, other))
+        goes_on = (low < high) & np.where(is_left, result, ~result)
+        high = np.where((low < high) & ~goes_on, middle, high)
+        low = np.where(goes_on, middle + 1, low)
+    return low
+
+
+def _topk(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
+    """The k largest (or smallest) of the last dimension in the total order; of equal ones the lower index first."""
+    largest = instruction.attrs.get("largest", True) is True
+    return top_k(as_array(operands[0]), instruction.operands[0].shape.dtype, instruction.attrs["k"], largest)
+
+
+def top_k(array: Array, dtype: DType, k: int, largest: bool) -> tuple[Array, Array]:
+    """Return the values and s32 positions of the k first in the total order of the last dimension."""
+    key = total_order_key(array, dtype) if dtype.is_float else widen(array, dtype)
+    order = stable_order(key, largest)[..., :k]
+    return np.take_along_axis(array, order, -1), order.astype(np.int32)
+
+
+def _topk_call(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    """The older form: as many as the result has, the first by its comparator of elements, or of elements and positions."""
+    array, k = as_array(operands[0]), instruction.shape.tuple_shapes[0].dims[-1]
+    if not instruction.called_computations:
+        return top_k(array, instruction.operands[0].shape.dtype, k, True)
+    comparator = instruction.called_computations[0]
+    positions = np.broadcast_to(np.arange(array.shape[-1], dtype=np.int32), array.shape)
+    rows = [array, positions][: len(comparator.parameters) // 2]
+    order = _key_order(comparator, rows)
+    if order is None:
+        order = _merge_sort(array.shape, lambda i, j: _comes_before(comparator, rows, calls, i, j))
+    order = order[..., :k]
+    return np.take_along_axis(array, order, -1), order.astype(np.int32)
+
+
+EVALUATE = table(("sort", _sort), ("topk", _topk))
+# Custom call target → evaluator.
+CUSTOM_CALLS: dict[str, Evaluator] = {"TopK": _topk_call, "__gpu$TopK": _topk_call}

@@ -1,0 +1,196 @@
+"""`reduce-window` and `select-and-scatter`: one vectorised step per place in the window, or few for an op of numpy's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hlo_run.hlo.attributes.table import Window, WindowDim
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.dtype import DType
+from hlo_run.reference.numerics.indexed import combine_quickly, rounds
+from hlo_run.reference.numerics.reduce import accumulating_type, recognised, ufunc_of
+from hlo_run.reference.numerics.shaping import padded
+from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, narrow, prepared_row, table
+
+# One slice per dimension, and an ellipsis, which keeps an array without dimensions an array.
+_Slices: TypeAlias = "tuple[slice | EllipsisType, ...]"
+
+
+def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
+    """Return one reduction per dimension for a reducer of one array that is an op of numpy's; None for others.
+
+    Sums of floats accumulate in double, as those of reduce do.
+    """
+    (reducer,) = instruction.called["to_apply"]
+    opcode, dtype = recognised(reducer), instruction.operands[0].shape.dtype
+    if opcode is None or len(instruction.operands) != 2 or instruction.shape.dtype is not dtype:
+        return None
+    ufunc = ufunc_of(opcode, dtype)
+    if ufunc is None:
+        return None
+    wide, dims = accumulating_type(opcode, dtype), _window_dims(instruction)
+    identity = _identity(opcode, wide)
+    edges = [(dim.pad_low, dim.pad_high, dim.base_dilation - 1) for dim in dims]
+    is_padded = any(edge != (0, 0, 0) for edge in edges)
+
+    def kernel(array: Array, init: Array) -> Array:
+        array, init = array.astype(wide, copy=False), init.astype(wide, copy=False)
+        if is_padded:
+            array = padded(array, identity, edges)
+        for axis, (dim, count) in enumerate(zip(dims, instruction.shape.dims, strict=True)):
+            array = _slide(ufunc, array, axis, dim, count, identity)
+        return narrow(np.asarray(ufunc(init, array)), dtype)
+
+    return kernel
+
+
+def _identity(opcode: str, dtype: np.dtype[Any]) -> Array:
+    """Return what changes nothing in a reduction; the sum's is -0."""
+    if opcode in ("maximum", "minimum") and dtype.kind != "b":
+        low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        return np.asarray(low if opcode == "maximum" else high, dtype)
+    if dtype.kind == "b":
+        return np.asarray(opcode in ("multiply", "minimum", "and"))
+    if opcode == "and":
+        return ~np.zeros((), dtype)
+    return np.asarray(1 if opcode == "multiply" else -0.0 if dtype.kind in "fc" else 0, dtype)
+
+
+def _slide(ufunc: np.ufunc, array: Array, axis: int, dim: WindowDim, count: int, identity: Array) -> Array:
+    """Return the reductions of `count` windows along one dimension, each a product of runs of doubling length."""
+    if dim.size == 1 and dim.stride == 1 and count == array.shape[axis]:
+        return array
+    if not count or not dim.size:
+        return np.full([count if d == axis else size for d, size in enumerate(array.shape)], identity, array.dtype)
+
+    def at(line: Array, start: int, step: int, many: int) -> Array:
+        return line[(slice(None),) * axis + (slice(start, start + step * (many - 1) + 1, step),)]
+
+    # Runs of 1, 2, 4 .. elements, `window_dilation` apart, from every place; the window is cut into them from its start on.
+    # With a stride, longer runs would be needed at few places only: short windows take one step per element.
+    runs, length, begin = array, 1, 0
+    grows = dim.stride == 1 or dim.size > 2 * dim.stride
+    pieces: list[Array] = []
+    while begin < dim.size:
+        if not grows or (dim.size - begin) & length:
+            pieces.append(at(runs, begin * dim.window_dilation, dim.stride, count))
+            begin += length
+        if grows and begin < dim.size:
+            step = length * dim.window_dilation
+            many = runs.shape[axis] - step
+            runs, length = ufunc(at(runs, 0, 1, many), at(runs, step, 1, many)), 2 * length
+    return functools.reduce(ufunc, pieces)
+
+
+def _reduce_window(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    """Each output starts from init and takes its window's elements in row-major order; padding and holes add nothing."""
+    arrays = [as_array(operand) for operand in operands]
+    count = len(arrays) // 2
+    inputs, inits = arrays[:count], arrays[count:]
+    (reducer,) = instruction.called["to_apply"]
+    leaves = [shape for _, shape in instruction.shape.leaves()]
+    outs = [np.full(shape.dims, init, shape.dtype.numpy) for shape, init in zip(leaves, inits, strict=True)]
+    for targets, sources in window_steps(_window_dims(instruction), inputs[0].shape, leaves[0].dims):
+        accumulators, elements = [out[targets] for out in outs], [array[sources] for array in inputs]
+        for out, shape, new in zip(outs, leaves, calls.call_on_elements(reducer, [*accumulators, *elements]), strict=True):
+            out[targets] = narrow(new, shape.dtype)
+    return tuple(outs) if instruction.shape.is_tuple else outs[0]
+
+
+def _window_dims(instruction: HloInstruction) -> tuple[WindowDim, ...]:
+    window: Window | None = instruction.attrs.get("window")
+    return window.dims if window else (WindowDim(),) * instruction.operands[0].shape.rank
+
+
+def window_steps(
+    window_dims: Sequence[WindowDim], dims: Sequence[int], out_dims: Sequence[int]
+) -> Iterator[tuple[_Slices, _Slices]]:
+    """Yield for each place in the window, row-major, the outputs it matters to and the inputs it reads there.
+
+    Places that fall into padding or holes everywhere are left out.
+    """
+    for place in np.ndindex(*(dim.size for dim in window_dims)):
+        reads = [_reads(*four) for four in zip(window_dims, place, dims, out_dims, strict=True)]
+        if all(target.start < target.stop for target, _ in reads):
+            yield (*(target for target, _ in reads), ...), (*(source for _, source in reads), ...)
+
+
+def _reads(dim: WindowDim, k: int, size: int, out_size: int) -> tuple[slice, slice]:
+    """Return, for place `k` of one window dimension, the output indices that read an element and which ones."""
+    if dim.reversal:
+        k = dim.size - 1 - k
+    outs = np.arange(out_size)
+    spread = outs * dim.stride + k * dim.window_dilation - dim.pad_low
+    sources = spread // dim.base_dilation
+    inside = (spread >= 0) & (spread % dim.base_dilation == 0) & (sources < size)
+    return _as_slice(outs[inside]), _as_slice(sources[inside])
+
+
+def _as_slice(numbers: Array) -> slice:
+    """Return the slice of numbers that are evenly apart."""
+    if not numbers.size:
+        return slice(0, 0)
+    step = int(numbers[1] - numbers[0]) if numbers.size > 1 else 1
+    return slice(int(numbers[0]), int(numbers[-1]) + 1, step)
+
+
+def _select_and_scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
+    """For each source element: the window's first element that no later one beats takes part in its sum."""
+    operand, source, init = (as_array(value) for value in operands)
+    (select,), (scatter,) = instruction.called["select"], instruction.called["scatter"]
+    chosen = np.full(source.shape, -1, np.int64)
+    best = np.zeros(source.shape, operand.dtype)
+    numbers = np.arange(operand.size).reshape(operand.shape)
+    keeps = _selection(select, calls)
+    for targets, sources in window_steps(_window_dims(instruction), operand.shape, source.shape):
+        candidate, known = operand[sources], chosen[targets]
+        keep = keeps(best[targets], candidate) & (known >= 0)
+        best[targets] = np.where(keep, best[targets], candidate)
+        chosen[targets] = np.where(keep, known, numbers[sources])
+    out = np.full(operand.size, init, operand.dtype)
+    targets, values = chosen.reshape(-1), source.reshape(-1)
+    if targets.min(initial=0) < 0:
+        within = targets >= 0
+        targets, values = targets[within], values[within]
+    _scatter(scatter, out, targets, values, instruction.operands[0].shape.dtype, calls)
+    return out.reshape(operand.shape)
+
+
+_COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
+    "GE": np.greater_equal,
+    "GT": np.greater,
+    "LE": np.less_equal,
+    "LT": np.less,
+}
+
+
+def _selection(select: HloComputation, calls: Calls) -> Callable[[Array, Array], Array]:
+    """Return what says of (selected, candidate) arrays where the selected one stays."""
+    root = select.root
+    plain = (
+        root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.attrs.get("type") != "TOTALORDER"
+    )
+    dtype = select.parameters[0].shape.dtype
+    if plain and root.attrs["direction"] in _COMPARISONS and dtype.numpy.isbuiltin == 1:
+        return _COMPARISONS[root.attrs["direction"]]
+    return lambda current, candidate: calls.call_on_elements(select, [current, candidate])[0]
+
+
+def _scatter(scatter: HloComputation, out: Array, targets: Array, values: Array, dtype: DType, calls: Calls) -> None:
+    """Combine (value, current) in the order of the values."""
+    if combine_quickly(recognised(scatter), out, targets, values, dtype):
+        return
+    for now in rounds(targets):
+        places = targets[now]
+        (combined,) = calls.call_on_elements(scatter, [values[now], out[places]])
+        out[places] = narrow(combined, dtype)
+
+
+EVALUATE = table(
+    prepared_row("reduce-window", _prepare_reduce_window, _reduce_window), ("select-and-scatter", _select_and_scatter)
+)

@@ -1,0 +1,192 @@
+"""Decide which values share memory: parameters, constants and results first, then one packed block for all temporaries.
+
+Mirrors XLA's `BufferAssigner`, the order of its decisions and its numbering of allocations included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
+from hlo_run.analysis.buffers.best_fit_heap import BestFitHeap
+from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
+from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
+from hlo_run.analysis.buffers.heap_simulator import simulate
+from hlo_run.analysis.buffers.live_range import LiveRanges
+from hlo_run.analysis.computation_order import computation_post_order
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.verify.config import aliases
+from hlo_run.runtime.interference import Occupancy
+
+ALIGNMENT_BYTES = 256
+
+
+@dataclass(eq=False, slots=True)
+class PlannedAllocation:
+    """An allocation in the making: its values with their offsets, and of which kind it is."""
+
+    size_bytes: int
+    offsets: dict[HloValue, int] = field(default_factory=dict[HloValue, int])
+    parameter: tuple[int, ShapeIndex] | None = None
+    is_aliased: bool = False
+    is_constant: bool = False
+    is_thread_local: bool = False
+    is_tuple: bool = False
+    is_live_out: bool = False
+    color: int = 0
+
+    @property
+    def is_temp(self) -> bool:
+        """True for what nobody outside sees."""
+        return self.parameter is None and not (self.is_live_out or self.is_thread_local or self.is_constant)
+
+    @property
+    def is_reusable(self) -> bool:
+        """True if values of other buffers may be put there too."""
+        return not (self.is_thread_local or self.is_tuple or self.is_constant) and (self.parameter is None or self.is_aliased)
+
+
+def plan_allocations(analysis: AliasAnalysis, live: LiveRanges) -> list[PlannedAllocation]:
+    """Return the allocations of a module in their final order: the blocks of temporaries are the last."""
+    return _Assigner(analysis, live).run()
+
+
+class _Assigner:
+    def __init__(self, analysis: AliasAnalysis, live: LiveRanges) -> None:
+        self._analysis = analysis
+        self._live = live
+        self._module = analysis.dataflow.module
+        self._sharing = BufferSharing()
+        self._live_out = analysis.live_out()
+        self._aliased = {(number, index) for _, number, index, _ in aliases(self._module)}
+        self._allocations: list[PlannedAllocation] = []
+        self._home: dict[HloBuffer, PlannedAllocation] = {}
+        self._occupancy = Occupancy(live, self._sharing)
+        self._packed: list[HloValue] = []
+
+    def run(self) -> list[PlannedAllocation]:
+        embedded = set(self._analysis.dataflow.embedded)
+        order = self._sorted(self._analysis.buffers)
+        for buffer in order:
+            if buffer.values[0].instruction.parent not in embedded:
+                self._assign(buffer)
+        self._pack()
+        for buffer in order:
+            if buffer.values[0].instruction.parent in embedded:
+                self._new(buffer, is_constant=_is_constant(buffer)).is_thread_local = not _is_constant(buffer)
+        for buffer in self._live_out:
+            self._home[buffer].is_live_out = True
+        return _combined(self._allocations)
+
+    def _sorted(self, buffers: Iterable[HloBuffer]) -> list[HloBuffer]:
+        """Return the buffers by size, the largest first; then what leaves the module; then by place, callers first."""
+        places: dict[HloInstruction, int] = {}
+        for computation in reversed(computation_post_order(self._module)):
+            if not computation.is_fusion:
+                for instruction in computation.post_order():
+                    places[instruction] = len(places)
+        return sorted(
+            buffers,
+            key=lambda b: (-_size(b), b not in self._live_out, min(places[value.instruction] for value in b.values), b.id),
+        )
+
+    def _assign(self, buffer: HloBuffer) -> None:
+        if _is_constant(buffer):
+            self._new(buffer, is_constant=True)
+            return
+        parameter = next((v for v in buffer.values if v.instruction.opcode == "parameter" and self._is_entry(v)), None)
+        if parameter is not None:
+            number: int = parameter.instruction.attrs["parameter_number"]
+            made = self._new(buffer, parameter=(number, parameter.index), is_aliased=(number, parameter.index) in self._aliased)
+            if made.is_aliased:
+                self._occupancy.add_allocation(made, buffer.values)
+        elif any(value.shape.is_tuple for value in buffer.values):
+            self._new(buffer, is_tuple=True)
+        elif not self._reuse(buffer):
+            if buffer in self._live_out:
+                self._occupancy.add_allocation(self._new(buffer), buffer.values)
+            else:
+                self._packed += buffer.values
+
+    def _is_entry(self, value: HloValue) -> bool:
+        return value.instruction.parent is self._module.entry
+
+    def _new(
+        self,
+        buffer: HloBuffer,
+        parameter: tuple[int, ShapeIndex] | None = None,
+        is_aliased: bool = False,
+        is_constant: bool = False,
+        is_tuple: bool = False,
+    ) -> PlannedAllocation:
+        made = PlannedAllocation(
+            _size(buffer), dict.fromkeys(buffer.values, 0), parameter, is_aliased, is_constant, is_tuple=is_tuple
+        )
+        made.color = buffer.values[0].color
+        self._allocations.append(made)
+        self._home[buffer] = made
+        return made
+
+    def _reuse(self, buffer: HloBuffer) -> bool:
+        """Put a buffer where the operands of what makes it are, or into the smallest allocation that is free when it lives."""
+        size, exact = _size(buffer), buffer in self._live_out
+        for place in self._occupancy.free_for(buffer.values, self._operand_homes(buffer)):
+            if place.color == buffer.values[0].color and place.size_bytes >= size and (not exact or place.size_bytes == size):
+                place.offsets.update(dict.fromkeys(buffer.values, 0))
+                self._home[buffer] = place
+                self._occupancy.add_values(place, buffer.values)
+                return True
+        return False
+
+    def _operand_homes(self, buffer: HloBuffer) -> list[PlannedAllocation]:
+        trees = self._analysis.dataflow.trees
+        operands = [trees[o].value for value in buffer.values for o in value.instruction.operands]
+        homes = [self._home.get(self._analysis.buffer_of[operand]) for operand in operands]
+        return [home for home in dict.fromkeys(homes) if home is not None and home.is_reusable]
+
+    def _pack(self) -> None:
+        """Pack the values of each memory space into a block of it."""
+        spaces: dict[int, list[HloValue]] = {}
+        for value in self._packed:
+            spaces.setdefault(value.color, []).append(value)
+        for color, values in sorted(spaces.items()):
+            heap = BestFitHeap()
+            simulate(heap, values, self._analysis, self._live, buffer_size_bytes, self._sharing)
+            packing = heap.pack(ALIGNMENT_BYTES)
+            self._allocations.append(PlannedAllocation(packing.size_bytes, packing.offsets, color=color))
+
+
+def _size(buffer: HloBuffer) -> int:
+    return max(buffer_size_bytes(value) for value in buffer.values)
+
+
+def _is_constant(buffer: HloBuffer) -> bool:
+    return any(value.instruction.opcode == "constant" for value in buffer.values)
+
+
+def _combined(allocations: list[PlannedAllocation]) -> list[PlannedAllocation]:
+    """Return the allocations with all temporary ones in one block at the end, in XLA's order (that of `std::partition`).
+
+    Each memory space has a block of its own.
+    """
+    order = list(allocations)
+    first, last = 0, len(order)
+    while True:
+        while first < last and not order[first].is_temp:
+            first += 1
+        while first < last and order[last - 1].is_temp:
+            last -= 1
+        if first >= last:
+            break
+        order[first], order[last - 1] = order[last - 1], order[first]
+    kept, temps = order[:first], order[first:]
+    blocks: dict[int, PlannedAllocation] = {}
+    for temp in temps:
+        block = blocks.setdefault(temp.color, temp)
+        if block is not temp:
+            base = -(-block.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            block.offsets.update({value: base + offset for value, offset in temp.offsets.items()})
+            block.size_bytes = base + temp.size_bytes
+    return kept + [block for _, block in sorted(blocks.items())]

@@ -1,0 +1,192 @@
+"""The texts about buffers that XLA dumps beside the optimised module: assignment, values, live ranges, memory usage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from hlo_run.analysis.buffers.dataflow_values import POINTER_BYTES, HloPosition, HloUse, HloValue, buffer_size_bytes
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.printer import instruction_to_string
+from hlo_run.runtime.buffer_assigner import PlannedAllocation
+from hlo_run.runtime.buffers import BufferAssignment
+from hlo_run.runtime.peak_breakdown import peak_breakdown
+
+
+def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:
+    """Return `*-buffer-assignment.txt`: each allocation with its values by id."""
+    root = module.entry.root
+    home = buffers.slice(root).allocation
+    lines = ["BufferAssignment:"]
+    for number, allocation in enumerate(buffers.planned):
+        shape = f"output shape is |{root.shape.to_string(layout=False)}|" if number == home else ""
+        lines.append(
+            ", ".join(filter(None, [f"allocation {number}: size {allocation.size_bytes}", *_kinds(allocation, shape)])) + ":"
+        )
+        for value in sorted(allocation.offsets, key=lambda value: value.id):
+            place = f"(size={buffer_size_bytes(value)},offset={allocation.offsets[value]})"
+            lines.append(f" value: {_brief(value)} {place}: {value.shape}")
+    return "\n".join(lines) + "\n"
+
+
+def _kinds(allocation: PlannedAllocation, output: str) -> Iterator[str]:
+    if allocation.color:
+        yield f"color {allocation.color}"
+    if allocation.parameter is not None:
+        number, index = allocation.parameter
+        value = next(v for v in allocation.offsets if v.instruction.opcode == "parameter" and v.index == index)
+        yield f"parameter {number}, shape |{value.shape.to_string(layout=False)}| at ShapeIndex {_braces(index)}"
+    yield output
+    if allocation.is_constant:
+        yield "constant"
+    if allocation.is_thread_local:
+        yield "thread-local"
+    if allocation.is_live_out:
+        yield "maybe-live-out"
+    if allocation.is_temp:
+        yield "preallocated-temp"
+
+
+def _brief(value: HloValue) -> str:
+    return f"<{value.id} {_place(value.instruction, value.index)}{' (phi)' if value.is_phi else ''} @{value.color}>"
+
+
+def _place(instruction: HloInstruction, index: ShapeIndex) -> str:
+    return f"{instruction.name}{_braces(index) if instruction.shape.is_tuple else ''}"
+
+
+def _braces(index: Iterable[int]) -> str:
+    return "{" + ",".join(map(str, index)) + "}"
+
+
+def values_text(buffers: BufferAssignment) -> str:
+    """Return `*-buffer-assignment-values.txt`: every value that has memory, by id, where it stands and who uses it."""
+    lines = ["", _total(buffers.planned).replace("Total bytes", "Total bytes used"), "", "Used values:"]
+    values = [value for allocation in buffers.planned for value in allocation.offsets]
+    for value in sorted(values, key=lambda value: value.id):
+        lines += [_brief(value), " positions:", *map(_position, value.positions), " uses:"]
+        lines += map(_use, value.uses) if value.uses else ["  (none)"]
+        lines.append(f" from instruction: {instruction_to_string(value.instruction)}")
+    return "\n".join(lines) + "\n"
+
+
+def _position(position: HloPosition) -> str:
+    index = f" {_braces(position.shape_index)}" if position.instruction.shape.is_tuple else ""
+    return f"  {position.instruction.name}{index}"
+
+
+def _use(use: HloUse) -> str:
+    index = f" {_braces(use.operand_index)}" if use.instruction.operands[use.operand_number].shape.is_tuple else ""
+    return f"  {use.instruction.name}, operand {use.operand_number}{index}"
+
+
+def live_range_text(buffers: BufferAssignment, module: HloModule) -> str:
+    """Return `*-live-range.txt`: the flat schedule, when each value lives, and what lives at the time of most bytes."""
+    live = buffers.live
+    lines = [f"HloLiveRange (max {live.schedule.end}):", "  InstructionSequence:"]
+    lines += [f"    {time}:{instruction.name}" for time, instruction in enumerate(live.schedule.order)]
+    lines.append("  BufferLiveRange:")
+    by_id = sorted(live.ranges.items(), key=lambda item: item[0].id)
+    lines += [f"    {_full_name(value)}:{bound.start}-{bound.end}" for value, bound in by_id]
+    peak = _peak_time(buffers)
+    lines.append(f"  Live ranges at {peak} (peak):")
+    alive = [value for value, bound in by_id if bound.start <= peak <= bound.end]
+    alive.sort(key=lambda value: (-buffer_size_bytes(value), value.instruction.name, value.index))
+    for value, total in zip(alive, accumulate(map(buffer_size_bytes, alive)), strict=True):
+        lines.append(f"    {_full_name(value)}: {buffer_size_bytes(value)} bytes (cumulative: {total} bytes)")
+    lines += [f"  {line}" for line in peak_breakdown(module, alive)]
+    return "\n".join(lines) + "\n"
+
+
+def _full_name(value: HloValue) -> str:
+    return value.instruction.name + _braces(value.index)
+
+
+def _peak_time(buffers: BufferAssignment) -> int:
+    """Return the first time at which most bytes are alive: what ends lives on until what begins next is there.
+
+    As in XLA an element of a tuple counts as the tuple's table.
+    """
+    begins = [0] * (buffers.live.schedule.end + 2)
+    ends = list(begins)
+    for value, bound in buffers.live.ranges.items():
+        shape = value.instruction.shape
+        size = POINTER_BYTES * len(shape.tuple_shapes) if shape.is_tuple else shape.size_bytes
+        begins[bound.start] += size
+        ends[bound.end + 1] += size
+    alive = accumulate(begin - end for begin, end in zip(begins, [0, *ends], strict=False))
+    totals = list(alive)
+    return totals.index(max(totals))
+
+
+# Rows that are shown in any case; behind them the table ends when what is left is this part of the whole.
+_SHOWN_ROWS = 50
+_SMALL_PART = 0.05
+# What XLA calls memory spaces, whatever a GPU has there.
+_SPACES = {0: "default", 1: "vmem", 2: "smem", 3: "hbm", 4: "host", 5: "cmem"}
+_COLUMNS = "  cumulative_size;       size;       offset; used_by_n_values; shapes_list"
+
+
+def memory_usage_text(buffers: BufferAssignment) -> str:
+    """Return `*-memory-usage-report.txt`: per allocation, the largest first, what lies at each offset."""
+    spaces: dict[int, list[PlannedAllocation]] = {0: []}
+    for allocation in sorted(buffers.planned, key=lambda allocation: -allocation.size_bytes):
+        spaces.setdefault(allocation.color, []).append(allocation)
+    lines: list[str] = []
+    for color, allocations in sorted(spaces.items()):
+        lines += [f"Memory Space: {_SPACES.get(color, f'color_{color}')} (color={color})", _total(allocations)]
+        for allocation in allocations:
+            lines += [_COLUMNS, "  " + "-" * 60, *_usage_rows(allocation), ""]
+        lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def _total(allocations: Iterable[PlannedAllocation]) -> str:
+    total = sum(allocation.size_bytes for allocation in allocations)
+    return f"Total bytes: {total} ({_readable(total)})"
+
+
+def _usage_rows(allocation: PlannedAllocation) -> Iterator[str]:
+    places: dict[int, list[HloValue]] = {}
+    for value, offset in allocation.offsets.items():
+        places.setdefault(offset, []).append(value)
+    sizes = {offset: max(map(buffer_size_bytes, values)) for offset, values in places.items()}
+    order = sorted(places, key=lambda offset: (-sizes[offset], max(value.id for value in places[offset])))
+    total = sum(sizes.values())
+    cumulative = 0
+    for number, offset in enumerate(order, 1):
+        cumulative += sizes[offset]
+        shapes = Counter(value.shape.to_string(layout=False) for value in places[offset])
+        names = ", ".join(f"{n}×{name}" if n > 1 else name for n, name in sorted((n, name) for name, n in shapes.items()))
+        percent = round(100 * cumulative / total) if total else 0
+        yield (
+            f"  {_readable(cumulative):>9}({percent:>3}%);{_readable(sizes[offset]):>11};"
+            f"{offset:>13};{len(places[offset]):>17}; {names}"
+        )
+        if number > _SHOWN_ROWS and number < len(order) and total - cumulative < _SMALL_PART * total:
+            yield f"  The rest {len(order) - number} values are less than {_SMALL_PART:.0%} of the total size and not shown."
+            return
+
+
+def _readable(size_bytes: int) -> str:
+    """Return bytes as XLA writes them: `400B`, `1.6KiB`, `32.34MiB`."""
+    if size_bytes < 1024:
+        return f"{size_bytes}B"
+    size, unit = size_bytes / 1024, "KiB"
+    for following in ("MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, following
+    return f"{size:.1f}{unit}" if unit == "KiB" else f"{size:.2f}{unit}"
+
+
+def buffer_texts(buffers: BufferAssignment, module: HloModule) -> dict[str, Callable[[], str]]:
+    """Return what makes each text, by the end of its file name."""
+    return {
+        "buffer-assignment": lambda: assignment_text(buffers, module),
+        "buffer-assignment-values": lambda: values_text(buffers),
+        "live-range": lambda: live_range_text(buffers, module),
+        "memory-usage-report": lambda: memory_usage_text(buffers),
+    }

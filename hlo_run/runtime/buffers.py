@@ -1,0 +1,110 @@
+"""Give every array of the executed computations a place in device memory.
+
+Parameters and constants have allocations of their own, results share with what is of their size and lives at other times,
+temporaries lie in one packed block. What is changed in place stays where it was, and the state of a loop is one buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
+from hlo_run.analysis.buffers.dataflow import analyze_dataflow
+from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
+from hlo_run.analysis.buffers.live_range import LiveRanges, flatten_schedule, live_ranges
+from hlo_run.analysis.defining_value import ShapeIndex
+from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.verify.config import aliases
+from hlo_run.runtime.buffer_assigner import PlannedAllocation, plan_allocations
+
+# Entry parameters come from the caller, who only promises this much; everything else is allocated by us.
+PARAMETER_ALIGNMENT_BYTES = 16
+ALLOCATION_ALIGNMENT_BYTES = 256
+
+
+@dataclass(frozen=True)
+class BufferAssignment:
+    """Where every value lives: allocations in order, and the slice of each (instruction, shape index).
+
+    `planned` has the values of each allocation, `live` when they live.
+    """
+
+    allocations: tuple[BufferAllocation, ...]
+    slices: dict[tuple[HloInstruction, ShapeIndex], BufferSlice]
+    planned: list[PlannedAllocation]
+    live: LiveRanges
+
+    def slice(self, instruction: HloInstruction, index: ShapeIndex = ()) -> BufferSlice:
+        """Return the slice of a value of an instruction of any executed computation."""
+        return self.slices[instruction, index]
+
+    def alignment_bytes(self, place: BufferSlice) -> int:
+        """Return what a kernel may assume of the address of a slice at offset 0."""
+        is_parameter = self.allocations[place.allocation].parameter_number is not None
+        return PARAMETER_ALIGNMENT_BYTES if is_parameter else ALLOCATION_ALIGNMENT_BYTES
+
+    def array_tree(self, instruction: HloInstruction) -> ArrayTree:
+        """Return the specs of all leaves of a value, nested as its shape is."""
+        return self._tree(instruction, instruction.shape, ())
+
+    def _tree(self, instruction: HloInstruction, shape: Shape, index: ShapeIndex) -> ArrayTree:
+        if shape.is_tuple:
+            return tuple(self._tree(instruction, part, (*index, n)) for n, part in enumerate(shape.tuple_shapes))
+        if not shape.is_array:
+            return ()  # a token
+        place = self.slice(instruction, index)
+        return ArraySpec(shape.element_type, shape.dims, shape.minor_to_major, place, shape.dynamic_dims)
+
+
+def assign_buffers(module: HloModule) -> BufferAssignment:
+    """Return the assignment of the values of all computations that run as code of their own, by the module's schedule."""
+    schedule = module.schedule
+    assert schedule is not None, "buffers are assigned to scheduled modules"
+    analysis = analyze_aliases(analyze_dataflow(module))
+    live = live_ranges(analysis, flatten_schedule(module.entry, lambda computation: schedule[computation]))
+    planned = plan_allocations(analysis, live)
+    kinds = {(number, index): must for _, number, index, must in aliases(module)}
+    allocations = tuple(_allocation(number, allocation, kinds) for number, allocation in enumerate(planned))
+    places = {
+        value: BufferSlice(number, offset, buffer_size_bytes(value))
+        for number, allocation in enumerate(planned)
+        for value, offset in allocation.offsets.items()
+    }
+    slices = {
+        (instruction, index): places[value]
+        for instruction, tree in analysis.dataflow.trees.items()
+        if instruction in live.schedule.times
+        for index, value in tree.walk()
+    }
+    return BufferAssignment(allocations, slices, planned, live)
+
+
+def _allocation(number: int, planned: PlannedAllocation, kinds: dict[tuple[int, ShapeIndex], bool]) -> BufferAllocation:
+    constant = next(iter(planned.offsets)) if planned.is_constant else None
+    must = kinds.get(planned.parameter) if planned.parameter is not None else None
+    return BufferAllocation(
+        index=number,
+        size_bytes=planned.size_bytes,
+        parameter_number=planned.parameter[0] if planned.parameter is not None else None,
+        parameter_index=planned.parameter[1] if planned.parameter is not None else (),
+        constant=_constant(constant) if constant is not None else None,
+        is_output=planned.is_live_out,
+        alias="" if must is None else "must-alias" if must else "may-alias",
+        is_thread_local=planned.is_thread_local,
+    )
+
+
+def _constant(value: HloValue) -> ConstantData | None:
+    """Return the data of an array; of a tuple of constants there is none to be had at its top."""
+    literal = value.instruction.attrs["literal"]
+    for number in value.index:
+        literal = literal[number]
+    shape = value.shape
+    if not shape.is_array:
+        return None
+    items = np.ascontiguousarray(literal, dtype=shape.dtype.numpy).tobytes()
+    return ConstantData(shape.element_type, shape.dims, shape.minor_to_major, items)

@@ -1,0 +1,87 @@
+"""Collectives as thunks: who meets whom, what is reduced and along which dimension."""
+
+from __future__ import annotations
+
+from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
+from hlo_run.errors import ParseError, Unsupported
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.replica_groups import ReplicaGroups
+from hlo_run.runtime.emission import Emission, EmitThunk
+
+_KINDS: dict[str, CollectiveKind] = {
+    "all-reduce": "kAllReduce",
+    "reduce-scatter": "kReduceScatter",
+    "all-gather": "kAllGather",
+    "all-to-all": "kAllToAll",
+    "collective-broadcast": "kCollectiveBroadcast",
+    "collective-permute": "kCollectivePermute",
+    "ragged-all-to-all": "kRaggedAllToAll",
+}
+# What a library can reduce with.
+_REDUCTIONS = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
+_WITH_GLOBAL_IDS = frozenset(("all-reduce", "all-gather", "reduce-scatter"))
+
+
+def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
+    opcode = instruction.opcode
+    reduction = _reduction(instruction) if opcode in ("all-reduce", "reduce-scatter") else ""
+    dims = instruction.attrs.get("dimensions", ())
+    channel = instruction.attrs.get("channel_id")
+    return [
+        CollectiveThunk(
+            instruction.name,
+            _KINDS[opcode],
+            # Ops on one channel belong together wherever they stand: two branches of a conditional may meet.
+            f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
+            tuple(array for operand in instruction.operands for array in _arrays(emission.tree(operand))),
+            _arrays(emission.tree(instruction)),
+            _mode(instruction),
+            _groups(instruction),
+            dims[0] if dims else -1,
+            reduction,
+            tuple(tuple(sizes) for sizes in instruction.attrs.get("slice_sizes", ())),
+        )
+    ]
+
+
+def _arrays(tree: ArrayTree) -> tuple[ArraySpec, ...]:
+    if isinstance(tree, ArraySpec):
+        return (tree,)
+    return tuple(array for part in tree for array in _arrays(part))
+
+
+def _mode(instruction: HloInstruction) -> GroupMode:
+    has_channel = instruction.attrs.get("channel_id") is not None
+    is_global = instruction.attrs.get("use_global_device_ids") is True
+    if is_global and not has_channel:
+        raise ParseError("use_global_device_ids needs a channel_id", instruction.where)
+    if not has_channel:
+        return "kCrossReplica"
+    if instruction.opcode not in _WITH_GLOBAL_IDS:
+        return "kCrossPartition"
+    return "kFlattenedID" if is_global else "kCrossReplicaAndPartition"
+
+
+def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
+    if instruction.opcode == "collective-permute":
+        return tuple(tuple(pair) for pair in instruction.attrs["source_target_pairs"])
+    value = instruction.attrs.get("replica_groups")
+    groups = value.groups() if isinstance(value, ReplicaGroups) else value or ()
+    return tuple(tuple(group) for group in groups if group)
+
+
+def _reduction(instruction: HloInstruction) -> str:
+    """Return the opcode of the reducer; raises Unsupported for one that no library knows, as XLA:GPU does."""
+    reducer: HloComputation = instruction.called["to_apply"][0]
+    root = reducer.root
+    is_plain = len(root.operands) == 2 and set(root.operands) == set(reducer.parameters)
+    if root.opcode not in _REDUCTIONS or len(reducer.parameters) != 2 or not is_plain:
+        raise Unsupported(
+            f"'{instruction.opcode}' with the reduction %{reducer.name}: %{instruction.name}",
+            instruction.where,
+            hint=f"reduce with one of {', '.join(sorted(_REDUCTIONS))}",
+        )
+    return root.opcode
+
+
+OPCODES: dict[str, EmitThunk] = dict.fromkeys(_KINDS, _collective)

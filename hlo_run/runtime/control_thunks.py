@@ -1,0 +1,173 @@
+"""Instructions that run other computations, talk to the host, or call a function that somebody registered."""
+
+from __future__ import annotations
+
+import re
+
+from hlo_run.analysis.loop_counter import find_counter
+from hlo_run.artifact import (
+    ArrayTree,
+    ConditionalThunk,
+    CopyThunk,
+    CustomCallThunk,
+    InfeedThunk,
+    MemsetThunk,
+    OutfeedThunk,
+    RecvThunk,
+    RngSeedThunk,
+    RngStateThunk,
+    SendThunk,
+    SequentialThunk,
+    Thunk,
+    WhileThunk,
+)
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.attributes.table import FrontendAttributes
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.runtime.emission import Emission, EmitThunk, backend_config, record
+
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+
+
+def _while(emission: Emission, loop: HloInstruction) -> list[Thunk]:
+    condition, body = loop.called["condition"][0], loop.called["body"][0]
+    predicate = emission.array(condition.root).slice
+    thunk = WhileThunk(loop.name, predicate, emission.sequence(condition), emission.sequence(body), _trip_count(loop))
+    return [thunk]
+
+
+def _trip_count(loop: HloInstruction) -> int | None:
+    """Return how often an annotated loop runs. The loop itself must show it: the annotation may be an older one."""
+    if not record(backend_config(loop), "known_trip_count"):
+        return None
+    counter = find_counter(loop)
+    return counter.trip_count if counter is not None else None
+
+
+def _conditional(emission: Emission, conditional: HloInstruction) -> list[Thunk]:
+    selector = emission.array(conditional.operands[0])
+    called = conditional.called
+    branches = called.get("branch_computations") or (*called["true_computation"], *called["false_computation"])
+    sequences = tuple(emission.sequence(branch) for branch in branches)
+    return [ConditionalThunk(conditional.name, selector.slice, selector.dtype == "pred", sequences)]
+
+
+def _call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    return [SequentialThunk(call.name, emission.sequence(call.called_computations[0]))]
+
+
+def _custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """Call the function that is registered for the target; a call without one fails when a run reaches it."""
+    target = str(call.attrs.get("custom_call_target", ""))
+    config = str(call.attrs.get("backend_config", ""))
+    operands = tuple(emission.tree(operand) for operand in call.operands)
+    return [CustomCallThunk(call.name, target, operands, emission.tree(call), config)]
+
+
+def _copies(source: ArrayTree, result: ArrayTree, name: str) -> list[Thunk]:
+    """Copy what does not lie in the same place already."""
+    if isinstance(source, tuple):
+        assert isinstance(result, tuple), "both have one shape"
+        return [thunk for pair in zip(source, result, strict=True) for thunk in _copies(*pair, name)]
+    assert not isinstance(result, tuple), "both have one shape"
+    return [] if source.slice == result.slice else [CopyThunk(name, source.slice, result.slice)]
+
+
+def _identity(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """An annotation: the value stays as it is."""
+    return _copies(emission.tree(call.operands[0]), emission.tree(call), call.name)
+
+
+def _nothing(_emission: Emission, _call: HloInstruction) -> list[Thunk]:
+    return []
+
+
+def _infeed(emission: Emission, infeed: HloInstruction) -> list[Thunk]:
+    return [InfeedThunk(infeed.name, emission.tree(infeed, (0,)))]
+
+
+def _outfeed(emission: Emission, outfeed: HloInstruction) -> list[Thunk]:
+    return [OutfeedThunk(outfeed.name, emission.tree(outfeed.operands[0]))]
+
+
+def _channel(instruction: HloInstruction) -> int:
+    return int(instruction.attrs.get("channel_id", 0))
+
+
+def _pairs(instruction: HloInstruction) -> tuple[tuple[int, int], ...]:
+    """Return the (source, target) pairs of a transfer between devices, which stand in a frontend attribute."""
+    attributes = instruction.attrs.get("frontend_attributes")
+    text = attributes.get("_xla_send_recv_source_target_pairs") if isinstance(attributes, FrontendAttributes) else None
+    return tuple((int(source), int(target)) for source, target in _PAIR.findall(text or ""))
+
+
+def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
+    to_host = send.attrs.get("is_host_transfer") is True
+    source = emission.tree(send.operands[0])
+    copies = _copies(source, emission.tree(send, (0,)), send.name)
+    kind = "kHostSend" if to_host else "kSend"
+    return [*copies, SendThunk(send.name, _channel(send), to_host, source, _pairs(send), kind)]
+
+
+def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
+    """The message is taken here: what was sent meanwhile counts."""
+    recv = _started(done)
+    if recv.attrs.get("is_host_transfer") is True:
+        raise Unsupported(f"'recv' from the host: nobody answers (%{recv.name})", recv.where)
+    return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
+
+
+def _started(done: HloInstruction) -> HloInstruction:
+    """Return the recv that a recv-done ends: its operand, or the module's one on that channel if a tuple is between the two."""
+    operand, module = done.operands[0], done.parent.module if done.parent else None
+    if operand.opcode == "recv" or module is None:
+        return operand
+    found = [recv for recv in module.instructions_of("recv") if recv.attrs.get("channel_id") == done.attrs.get("channel_id")]
+    if len({_pairs(recv) for recv in found}) != 1:
+        raise Unsupported(f"%{done.name} may end several recv, which name different devices", done.where)
+    return found[0]
+
+
+def _rng_state(emission: Emission, state: HloInstruction) -> list[Thunk]:
+    return [RngStateThunk(state.name, emission.array(state).slice, int(state.attrs["delta"]))]
+
+
+def _rng_seed(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    return [RngSeedThunk(call.name, emission.array(call))]
+
+
+def _replica_id(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
+    return [MemsetThunk(instruction.name, emission.array(instruction).slice, 0, "kReplicaId")]
+
+
+def _partition_id(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
+    return [MemsetThunk(instruction.name, emission.array(instruction).slice, 0, "kPartitionId")]
+
+
+OPCODES: dict[str, EmitThunk] = {
+    "while": _while,
+    "conditional": _conditional,
+    "call": _call,
+    "infeed": _infeed,
+    "outfeed": _outfeed,
+    "send": _send,
+    "send-done": _nothing,
+    "recv": _nothing,
+    "recv-done": _recv_done,
+    "rng-get-and-update-state": _rng_state,
+    "replica-id": _replica_id,
+    "partition-id": _partition_id,
+    "domain": _identity,
+}
+_IDENTITIES = """Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin LayoutConstraint InspectSharding
+    SPMDFullToShardShape SPMDShardToFullShape""".split()
+CUSTOM_CALLS: dict[str, EmitThunk] = {
+    **dict.fromkeys(_IDENTITIES, _identity),
+    **dict.fromkeys("AllocateBuffer CreateBuffer NopReturnToken __nop".split(), _nothing),
+    "GetRngSeed": _rng_seed,
+}
+
+
+def custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """Emit a custom call that is none of the annotations above."""
+    return _custom_call(emission, call)

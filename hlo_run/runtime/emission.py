@@ -1,0 +1,80 @@
+"""What the emission of every kind of thunk knows: the module, where arrays lie, and the kernels asked for so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from hlo_run.artifact import ArraySpec, ArrayTree, Thunk
+from hlo_run.errors import ParseError
+from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.runtime.buffers import BufferAssignment
+from hlo_run.runtime.kernel_requests import KernelRequests
+from hlo_run.target import TargetSpec
+
+
+@dataclass(frozen=True)
+class Emission:
+    """`sequence` emits the thunks of another computation that runs as code of its own."""
+
+    buffers: BufferAssignment
+    kernels: KernelRequests
+    sequence: Callable[[HloComputation], tuple[Thunk, ...]]
+    target: TargetSpec
+
+    def array(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArraySpec:
+        """Return an array-shaped leaf of a value."""
+        tree = self.tree(instruction, index)
+        assert isinstance(tree, ArraySpec), f"{instruction.name} at {index} is no array"
+        return tree
+
+    def tree(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArrayTree:
+        """Return the arrays of a value, or of a part of it; tokens are empty tuples."""
+        shape = instruction.shape
+        for number in index:
+            shape = shape.tuple_shapes[number]
+        if shape.is_tuple:
+            return tuple(self.tree(instruction, (*index, number)) for number in range(len(shape.tuple_shapes)))
+        if not shape.is_array:
+            return ()
+        return ArraySpec(
+            shape.element_type, shape.dims, shape.minor_to_major, self.buffers.slice(instruction, index), shape.dynamic_dims
+        )
+
+
+EmitThunk: TypeAlias = Callable[[Emission, HloInstruction], "list[Thunk]"]
+
+
+def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:
+    """Return the instruction's backend_config as JSON; empty if there is none. Raises ParseError for one that is not JSON."""
+    text = str(instruction.attrs.get("backend_config", "")).strip()
+    if not text.startswith("{"):
+        return {}
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ParseError(f"the backend_config of %{instruction.name} is no JSON: {error}", instruction.where) from None
+    return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
+
+
+def record(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a record inside a JSON record; empty if there is none."""
+    value = config.get(name)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def text(config: Mapping[str, Any], name: str, default: str) -> str:
+    """Return a string of a JSON record."""
+    value = config.get(name, default)
+    return value if isinstance(value, str) else default
+
+
+def number(config: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a number of a JSON record, which may be spelled as a string."""
+    value = config.get(name, default)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return default

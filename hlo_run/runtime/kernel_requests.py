@@ -1,0 +1,123 @@
+"""Which kernels the thunks need: one per fusion, equal fusions with alike arguments share one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hlo_run.analysis.fingerprint import computation_fingerprint
+from hlo_run.artifact import BufferSlice, KernelArgument
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.runtime.buffers import BufferAssignment
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """A fusion that needs a kernel: its name, its slices, operands first, then results, and what their addresses divide by.
+
+    Requests of one `key` and name have the same kernel, in whatever module. `part` numbers the kernels of a fusion that takes
+    several.
+    """
+
+    fusion: HloInstruction
+    kernel: str
+    arguments: tuple[KernelArgument, ...]
+    alignments_bytes: tuple[int, ...]
+    key: str
+    part: int = 0
+
+
+class KernelRequests:
+    """Collects the kernels of a module in the order of their first launch."""
+
+    def __init__(self, buffers: BufferAssignment) -> None:
+        self._buffers = buffers
+        self._names = _KernelNames()
+        self._known: dict[tuple[object, ...], str] = {}
+        self.requests: list[KernelRequest] = []
+
+    def of_fusion(self, fusion: HloInstruction) -> tuple[str, tuple[KernelArgument, ...]]:
+        """Return the kernel of a fusion of the module and the slices that it is launched with."""
+        arguments = fusion_arguments(fusion, self._buffers)
+        return self._take(fusion, arguments, fusion.name), arguments
+
+    def of_parts(
+        self, fusion: HloInstruction, name: str, arguments: tuple[KernelArgument, ...], parts: Sequence[object]
+    ) -> list[str]:
+        """Return the kernels of a fusion that takes one after the other, all with these slices; equal parts share a kernel."""
+        names = [name if number == 0 else f"{name}__{number}" for number in range(len(parts))]
+        return [self._take(fusion, arguments, names[number], number, part) for number, part in enumerate(parts)]
+
+    def _take(
+        self, fusion: HloInstruction, arguments: tuple[KernelArgument, ...], name: str, number: int = 0, part: object = None
+    ) -> str:
+        alignments = tuple(self._buffers.alignment_bytes(argument.slice) for argument in arguments)
+        key = (*_kernel_key(fusion, arguments, alignments), part)
+        if key not in self._known:
+            self._known[key] = self._names.take(name)
+            self.requests.append(KernelRequest(fusion, self._known[key], arguments, alignments, repr(key), number))
+        return self._known[key]
+
+
+def fusion_arguments(fusion: HloInstruction, buffers: BufferAssignment) -> tuple[KernelArgument, ...]:
+    """Return the slices of a fusion's operands, then of its results; raises Unsupported for what no kernel takes."""
+    written = [buffers.slice(fusion, index) for index, _ in fusion.shape.leaves()]
+    read = [buffers.slice(operand) for operand in _operands(fusion)]
+    return kernel_arguments(read, written)
+
+
+def kernel_arguments(read: Sequence[BufferSlice], written: Sequence[BufferSlice]) -> tuple[KernelArgument, ...]:
+    """Return the arguments of a kernel that reads some slices and writes others, which may be the same."""
+    return (*(KernelArgument(place, _overlaps(place, written)) for place in read), *(KernelArgument(p, True) for p in written))
+
+
+def _operands(fusion: HloInstruction) -> tuple[HloInstruction, ...]:
+    for operand, parameter in zip(fusion.operands, fusion.fused_computation.parameters, strict=True):
+        if not operand.shape.is_array:
+            raise Unsupported(f"fusion %{fusion.name} takes a {operand.shape}: kernels take arrays only", fusion.where)
+        if operand.shape.minor_to_major != parameter.shape.minor_to_major:
+            raise Unsupported(
+                f"operand %{operand.name} of fusion %{fusion.name} is {operand.shape}, but inside the fusion {parameter.shape}",
+                fusion.where,
+                hint="give the fused parameter the layout of the operand",
+            )
+    return fusion.operands
+
+
+def _overlaps(place: BufferSlice, others: Sequence[BufferSlice]) -> bool:
+    return any(
+        place.allocation == other.allocation
+        and place.offset_bytes < other.offset_bytes + other.size_bytes
+        and other.offset_bytes < place.offset_bytes + place.size_bytes
+        for other in others
+    )
+
+
+def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], alignments: tuple[int, ...]) -> tuple[object, ...]:
+    """Return what a kernel depends on: the fused computation, and of each argument which others are the same memory,
+    its alignment, its size, and whether it is written."""
+    numbers: dict[BufferSlice, int] = {}
+    alike = tuple(
+        (numbers.setdefault(a.slice, len(numbers)), alignment, a.slice.size_bytes, a.written)
+        for a, alignment in zip(arguments, alignments, strict=True)
+    )
+    return (computation_fingerprint(fusion.fused_computation), fusion.attrs.get("backend_config"), *alike)
+
+
+class _KernelNames:
+    """Kernel names: the instruction's with everything but letters, digits and `_` turned to `_`, made unique."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def take(self, instruction_name: str) -> str:
+        """Return the next free name."""
+        base = re.sub(r"[^A-Za-z0-9_]", "_", instruction_name)
+        name, number = base, 0
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._taken.add(name)
+        return name

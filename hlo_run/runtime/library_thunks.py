@@ -1,0 +1,281 @@
+"""Instructions that become one call of a library: products, convolutions, transforms, solves, and their custom calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from hlo_run.analysis.topk_order import picks_largest
+from hlo_run.artifact import (
+    ArraySpec,
+    CholeskyThunk,
+    ConvolutionNumbers,
+    ConvolutionThunk,
+    DotNumbers,
+    FftThunk,
+    GemmThunk,
+    ResizeThunk,
+    SelectKThunk,
+    Thunk,
+    TriangularSolveThunk,
+    WindowSpec,
+)
+from hlo_run.errors import ParseError, Unsupported
+from hlo_run.hlo.attributes.table import DimLabels, Window
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.runtime.emission import Emission, EmitThunk, backend_config, number, record, text
+
+_ACTIVATIONS = ("kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh")
+_OPERAND_SCALES = 2
+_F8_RESULTS = ("f8e4m3fn", "f8e5m2")
+_EPILOGUES = ("DEFAULT", "BIAS", "RELU", "GELU", "BIAS_RELU", "BIAS_GELU", "GELU_AUX", "BIAS_GELU_AUX")
+
+
+def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in config.get(name, ()))
+
+
+# ---- products -------------------------------------------------------------------------------------------------------
+
+
+def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
+    """A dot that was left as it is."""
+    get = dot.attrs.get
+    numbers = DotNumbers(
+        get("lhs_batch_dims", ()), get("lhs_contracting_dims", ()), get("rhs_batch_dims", ()), get("rhs_contracting_dims", ())
+    )
+    left, right = (emission.array(operand) for operand in dot.operands[:2])
+    return [GemmThunk(dot.name, left, right, emission.array(dot), numbers, kind="kGemm")]
+
+
+def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """`__cublas$gemm` and `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace); the form for f8 has scales too."""
+    target: str = call.attrs["custom_call_target"]
+    config = record(backend_config(call), "gemm_backend_config")
+    beta = number(config, "beta", 0.0)
+    epilogue = text(config, "epilogue", "DEFAULT")
+    if epilogue not in _EPILOGUES:
+        raise Unsupported(f"%{call.name} asks cuBLASLt for the epilogue {epilogue}", call.where)
+    waiting = [emission.array(operand) for operand in call.operands]
+    left, right = waiting.pop(0), waiting.pop(0)
+    addend = waiting.pop(0) if beta and waiting else None
+    bias = waiting.pop(_place_of_bias(waiting)) if "BIAS" in epilogue and waiting else None
+    result = emission.array(call, (0,) if call.shape.is_tuple else ())
+    auxiliary = emission.array(call, (1,)) if epilogue.endswith("_AUX") else None
+    is_f8 = target.endswith("$f8")
+    thunk = GemmThunk(
+        call.name,
+        left,
+        right,
+        result,
+        _dot_numbers(config),
+        alpha=(number(config, "alpha_real", 1.0), number(config, "alpha_imag", 0.0)),
+        beta=beta,
+        epilogue=epilogue,
+        addend=addend,
+        bias=bias,
+        auxiliary=auxiliary,
+        scales=tuple(waiting[:_OPERAND_SCALES]) if is_f8 else (),
+        # The last one: older modules have the addend's, which is not of 8 bits, before it.
+        result_scale=waiting[-1] if is_f8 and len(waiting) > _OPERAND_SCALES and result.dtype in _F8_RESULTS else None,
+        largest=emission.array(call, (1,)) if config.get("damax_output") is True else None,
+        kind="kGemm" if target == "__cublas$gemm" else "kCublasLtMatmul",
+    )
+    _check_gemm(call, thunk)
+    return [thunk]
+
+
+def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
+    """Return which of the operands is the bias: among the scales it alone is a vector, without scales it is the last."""
+    return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
+
+
+def _dot_numbers(config: Mapping[str, Any]) -> DotNumbers:
+    numbers = record(config, "dot_dimension_numbers")
+    return DotNumbers(
+        _dims(numbers, "lhs_batch_dimensions"),
+        _dims(numbers, "lhs_contracting_dimensions"),
+        _dims(numbers, "rhs_batch_dimensions"),
+        _dims(numbers, "rhs_contracting_dimensions"),
+    )
+
+
+def _check_gemm(call: HloInstruction, thunk: GemmThunk) -> None:
+    """Raise ParseError where the config does not fit the arrays."""
+    numbers = thunk.numbers
+    left, right = (*numbers.lhs_batch, *numbers.lhs_contracting), (*numbers.rhs_batch, *numbers.rhs_contracting)
+    fits = all(0 <= dim < len(spec.dims) for spec, dims in ((thunk.lhs, left), (thunk.rhs, right)) for dim in dims)
+    if not fits or _product_dims(thunk) != thunk.result.dims:
+        raise ParseError(f"the dimensions in the backend_config of %{call.name} do not go with its arrays", call.where)
+    if any(scale is not None and scale.dims for scale in (*thunk.scales, thunk.result_scale)):
+        raise ParseError(f"the scales of %{call.name} are no scalars", call.where)
+
+
+def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
+    numbers = thunk.numbers
+    left = [d for n, d in enumerate(thunk.lhs.dims) if n not in (*numbers.lhs_batch, *numbers.lhs_contracting)]
+    right = [d for n, d in enumerate(thunk.rhs.dims) if n not in (*numbers.rhs_batch, *numbers.rhs_contracting)]
+    batch = [thunk.lhs.dims[dim] for dim in numbers.lhs_batch] or [thunk.rhs.dims[dim] for dim in numbers.rhs_batch]
+    return (*batch, *left, *right)
+
+
+# ---- convolutions ---------------------------------------------------------------------------------------------------
+
+
+def _convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """A convolution that was left as it is."""
+    source, weights = (emission.array(operand) for operand in call.operands[:2])
+    return [_convolution_thunk(call, "forward", source, weights, emission.array(call))]
+
+
+_DIRECTIONS: dict[str, Literal["forward", "backward-input", "backward-filter"]] = {
+    "__cudnn$convForward": "forward",
+    "__cudnn$convBiasActivationForward": "forward",
+    "__cudnn$convBackwardInput": "backward-input",
+    "__cudnn$convBackwardFilter": "backward-filter",
+}
+
+
+def _cudnn_convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """The operands are (source, weights), (result, weights) or (source, result), then perhaps a bias and a side input."""
+    direction = _DIRECTIONS[call.attrs["custom_call_target"]]
+    config = record(backend_config(call), "cudnn_conv_backend_config")
+    first, second, *extras = (emission.array(operand) for operand in call.operands)
+    out = emission.array(call, (0,) if call.shape.is_tuple else ())
+    activation = text(config, "activation_mode", "kNone")
+    if activation not in _ACTIVATIONS:
+        raise Unsupported(f"%{call.name} asks cuDNN for the activation {activation}", call.where)
+    source, weights, result = {
+        "forward": (first, second, out),
+        "backward-input": (out, second, first),
+        "backward-filter": (first, out, second),
+    }[direction]
+    return [
+        _convolution_thunk(
+            call,
+            direction,
+            source,
+            weights,
+            result,
+            scale=number(config, "conv_result_scale", 1.0),
+            bias=extras[0] if extras else None,
+            side=extras[1] if len(extras) > 1 else None,
+            side_scale=number(config, "side_input_scale", 0.0),
+            activation=activation,
+            leaky_alpha=number(config, "leakyrelu_alpha", 0.0),
+        )
+    ]
+
+
+def _convolution_thunk(
+    call: HloInstruction,
+    direction: Literal["forward", "backward-input", "backward-filter"],
+    source: ArraySpec,
+    weights: ArraySpec,
+    result: ArraySpec,
+    **extras: Any,
+) -> ConvolutionThunk:
+    labels: DimLabels = call.attrs["dim_labels"]
+    window: Window = call.attrs.get("window") or Window()
+    return ConvolutionThunk(
+        call.name,
+        direction,
+        source,
+        weights,
+        result,
+        tuple(
+            WindowSpec(d.size, d.stride, d.pad_low, d.pad_high, d.base_dilation, d.window_dilation, d.reversal)
+            for d in window.dims
+        ),
+        ConvolutionNumbers(
+            *((part.first_dim, part.second_dim, *part.spatial_dims) for part in (labels.input, labels.kernel, labels.output))
+        ),
+        feature_groups=call.attrs.get("feature_group_count", 1),
+        batch_groups=call.attrs.get("batch_group_count", 1),
+        **extras,
+    )
+
+
+# ---- the others -----------------------------------------------------------------------------------------------------
+
+
+def _fft(emission: Emission, fft: HloInstruction) -> list[Thunk]:
+    lengths = tuple(fft.attrs["fft_length"])
+    return [FftThunk(fft.name, fft.attrs["fft_type"], lengths, emission.array(fft.operands[0]), emission.array(fft))]
+
+
+def _cholesky(emission: Emission, cholesky: HloInstruction) -> list[Thunk]:
+    lower = cholesky.attrs.get("lower", False) is True
+    return [CholeskyThunk(cholesky.name, lower, emission.array(cholesky.operands[0]), emission.array(cholesky))]
+
+
+def _triangular_solve(emission: Emission, solve: HloInstruction) -> list[Thunk]:
+    return [_solve(emission, solve, dict(solve.attrs), emission.array(solve))]
+
+
+def _cublas_triangular_solve(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    config = backend_config(call)
+    options = record(config, "triangular_solve_options") or config
+    return [_solve(emission, call, options, emission.array(call, (0,) if call.shape.is_tuple else ()))]
+
+
+def _solve(
+    emission: Emission, instruction: HloInstruction, options: Mapping[str, Any], result: ArraySpec
+) -> TriangularSolveThunk:
+    transpose = options.get("transpose_a", "NO_TRANSPOSE")
+    return TriangularSolveThunk(
+        instruction.name,
+        emission.array(instruction.operands[0]),
+        emission.array(instruction.operands[1]),
+        result,
+        left_side=options.get("left_side", False) is True,
+        lower=options.get("lower", False) is True,
+        unit_diagonal=options.get("unit_diagonal", False) is True,
+        transpose=transpose if transpose in ("TRANSPOSE", "ADJOINT") else "NO_TRANSPOSE",
+    )
+
+
+def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
+    largest = topk.attrs.get("largest", True) is True
+    source, values, indices = emission.array(topk.operands[0]), emission.array(topk, (0,)), emission.array(topk, (1,))
+    return [SelectKThunk(topk.name, source, values, indices, largest)]
+
+
+def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """The first by the comparator that comes along. Raises Unsupported unless it compares the two elements."""
+    largest = picks_largest(call)
+    if largest is None:
+        raise Unsupported(f"TopK by the comparator of %{call.name}", call.where, hint="sort the elements instead")
+    source, values, indices = emission.array(call.operands[0]), emission.array(call, (0,)), emission.array(call, (1,))
+    return [SelectKThunk(call.name, source, values, indices, largest)]
+
+
+def _pad_to_static(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    sizes = tuple(emission.array(call, (number,)) for number in range(1, len(call.shape.tuple_shapes)))
+    return [ResizeThunk(call.name, emission.array(call.operands[0]), emission.array(call, (0,)), sizes, is_padding=True)]
+
+
+def _slice_to_dynamic(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    source, *sizes = (emission.array(operand) for operand in call.operands)
+    return [ResizeThunk(call.name, source, emission.array(call), tuple(sizes), is_padding=False)]
+
+
+OPCODES: dict[str, EmitThunk] = {
+    "dot": _dot,
+    "convolution": _convolution,
+    "fft": _fft,
+    "cholesky": _cholesky,
+    "triangular-solve": _triangular_solve,
+    "topk": _topk,
+}
+CUSTOM_CALLS: dict[str, EmitThunk] = {
+    "__cublas$gemm": _gemm,
+    "__cublas$lt$matmul": _gemm,
+    "__cublas$lt$matmul$f8": _gemm,
+    **dict.fromkeys(_DIRECTIONS, _cudnn_convolution),
+    "__cublas$triangularSolve": _cublas_triangular_solve,
+    "__gpu$TopK": _topk_call,
+    "TopK": _topk_call,
+    "PadToStatic": _pad_to_static,
+    "SliceToDynamic": _slice_to_dynamic,
+}

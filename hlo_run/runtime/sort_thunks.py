@@ -1,0 +1,52 @@
+"""`sort`: the kernels of its steps one after the other; the calls of CUB's radix sort: a library's."""
+
+from __future__ import annotations
+
+import re
+
+from hlo_run.analysis.tiling.sort_steps import sort_sizes, sort_steps
+from hlo_run.artifact import KernelArgument, KernelThunk, SortThunk, Thunk
+from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.wrap import fusion_of_entry
+from hlo_run.runtime.emission import Emission, EmitThunk
+from hlo_run.runtime.kernel_requests import fusion_arguments, kernel_arguments
+
+
+def sort_fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
+    """Return the thunks of a fusion whose root is a sort, named after that as in XLA."""
+    sort = fusion.fused_computation.root
+    return _launches(emission, fusion, sort, fusion_arguments(fusion, emission.buffers))
+
+
+def _sort(emission: Emission, sort: HloInstruction) -> list[Thunk]:
+    read = [emission.buffers.slice(operand) for operand in dict.fromkeys(sort.operands)]
+    written = [emission.buffers.slice(sort, index) for index, _ in sort.shape.leaves()]
+    fusion = fusion_of_entry(isolate_instruction(sort), sort.name, "kCustom")
+    return _launches(emission, fusion, sort, kernel_arguments(read, written))
+
+
+def _launches(
+    emission: Emission, fusion: HloInstruction, sort: HloInstruction, arguments: tuple[KernelArgument, ...]
+) -> list[Thunk]:
+    steps = sort_steps(sort_sizes(sort, emission.target))
+    kernels = emission.kernels.of_parts(fusion, sort.name, arguments, steps)
+    return [KernelThunk(sort.name, kernel, arguments) for kernel in kernels]
+
+
+def _radix_sort(emission: Emission, call: HloInstruction) -> list[Thunk]:
+    """CUB sorts the last dimension by the first operand, in the total order of its bits; a second operand goes along."""
+    # As JSON, or as the attributes of a call that names its arguments.
+    descending = _DESCENDING.search(str(call.attrs.get("backend_config", ""))) is not None
+    operands = tuple(emission.array(operand) for operand in call.operands)
+    results = tuple(emission.array(call, (number,)) for number in range(len(operands)))
+    return [SortThunk(call.name, operands, results, descending)]
+
+
+_DESCENDING = re.compile(r'\bdescending"?\s*[:=]\s*true\b')
+OPCODES: dict[str, EmitThunk] = {"sort": _sort}
+_CUB = ("sort_keys", "sort_pairs", *(f"sort{of}_unassigned_scratch_size" for of in ("", "_keys", "_pairs")))
+CUSTOM_CALLS: dict[str, EmitThunk] = {
+    **{f"xla.gpu.ext.cub_{name}": _radix_sort for name in _CUB},
+    "__cub$DeviceRadixSort": _radix_sort,
+}

@@ -1,0 +1,99 @@
+"""Walk the scheduled computations and say what the device does, step by step: kernels, copies, library calls, loops."""
+
+from __future__ import annotations
+
+from hlo_run.analysis.buffers.copied_operands import copied_operands
+from hlo_run.analysis.defining_value import FORWARDING
+from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, Thunk
+from hlo_run.errors import Unsupported
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
+from hlo_run.runtime.buffers import BufferAssignment
+from hlo_run.runtime.emission import Emission, EmitThunk
+from hlo_run.runtime.kernel_requests import KernelRequest, KernelRequests
+from hlo_run.target import TargetSpec
+
+# Nothing happens on the device: their value exists already, or is only a name for other values.
+_NO_THUNK = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "after-all", *FORWARDING))
+_EFFECTS = frozenset(("outfeed", "infeed", "send", "custom-call", "while", "conditional", "call"))
+
+
+def plan_thunks(
+    module: HloModule, buffers: BufferAssignment, target: TargetSpec
+) -> tuple[tuple[Thunk, ...], list[KernelRequest]]:
+    """Return the entry's thunks in schedule order and the kernels that all thunks need.
+
+    Raises Unsupported for an instruction that becomes no thunk.
+    """
+    planner = _Planner(module, buffers, target)
+    return planner.sequence(module.entry), planner.emission.kernels.requests
+
+
+class _Planner:
+    def __init__(self, module: HloModule, buffers: BufferAssignment, target: TargetSpec) -> None:
+        assert module.schedule is not None, "the schedule row is required"
+        self._schedule = module.schedule
+        self._emitted: dict[HloComputation, tuple[Thunk, ...]] = {}
+        self.emission = Emission(buffers, KernelRequests(buffers), self.sequence, target)
+
+    def sequence(self, computation: HloComputation) -> tuple[Thunk, ...]:
+        """Return the thunks of a computation that runs as code of its own."""
+        if computation not in self._emitted:
+            thunks: list[Thunk] = []
+            for instruction in self._schedule[computation]:
+                if instruction.opcode not in _NO_THUNK and not _is_nothing(instruction):
+                    thunks += _emitter(instruction)(self.emission, instruction)
+            self._emitted[computation] = tuple(thunks)
+        return self._emitted[computation]
+
+
+def _is_nothing(instruction: HloInstruction) -> bool:
+    """True if all arrays of the result are empty, and nothing else is done."""
+    is_empty = all(leaf.element_count == 0 for _, leaf in instruction.shape.leaves() if leaf.is_array)
+    return is_empty and instruction.opcode not in _EFFECTS
+
+
+def _emitter(instruction: HloInstruction) -> EmitThunk:
+    if instruction.opcode == "custom-call":
+        target = str(instruction.attrs.get("custom_call_target", ""))
+        return _CUSTOM_CALLS.get(target, control_thunks.custom_call)
+    found = _OPCODES.get(instruction.opcode)
+    if found is None:
+        raise Unsupported(
+            f"'{instruction.opcode}' has no thunk yet: %{instruction.name}",
+            instruction.where,
+            hint="--platform=Interpreter, the numpy reference, knows more instructions",
+        )
+    return found
+
+
+def _fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
+    if fusion.fused_computation.root.opcode == "sort":
+        return sort_thunks.sort_fusion(emission, fusion)
+    copied = copied_operands(fusion)
+    if not copied:
+        kernel, arguments = emission.kernels.of_fusion(fusion)
+        return [KernelThunk(fusion.name, kernel, arguments)]
+    thunks: list[Thunk] = []
+    for part, (index, _) in zip(copied, fusion.shape.leaves(), strict=True):
+        whole, target = emission.buffers.slice(fusion.operands[part.number]), emission.buffers.slice(fusion, index)
+        source = BufferSlice(whole.allocation, whole.offset_bytes + part.offset_bytes, target.size_bytes)
+        if source != target:  # a result may live where its operand does
+            thunks.append(CopyThunk(fusion.name, source, target))
+    return thunks
+
+
+def _copy(emission: Emission, copy: HloInstruction) -> list[Thunk]:
+    source, target = emission.buffers.slice(copy.operands[0]), emission.buffers.slice(copy)
+    return [] if source == target else [CopyThunk(copy.name, source, target)]
+
+
+_OPCODES: dict[str, EmitThunk] = {
+    **library_thunks.OPCODES,
+    **sort_thunks.OPCODES,
+    **control_thunks.OPCODES,
+    **collective_thunks.OPCODES,
+    "fusion": _fusion,
+    "copy": _copy,
+}
+_CUSTOM_CALLS = {**library_thunks.CUSTOM_CALLS, **sort_thunks.CUSTOM_CALLS, **control_thunks.CUSTOM_CALLS}

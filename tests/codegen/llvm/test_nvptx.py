@@ -1,0 +1,52 @@
+"""Which card and PTX version a kernel is written for, and modules LLVM refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from hlo_run.codegen.llvm.nvptx import Isa, Module, isa_of
+from hlo_run.errors import InternalError
+from hlo_run.target import PRESETS, preset
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "ptx_version"),
+    [("v100", 70, 86), ("a100", 80, 86), ("h100", 90, 86), ("h200", 90, 86), ("b200", 100, 86), ("rtx6000pro", 120, 87)],
+)
+def test_presets_have_the_oldest_ptx_version_that_does(name: str, sm: int, ptx_version: int) -> None:
+    assert isa_of(preset(name)) == Isa(sm, ptx_version)
+
+
+def test_every_preset_has_an_isa() -> None:
+    assert {isa_of(target).cpu for target in PRESETS.values()} <= {"sm_70", "sm_80", "sm_90", "sm_100", "sm_120"}
+
+
+@pytest.mark.parametrize(("capability", "sm"), [((9, 9), 90), ((13, 0), 121), ((8, 6), 86), ((3, 5), 70)])
+def test_a_card_llvm_does_not_know_gets_the_newest_older_one(capability: tuple[int, int], sm: int) -> None:
+    target = dataclasses.replace(preset("h100"), compute_capability=capability)
+    assert isa_of(target).sm == sm
+
+
+def test_a_newer_toolkit_brings_wide_vectors_on_blackwell_only() -> None:
+    assert isa_of(dataclasses.replace(preset("b200"), toolkit_version=(12, 9))).ptx_version == 88
+    assert isa_of(dataclasses.replace(preset("h100"), toolkit_version=(12, 9))).ptx_version == 86
+
+
+def test_accelerated_instructions_are_those_of_one_card() -> None:
+    assert isa_of(preset("b200"), accelerated=True).cpu == "sm_100a"
+    assert isa_of(preset("rtx6000pro"), accelerated=True) == Isa(120, 87, accelerated=True)
+
+
+def test_text_that_is_no_llvm_ir() -> None:
+    with pytest.raises(InternalError, match="cannot parse") as caught:
+        Module.from_text("define void @f( {")
+    assert any("expected" in note for note in caught.value.notes)
+
+
+def test_ir_that_does_not_verify() -> None:
+    text = "define i32 @f(i1 %c) {\n  br i1 %c, label %a, label %b\na:\n  %x = add i32 1, 2\n  br label %b\nb:\n  ret i32 %x\n}\n"
+    with pytest.raises(InternalError, match="verifier refuses") as caught:
+        Module.from_text(text).verify()
+    assert any("dominate" in note for note in caught.value.notes)

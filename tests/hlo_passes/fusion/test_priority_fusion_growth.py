@@ -1,0 +1,91 @@
+"""What a step of priority fusion costs must not grow with the fusion: nothing walks through it where there is nothing to find."""
+
+from __future__ import annotations
+
+import pytest
+
+import hlo_run
+from hlo_run.analysis.cost import node_cost
+from hlo_run.analysis.cost.run_time_model import RunTimeModel
+from hlo_run.analysis.tiling import node_heroes
+from hlo_run.analysis.tiling.node_heroes import NodeHeroes
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.fuel import Fuel
+from hlo_run.hlo_passes.fusion.priority_fusion import priority_fusion_steps
+from hlo_run.target import preset
+
+
+def _chain(last: str) -> HloModule:
+    lines = [f"  x{i} = f32[64,64] {('sine', 'negate')[i % 2]}(x{i - 1})" for i in range(1, 30)]
+    sum_ = "sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }"
+    body = "\n".join(["ENTRY e {", "  x0 = f32[64,64] parameter(0)", "  z = f32[] constant(0)", *lines, f"  {last}", "}"])
+    return hlo_run.parse(f"HloModule m\n{sum_}\n{body}")
+
+
+def _searches(module: HloModule, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Fuse, and return how often a hero was looked for."""
+    return _calls(module, monkeypatch, NodeHeroes, "find")
+
+
+def _calls(module: HloModule, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> int:
+    """Fuse, and return how often a function was called."""
+    found = 0
+    original = getattr(owner, name)
+
+    def counted(*arguments: object, **named: object) -> object:
+        nonlocal found
+        found += 1
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, counted)
+    priority_fusion_steps(module, preset("h100"), Fuel())
+    monkeypatch.undo()
+    return found
+
+
+def test_elementwise_chains_have_no_hero_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _chain("ROOT last = f32[64,64] tanh(x29)")
+    assert _searches(module, monkeypatch) == 0
+    (fusion,) = module.instructions_of("fusion")
+    assert fusion.attrs["kind"] == "kLoop"
+    assert sum(i.opcode != "parameter" for i in fusion.fused_computation.instructions) == 30
+
+
+def test_a_reduce_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = _chain("ROOT last = f32[64] reduce(x29, z), dimensions={1}, to_apply=sum")
+    assert _searches(module, monkeypatch) > 0
+    kinds = {fusion.fused_computation.root.opcode: fusion.attrs["kind"] for fusion in module.instructions_of("fusion")}
+    assert kinds["reduce"] == "kInput"
+
+
+def _sums(size: int) -> HloModule:
+    """Sums of ever more of the `size` arrays, of which one kernel is made in the end; a concatenate is in it."""
+    lines = [f"  p{i} = f32[64,64] parameter({i})" for i in range(size)]
+    lines += [
+        f"  t{i} = f32[64,64] tanh(p{i})\n  sum{i} = f32[64,64] add({f'sum{i - 1}' if i else 'p0'}, t{i})" for i in range(size)
+    ]
+    lines += ["  c = f32[64,128] concatenate(sum0, p0), dimensions={1}", "  h = f32[64,64] slice(c), slice={[0:64], [64:128]}"]
+    lines += [f"  ROOT r = f32[64,64] multiply(h, sum{size - 1})"]
+    return hlo_run.parse("\n".join(["HloModule m", "ENTRY e {", *lines, "}"]))
+
+
+@pytest.mark.parametrize(("owner", "name"), [(node_heroes, "is_intermediate"), (node_cost, "_keeps_index")])
+def test_a_question_about_a_pair_does_not_walk_through_both(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    steps = [_calls(_sums(size), monkeypatch, owner, name) for size in (20, 80)]
+    questions = [_calls(_sums(size), monkeypatch, RunTimeModel, "together") for size in (20, 80)]
+    assert 0 < steps[1] / questions[1] < 1.5 * steps[0] / questions[0]
+
+
+def test_producers_of_a_fusion_of_many_operands_do_not_each_look_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 40
+    parameters = [f"  q{i} = f32[64,64] parameter({i})" for i in range(size)]
+    sums = [f"  a{i} = f32[64,64] add({f'a{i - 1}' if i > 1 else 'q0'}, q{i})" for i in range(1, size)]
+    body = "\n".join(["body {", *parameters, *sums[:-1], sums[-1].replace("  a", "  ROOT a", 1), "}"])
+    dots = [f"  d{i} = f32[64,64] dot(p, p), lhs_contracting_dims={{{i % 2}}}, rhs_contracting_dims={{0}}" for i in range(size)]
+    tanhs = [f"  t{i} = f32[64,64] tanh(d{i})" for i in range(size)]
+    root = f"  ROOT r = f32[64,64] fusion({', '.join(f't{i}' for i in range(size))}), kind=kLoop, calls=body"
+    module = hlo_run.parse(
+        "\n".join(["HloModule m", body, "ENTRY e {", "  p = f32[64,64] parameter(0)", *dots, *tanhs, root, "}"])
+    )
+    questions = _calls(module.clone(), monkeypatch, RunTimeModel, "together")
+    assert _calls(module, monkeypatch, RunTimeModel, "_read") < 10 * questions

@@ -1,0 +1,77 @@
+"""`--xla_fuel`: passes stop when they have used up what they were given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from hlo_run import parse
+from hlo_run.cli import run
+from hlo_run.errors import UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.fuel import COUNTED_REWRITES, Fuel
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import Options
+from hlo_run.pipeline.runner import run_hlo_groups
+from hlo_run.pipeline.table import HloGroup, HloRow
+from hlo_run.target import DEFAULT_TARGET, preset
+
+MODULE = "HloModule m\nENTRY e { ROOT p = f32[2] parameter(0) }\n"
+
+
+@dataclass(frozen=True)
+class _Edits:
+    """Counts an edit in every run; with `asks` as many as there is fuel for, at most five."""
+
+    name: ClassVar[str] = "edits"
+
+    done: list[int]
+    asks: str = ""
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        for _ in range(5 if self.asks else 1):
+            if not self.asks or ctx.fuel.take(self.asks):
+                self.done.append(1)
+                module.version += 1
+
+
+def _edits(fuel: str, asks: str = "") -> int:
+    done: list[int] = []
+    name = asks or "edits"
+    group = HloGroup("g", (HloRow(name, lambda c: _Edits(done, asks)),), repeat=3)
+    run_hlo_groups((group,), PassContext(preset(DEFAULT_TARGET), Options(xla_fuel=fuel)), parse(MODULE))
+    return len(done)
+
+
+def test_a_pass_that_does_not_ask_has_runs_for_units() -> None:
+    assert _edits("") == 3
+    assert _edits("edits=2") == 2
+    assert _edits("edits=0") == 0
+    assert _edits("other=0") == 3
+
+
+def test_a_pass_that_asks_has_rewrites_for_units() -> None:
+    assert "algsimp" in COUNTED_REWRITES
+    assert _edits("", "algsimp") == 15
+    assert _edits("algsimp=7", "algsimp") == 7
+
+
+def test_dashes_and_underscores_are_the_same() -> None:
+    fuel = Fuel(["constant_folding=1"])
+    assert fuel.take("constant-folding")
+    assert not fuel.take("constant_folding")
+
+
+@pytest.mark.parametrize("limit", ["dce", "dce=", "=1", "dce=-1", "dce=x"])
+def test_limits_that_are_none_are_refused(limit: str) -> None:
+    with pytest.raises(UsageError, match="no pass and number"):
+        Fuel([limit])
+
+
+def test_a_pass_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--xla_fuel=dcee=1", "none.hlo"]) == 2
+    err = capsys.readouterr().err
+    assert "no HLO pass is called 'dcee'" in err
+    assert "did you mean dce?" in err

@@ -1,0 +1,151 @@
+"""Thunk texts in XLA's form, and command buffers: what is recorded, and that a replay computes the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hlo_run
+from hlo_run.artifact import CommandBufferThunk, Executable, Thunk, nested_sequences
+from hlo_run.backends.host.backend import HostBackend
+from hlo_run.cli import run
+from hlo_run.errors import UsageError
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import Options
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
+from hlo_run.target import preset
+
+MODULE = """HloModule w
+condition { p = (s32[], s32[], f32[64,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] get-tuple-element(p), index=1
+  ROOT c = pred[] compare(i, n), direction=LT }
+body { p = (s32[], s32[], f32[64,64]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] get-tuple-element(p), index=1
+  x = f32[64,64] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  d = f32[64,64] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = f32[64,64] tanh(d)
+  ROOT r = (s32[], s32[], f32[64,64]) tuple(j, n, t) }
+first { p = f32[64,64] parameter(0)
+  d = f32[64,64] dot(p, p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT s = f32[64,64] sine(d) }
+second { p = f32[64,64] parameter(0)
+  ROOT s = f32[64,64] cosine(p) }
+ENTRY e { x = f32[64,64] parameter(0)
+  n = s32[] parameter(1)
+  q = pred[] parameter(2)
+  z = s32[] constant(0)
+  s = (s32[], s32[], f32[64,64]) tuple(z, n, x)
+  w = (s32[], s32[], f32[64,64]) while(s), condition=condition, body=body
+  v = f32[64,64] get-tuple-element(w), index=2
+  c = f32[64,64] conditional(q, v, x), true_computation=first, false_computation=second
+  ROOT f = c64[64,33] fft(c), fft_type=RFFT, fft_length={64} }
+"""
+# The form, blanks at the end of a line included, is that of real XLA:GPU for this module and an H100.
+ONE_THREAD = "grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes"
+THREADS = "threads: [128, 1, 1]  shared_memory: 0 bytes"
+SEQUENCE = [
+    "001: kCopy        [source       | next=003 (2)] kCopy",
+    "002: kCopy        [source       | next=003 (1)] kCopy",
+    "003: kWhile       [prev=002 (1) | next=011 (1)]   ",
+    "condition:",
+    "    004: kCustomKernel [source | sink] wrapped_compare grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes",
+    "  body:",
+    f"    005: kCustomKernel   [source       | sink        ] loop_add_fusion {ONE_THREAD}",
+    "    006: kCublasLtMatmul [source       | next=007 (1)] kCublasLtMatmul",
+    f"    007: kCustomKernel   [prev=006 (1) | sink        ] wrapped_tanh grid: [32, 1, 1] {THREADS}",
+    "011: kConditional [prev=003 (1) | next=012 (1)]   ",
+    "  false_branch:",
+    "    008: kCublasLtMatmul [source       | next=009 (1)] kCublasLtMatmul",
+    f"    009: kCustomKernel   [prev=008 (1) | sink        ] wrapped_sine grid: [32, 1, 1] {THREADS}",
+    "  true_branch:",
+    f"    010: kCustomKernel [source | sink] wrapped_cosine grid: [32, 1, 1] {THREADS}",
+    "012: kFft         [prev=011 (1) | sink        ] (no description)",
+]
+X = (0.1 * np.random.default_rng(7).standard_normal((64, 64))).astype(np.float32)
+
+
+def compiled(text: str, **flags: Any) -> Executable:
+    return compile_module(PassContext(preset("h100"), Options(compile_processes=1, **flags)), hlo_run.parse(text))
+
+
+@pytest.fixture(scope="module")
+def program() -> Executable:
+    return compiled(MODULE)
+
+
+def test_sequence(program: Executable) -> None:
+    assert thunk_sequence_text(program).splitlines() == SEQUENCE
+
+
+def test_metadata(program: Executable) -> None:
+    text = thunk_metadata_text(program)
+    assert text.startswith('thunk_metadata {\n  thunk_info {\n    profile_annotation: "copy')
+    assert '    profile_annotation: "w"\n    thunk_id: 3\n  }\n  thunk_kind: "kWhile"\n}\n' in text
+    assert text.count("thunk_metadata {") == sum(1 for _ in _all(program.thunks))
+
+
+def test_no_thunks() -> None:
+    assert thunk_sequence_text(compiled("HloModule m\nENTRY e { ROOT t = () tuple() }")) == "No thunks."
+
+
+def _all(thunks: tuple[Thunk, ...]) -> Any:
+    for thunk in thunks:
+        yield thunk
+        for inner in nested_sequences(thunk):
+            yield from _all(inner)
+
+
+def _buffers(program: Executable) -> list[list[str]]:
+    return [[t.kind for t in thunk.thunks] for thunk in _all(program.thunks) if isinstance(thunk, CommandBufferThunk)]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "smallest", "expected"),
+    [
+        ("FUSION,CUBLASLT", 3, [["kCustomKernel", "kCublasLtMatmul", "kCustomKernel"]]),
+        ("FUSION", 2, [["kCopy", "kCopy"]]),
+        ("+WHILE", 4, [["kCopy", "kCopy", "kWhile", "kConditional"]]),
+        ("+WHILE,-CONDITIONAL", 3, [["kCopy", "kCopy", "kWhile"]]),
+        ("+WHILE", 5, []),
+    ],
+)
+def test_runs_are_recorded(program: Executable, kinds: str, smallest: int, expected: list[list[str]]) -> None:
+    made = compiled(MODULE, xla_gpu_enable_command_buffer=kinds, xla_gpu_graph_min_graph_size=smallest)
+    assert _buffers(made) == expected
+    backend, plain = HostBackend(), HostBackend()
+    for times, flag in ((2, True), (0, False), (3, True)):
+        arguments = [X * np.float32(1 + times / 4), np.array(times, np.int32), np.array(flag)]
+        np.testing.assert_array_equal(backend.run(made, arguments), plain.run(program, arguments))
+
+
+def test_unknown_commands() -> None:
+    with pytest.raises(UsageError, match="no command 'FUSSION'"):
+        compiled(MODULE, xla_gpu_enable_command_buffer="FUSSION")
+
+
+def test_dumps_and_the_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, trace = tmp_path / "m.hlo", tmp_path / "trace.json"
+    source.write_text("HloModule m\nENTRY e { x = f32[4] parameter(0)\n ROOT y = f32[4] negate(x) }", encoding="utf-8")
+    flags = ["--xla_gpu_enable_command_buffer=FUSION", "--xla_gpu_graph_min_graph_size=1", "--platform=Host"]
+    assert run([*flags, f"--xla_dump_to={tmp_path / 'd'}", f"--profile={trace}", "--iterations=2", str(source)]) == 0
+    names = {path.name for path in (tmp_path / "d").iterdir()}
+    assert {
+        "module_0000.m.thunk_sequence.txt",
+        "module_0000.m.thunk_sequence_after_thunk_passes.txt",
+        "module_0000.m.thunk_metadata.txt",
+    } <= names
+    err = capsys.readouterr().err
+    assert "kCommandBuffer" in err
+    assert "2 runs," in err
+    line = next(line for line in err.splitlines() if line.startswith("kCustomKernel"))
+    assert line.split()[1:3] == ["wrapped_negate", "2"]
+    assert line.split()[5] == "32", "bytes read and written"
+    assert '"ph": "X"' in trace.read_text(encoding="utf-8")
