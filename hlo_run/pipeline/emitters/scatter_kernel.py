@@ -78,9 +78,10 @@ class ScatterKernel:
             fit = b.cmpi("ule", start, b.index(sizes[dim] - windows[dim]))
             fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
         for dim, indices_dim in zip(batching, attrs.get("scatter_indices_batching_dims", ()), strict=True):
-            start = starts[dim] = batch[indices_dim - (indices_dim > vector_dim)]
+            own: SSAValue = batch[indices_dim - (indices_dim > vector_dim)]
+            starts[dim] = own
             if indices.shape.dims[indices_dim] > sizes[dim]:
-                fit = b.cmpi("ult", start, b.index(sizes[dim]))
+                fit = b.cmpi("ult", own, b.index(sizes[dim]))
                 fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
         return starts, fits
 
