@@ -112,10 +112,12 @@ def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
         value = yield from element(indices, tuple(place))
         high = operand.shape.dims[dimension] - slice_sizes[dimension]
         starts[dimension] = clamp_start(b, value, high, indices.shape.dtype.is_signed)
-    for dimension, indices_dim in zip(batching, attrs.get("start_indices_batching_dims", ()), strict=True):
+    places: Sequence[int] = attrs.get("start_indices_batching_dims", ())
+    for dimension, indices_dim in zip(batching, places, strict=True):
         # The index vector's dimension is not among the batch dimensions.
-        place, last = batch[indices_dim - (indices_dim > vector_dim)], operand.shape.dims[dimension] - 1
-        starts[dimension] = b.binary(arith.MinUIOp, place, b.index(last)) if indices.shape.dims[indices_dim] - 1 > last else place
+        own = batch[indices_dim - (indices_dim > vector_dim)]
+        last = operand.shape.dims[dimension] - 1
+        starts[dimension] = b.binary(arith.MinUIOp, own, b.index(last)) if indices.shape.dims[indices_dim] - 1 > last else own
     offsets = iter(offset_dims)
     source_index: list[SSAValue] = []
     for dimension in range(operand.shape.rank):

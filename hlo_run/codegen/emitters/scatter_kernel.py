@@ -77,10 +77,12 @@ class ScatterKernel:
             # An unsigned comparison covers negative starts too.
             fit = b.cmpi("ule", start, b.index(sizes[dim] - windows[dim]))
             fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
-        for dim, indices_dim in zip(batching, attrs.get("scatter_indices_batching_dims", ()), strict=True):
-            start = starts[dim] = batch[indices_dim - (indices_dim > vector_dim)]
+        places: Sequence[int] = attrs.get("scatter_indices_batching_dims", ())
+        for dim, indices_dim in zip(batching, places, strict=True):
+            own = batch[indices_dim - (indices_dim > vector_dim)]
+            starts[dim] = own
             if indices.shape.dims[indices_dim] > sizes[dim]:
-                fit = b.cmpi("ult", start, b.index(sizes[dim]))
+                fit = b.cmpi("ult", own, b.index(sizes[dim]))
                 fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
         return starts, fits
 

@@ -8,7 +8,7 @@ import pytest
 from reference_running import Array, array, assert_same, run
 
 import hlo_run
-from hlo_run.errors import ParseError
+from hlo_run.errors import ParseError, Unsupported
 
 
 def _random(shape: tuple[int, ...], seed: int = 1) -> Array:
@@ -158,3 +158,11 @@ def test_a_bitcast_to_more_bytes_is_refused() -> None:
     module = hlo_run.parse("HloModule m\nENTRY e { p = s32[] parameter(0)\n ROOT b = s32[32] bitcast(p) }")
     with pytest.raises(ParseError, match=r"'b' \(bitcast\): expected at most the bytes of s32\[\], found s32\[32\]"):
         hlo_run.evaluate(module, np.int32(1))
+
+
+@pytest.mark.parametrize(
+    "root", ["f32[3,2] transpose(x), dimensions={1,0}", "f32[6] reshape(x)", "f32[2,3] reverse(x), dimensions={0}"]
+)
+def test_what_moves_elements_does_not_round_them(root: str) -> None:
+    with pytest.raises(Unsupported, match=r"from f64 to f32 in the reference"):
+        run(f"x = f64[2,3] parameter(0)\nROOT r = {root}", np.ones((2, 3)))
