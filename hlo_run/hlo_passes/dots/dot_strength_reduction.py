@@ -2,8 +2,9 @@
 
     d = f32[64] dot(f32[64,128] a, f32[128] v)   =>   reduce(multiply(a, broadcast(v)), 0), to_apply=add
 
-bf16 and f16 are added up in f32, integers are converted before they are multiplied. A matrix of ten million elements or
-more is left to the library. XLA's `DotStrengthReduction`.
+A matrix is transposed if need be, so that the dimensions that are added up come last: layouts are assigned later, and let the
+transpose move no byte where they can. bf16 and f16 are added up in f32, integers are converted before they are multiplied. A
+matrix of ten million elements or more is left to the library. XLA's `DotStrengthReduction`.
 """
 
 from __future__ import annotations
@@ -52,27 +53,25 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
     editor, sides = Editor(dot), (dot_side(dot, 0), dot_side(dot, 1))
     factor_type = dot.shape.element_type
     sum_type = "f32" if factor_type in _SUMMED_IN_F32 else factor_type
-    # The operand with free dimensions stays as it lies.
+    factors = [
+        _factor(editor, editor.convert(operand, factor_type), side) for operand, side in zip(dot.operands, sides, strict=True)
+    ]
+    # The operand with free dimensions has all dimensions of the product, the other one lacks them.
     whole = 1 if sides[1].free else 0
-    operands = [editor.convert(operand, factor_type) for operand in dot.operands]
-    part = _spread(editor, operands[1 - whole], operands[whole], sides[1 - whole], sides[whole])
-    factors = [operands[whole], part] if whole == 0 else [part, operands[whole]]
-    product = editor.convert(editor.binary("multiply", factors[0], factors[1]), sum_type)
+    kept, rank = len(sides[whole].batch) + len(sides[whole].free), factors[whole].shape.rank
+    if sides[whole].free:
+        dims = (*range(len(sides[whole].batch)), *range(kept, rank))
+        factors[1 - whole] = editor.broadcast(factors[1 - whole], factors[whole].shape.dims, dims)
+    product = editor.convert(editor.binary("multiply", *factors), sum_type)
     zero, adder = editor.constant(0, sum_type), _adder(module, sum_type)
-    kept = [d for d in range(product.shape.rank) if d not in sides[whole].contracting]
-    shape = Shape.array(sum_type, tuple(product.shape.dims[d] for d in kept))
-    total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=sides[whole].contracting)
-    order = [kept.index(d) for d in (*sides[whole].batch, *sides[whole].free)]
-    return editor.convert(editor.transpose(total, order), factor_type)
+    shape = Shape.array(sum_type, product.shape.dims[:kept])
+    total = editor.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(range(kept, rank)))
+    return editor.convert(total, factor_type)
 
 
-def _spread(editor: Editor, value: HloInstruction, like: HloInstruction, own: Side, other: Side) -> HloInstruction:
-    """Return a vector, of a batch perhaps, with the dimensions of the other operand, which has all of its dimensions."""
-    place = dict(zip((*own.batch, *own.contracting), (*other.batch, *other.contracting), strict=True))
-    moved = editor.transpose(value, sorted(place, key=lambda d: place[d]))
-    if moved.shape.dims == like.shape.dims:
-        return moved
-    return editor.broadcast(moved, like.shape.dims, sorted(place.values()))
+def _factor(editor: Editor, value: HloInstruction, side: Side) -> HloInstruction:
+    """Return an operand with its batch dimensions first, then the free ones, then those that are added up."""
+    return editor.transpose(value, (*side.batch, *side.free, *side.contracting))
 
 
 def _adder(module: HloModule, element_type: str) -> HloComputation:

@@ -61,7 +61,7 @@ _ALWAYS = (
 )
 _FREE = (slicing, sliced, shaping, rearranged, reductions, windows, products, scatters, convolutions)
 FREE_RULES = _merged(*_ALWAYS, *(family.FREE_RULES for family in _FREE))
-LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, shaping.LAYOUT_RULES)
+LAYOUT_RULES = _merged(*_ALWAYS, conversions.LAYOUT_RULES, products.LAYOUT_RULES, shaping.LAYOUT_RULES)
 LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
 
 

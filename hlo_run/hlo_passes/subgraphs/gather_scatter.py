@@ -74,11 +74,16 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
 
 
 def _with_all_dims(editor: Editor, scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
-    """Return an update with its rows first, then every dimension of the operand."""
+    """Return an update with its rows first, then every dimension of the operand.
+
+    The rows are joined in one reshape, the dimensions of size 1 added in another: the simplifier can then move the transpose
+    behind the first.
+    """
     window: tuple[int, ...] = scatter.attrs["update_window_dims"]
     inserted: tuple[int, ...] = scatter.attrs["inserted_window_dims"]
     batch = [d for d in range(update.shape.rank) if d not in window]
     moved = editor.transpose(update, [*batch, *window])
     sizes = iter(moved.shape.dims[len(batch) :])
     full = [1 if d in inserted else next(sizes) for d in range(scatter.operands[0].shape.rank)]
-    return editor.reshape(moved, (math.prod(moved.shape.dims[: len(batch)]), *full))
+    count, sizes_of_windows = math.prod(moved.shape.dims[: len(batch)]), moved.shape.dims[len(batch) :]
+    return editor.reshape(editor.reshape(moved, (count, *sizes_of_windows)), (count, *full))

@@ -319,6 +319,20 @@ WITH_LAYOUTS = (
     ),
     Case("transpose as bitcast", P, "ROOT r = f32[3,2]{0,1} transpose(p), dimensions={1,0}", "bitcast<3,2>(p)"),
     Case("transpose that moves", P, "ROOT r = f32[3,2] transpose(p), dimensions={1,0}", "transpose<3,2>(p)"),
+    Case(
+        "transpose of product",
+        "p=f32[5,2,4] q=f32[5,4,3]",
+        "x = f32[5,2,3] dot(p, q), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1};"
+        "ROOT r = f32[5,3,2] transpose(x), dimensions={0,2,1}",
+        "dot<5,3,2>(q, p)",
+    ),
+    Case(
+        "transpose of product to another layout",
+        "p=f32[2,4] q=f32[4,3]",
+        "x = f32[2,3]{0,1} dot(p, q), lhs_contracting_dims={1}, rhs_contracting_dims={0};"
+        "ROOT r = f32[3,2]{0,1} transpose(x), dimensions={1,0}",
+        "transpose<3,2>(dot<2,3>(p, q))",
+    ),
     Case("copy as bitcast", "p=f32[3,1]", "ROOT r = f32[3,1]{0,1} copy(p)", "bitcast<3,1>(p)"),
     Case("copy that moves", P, "ROOT r = f32[2,3]{0,1} copy(p)", "copy(p)"),
     Case("bitcast twice", P, "x = f32[6] bitcast(p); ROOT r = f32[3,2] bitcast(x)", "bitcast<3,2>(p)"),

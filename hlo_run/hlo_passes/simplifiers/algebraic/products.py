@@ -1,4 +1,4 @@
-"""Rules of dots, of modules whose layouts are not settled yet."""
+"""Rules of dots. Those of `LAYOUT_RULES` hold where layouts are settled, too."""
 
 from __future__ import annotations
 
@@ -93,3 +93,4 @@ def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 FREE_RULES: Rules = {"dot": (dot_of_nothing, dot_of_ones, dot_of_one_depth), "transpose": (transpose_of_dot,)}
+LAYOUT_RULES: Rules = {"transpose": (transpose_of_dot,)}
