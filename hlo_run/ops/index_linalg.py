@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hlo_run.hlo.attributes.table import Window, WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing import Expr, IndexingMap, Interval, dim, symbol
@@ -98,13 +100,15 @@ def _convolution_operand(instruction: HloInstruction, number: int) -> IndexingMa
 def convolution_maps(instruction: HloInstruction) -> tuple[IndexingMap, IndexingMap]:
     """Return the maps of input and kernel so that both have the same symbols; for batch groups the input has one more.
 
-    Where padding and dilation leave a window one place alone, the simplified map of the input lacks that symbol: the maps
-    are not simplified then.
+    The symbols of both have the ranges of the input's, which leave out what is padding for every output. Where padding and
+    dilation leave a window one place alone, the simplified map of the input lacks that symbol: the maps are not simplified then.
     """
-    maps = _convolution_operand(instruction, 0), _convolution_operand(instruction, 1)
+    source, kernel = _convolution_operand(instruction, 0), _convolution_operand(instruction, 1)
     parted = instruction.attrs.get("batch_group_count", 1) > 1
-    if len(maps[0].symbols) == len(maps[1].symbols) + parted or maps[0].is_known_empty:
-        return maps
+    if source.is_known_empty:
+        return source, kernel
+    if len(source.ranges) == len(kernel.ranges) + parted:
+        return source, replace(kernel, ranges=source.ranges[: len(kernel.ranges)])
     return _convolution_input(instruction), _convolution_kernel(instruction)
 
 

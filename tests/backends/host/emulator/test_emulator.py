@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from host_kernels import HEAD, apply, kernel, padded, run_text
 
-from hlo_run.backends.host.emulator import emulator
-from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.backends.host import emulator
+from hlo_run.errors import DeviceError
 
 
 def test_thread_and_block_coordinates() -> None:
@@ -514,58 +514,6 @@ def test_module_variables() -> None:
     assert out.tolist() == [100 * i + 2 * (i % 4) ** 2 for i in range(32)]
     with pytest.raises(DeviceError, match="forbidden const store"):
         run_text(kernel("mov.u64 %d2, squares; st.u32 [%d2], %i;", 0, declarations), [])
-
-
-def test_device_functions() -> None:
-    functions = """
-.func (.param .b32 func_retval0) square_or_zero(.param .b32 x, .param .b32 limit)
-{
-.reg .b32 %r<5>; .reg .pred %p<2>;
-ld.param.b32 %r1, [x]; ld.param.b32 %r2, [limit];
-setp.lt.u32 %p1, %r1, %r2;
-@%p1 bra SMALL;
-st.param.b32 [func_retval0], 0;
-ret;
-SMALL:
-mul.lo.u32 %r3, %r1, %r1;
-st.param.b32 [func_retval0], %r3;
-ret;
-}
-.func (.reg .b32 %out) plus(.reg .b32 %in, .reg .b32 %by) { add.u32 %out, %in, %by; ret; }
-.func twice(.param .b64 place, .param .align 8 .b8 pair[8])
-{
-.reg .b32 %r<5>; .reg .b64 %rd<2>;
-ld.param.b64 %rd1, [place]; ld.param.v2.b32 {%r1, %r2}, [pair];
-add.u32 %r1, %r1, %r2; st.global.u32 [%rd1], %r1; ret;
-}
-"""
-    body = """
-    { .param .b32 param0; .param .b32 param1; .param .b32 retval0;
-    st.param.b32 [param0], %i; st.param.b32 [param1], 20;
-    call.uni (retval0), square_or_zero, (param0, param1);
-    ld.param.b32 %r1, [retval0]; }
-    { .param .b32 param0; .param .b32 param1; .param .b32 retval0;
-    st.param.b32 [param0], %r1; st.param.b32 [param1], 100;
-    call.uni (retval0), square_or_zero, (param0, param1);
-    ld.param.b32 %r2, [retval0]; }
-    call (%r3), plus, (%r2, 5);
-    add.s64 %d1, %p0, %w4;
-    { .param .b64 param0; .param .align 8 .b8 param1[8];
-    st.param.b64 [param0], %d1; st.param.b32 [param1], %r3; st.param.b32 [param1+4], %r1;
-    call.uni twice, (param0, param1); }"""
-    out = np.zeros(32, np.uint32)
-    run_text(kernel(body, 1, functions), [out])
-    small = [i * i if i < 20 else 0 for i in range(32)]
-    assert out.tolist() == [(s * s if s < 100 else 0) + 5 + s for s in small]
-
-
-def test_calls_that_cannot_be_inlined_are_refused() -> None:
-    for functions, call in (
-        (".func f() { call.uni f; ret; }", "call.uni f;"),
-        (".extern .func g();", "call.uni g;"),
-    ):
-        with pytest.raises(Unsupported, match=r"line \d+ of the PTX"):
-            run_text(kernel(call, 0, functions), [])
 
 
 def test_faults_and_limits() -> None:
