@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from xla_cpu import Arrays, XlaCpu, XlaError
@@ -60,11 +61,12 @@ def _judge(seed: int, xla: XlaCpu) -> tuple[str, str]:
     return ("differs", said[0]) if said else ("agrees", "")
 
 
-def _flat(value: Any) -> Arrays:
-    if isinstance(value, list | tuple):
-        parts: Any = value
-        return [leaf for part in parts for leaf in _flat(part)]
-    return [np.asarray(value)]
+def _flat(values: Sequence[Any]) -> Arrays:
+    """Return the leaves of arguments, whose tuples may be nested."""
+    leaves: Arrays = []
+    for value in values:
+        leaves += _flat(cast(Sequence[Any], value)) if isinstance(value, tuple) else [np.asarray(value)]
+    return leaves
 
 
 def _nested(like: Any, leaves: Any) -> Any:
