@@ -21,7 +21,7 @@ from xla_cpu import Arrays, XlaCpu, XlaError
 import hlo_run
 from hlo_run.fuzz.check import differences, feeds_of, make_arguments
 from hlo_run.fuzz.generate import random_module
-from hlo_run.reference.evaluate import Reference
+from hlo_run.reference.evaluate.evaluate import Reference
 
 _ELSEWHERE = (" infeed(", " outfeed(", " custom-call(")
 

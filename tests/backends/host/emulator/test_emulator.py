@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from host_kernels import HEAD, apply, kernel, padded, run_text
 
-from hlo_run.backends.host import emulator
+from hlo_run.backends.host.emulator import emulator
 from hlo_run.errors import DeviceError
 
 
