@@ -50,6 +50,7 @@ def _rows(text: str) -> list[ModulePass]:
     passes: list[ModulePass] = []
     for spec in parse_pipeline(text):
         name = re.sub(r"-\d+$", "", spec.name)
-        module = import_module(f"hlo_run.pipeline.ir.{name.replace('-', '_')}")
+        folder = "to_llvm" if name == "lower-to-llvm-gpu" else "kernel_passes"
+        module = import_module(f"hlo_run.codegen.{folder}.{name.replace('-', '_')}")
         passes.append(getattr(module, "".join(word.capitalize() for word in name.split("-"))).from_spec(spec))
     return passes

@@ -129,7 +129,7 @@ def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Cons
 
 def _group_size(user: HloInstruction) -> Constraints:
     """All groups together are no longer than the dimension that they divide; XLA draws any numbers, which mean nothing."""
-    (ragged,) = user.attrs["lhs_ragged_dims"]
+    ragged: int = user.attrs["lhs_ragged_dims"][0]
     return Constraints(index_limit=user.operands[0].shape.dims[ragged] // max(1, user.operands[2].shape.dims[-1]))
 
 
