@@ -279,6 +279,8 @@ def chain(count: int) -> Executable:
     return replace(program, kernels=tuple(kernels), thunks=tuple(thunks))
 
 
+# Other tests of the process import JAX, which warns of copies of a process; here they are asked for.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize("cores", [1, 2])
 def test_code_of_many_kernels_is_made_at_once(cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
