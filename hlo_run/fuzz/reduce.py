@@ -62,7 +62,7 @@ def _read(text: str, arguments: Sequence[Any]) -> Case:
 
 
 def _alive(case: Case, end: int) -> Case | None:
-    """Return the case with instruction `end` as its root, and what that needs; parameters are numbered anew."""
+    """Return the case with instruction `end` as its root, and what it needs; parameters are renumbered."""
     needed: set[str] = set()
     kept: list[str] = []
     for number in range(end, -1, -1):

@@ -55,7 +55,7 @@ class RunTimeModel:
         self._shared_reads: dict[tuple[int, bool], dict[tuple[tuple[int, int], int, int, float], int]] = {}
 
     def forget(self, node: Node) -> None:
-        """Estimate anew when the node is next asked about."""
+        """Drop the estimate of a node; the next question makes it again."""
         self._nodes.pop(node, None)
         self._read_sums.pop(node, None)
 

@@ -177,7 +177,7 @@ class LayoutPropagation:
         return old.weak and not new.weak and old.changes < _MAX_CHANGES and value[0].shape.is_array
 
     def _ask_use(self, user: HloInstruction, number: int, order: Order, wish: _State) -> None:
-        """Let a user have an array operand in a layout, unless it has another one that is no less wanted."""
+        """Let a user have an array operand in a layout, unless it holds another layout at least as firmly."""
         use = (user, number, ())
         if not wish.demanded and _minds_less(user, number):
             wish.deep, wish.weak = False, True

@@ -111,7 +111,7 @@ class _Tally:
             self.movers.append(op)
 
     def moves_data(self, node: Node) -> bool:
-        """True if an op moves the minor dimension of what is no broadcast."""
+        """True if an op moves the minor dimension of an operand other than a broadcast."""
         if not node.is_fusion:
             return any(not _is_broadcast(op.operands[0]) for op in self.movers)
         while self.movers and not self.reads_badly:

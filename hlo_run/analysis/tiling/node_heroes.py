@@ -70,7 +70,7 @@ class NodeHeroes:
         self._known: dict[Node, _Known] = {}
 
     def forget(self, node: Node) -> None:
-        """Find out anew when a node is next asked about: it changed otherwise than by ops at its end."""
+        """Drop what is known of a node. Call it after every change except ops added at the end."""
         self._known.pop(node, None)
 
     def find(self, producer: Node | None, consumer: Node, root: Op, has_tiled_transpose: bool, has_concatenate: bool) -> Op:

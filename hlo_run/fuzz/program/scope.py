@@ -139,7 +139,7 @@ class Scope:
         return value
 
     def renumber_parameters(self, root: Value) -> list[int]:
-        """Drop what a fusion's root does not need; return which parameters are left, which are numbered anew."""
+        """Drop what a fusion's root does not need; return the parameters that are left; they are renumbered."""
         place = next(n for n, line in enumerate(self.lines) if line.startswith(f"{root.name} = "))
         marked = [*self.lines[:place], f"ROOT {self.lines[place]}", *self.lines[place + 1 :]]
         kept = [line.removeprefix("ROOT ") for line in _alive(marked)]

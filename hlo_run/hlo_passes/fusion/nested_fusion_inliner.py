@@ -58,6 +58,6 @@ def _inline(module: HloModule, computation: HloComputation, fusion: HloInstructi
             computation.remove(user)
     module.replace(fusion, root)
     computation.remove(fusion)
-    # A tuple that was taken apart, and results that nobody took.
+    # A tuple that was taken apart, and results without users.
     inlined = [new for old, new in made.items() if old.opcode != "parameter" and not new.is_root]
     remove_unused([new for new in inlined if new.parent is computation and not new.users])

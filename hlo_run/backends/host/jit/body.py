@@ -33,7 +33,7 @@ class Body(Registers):
     def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters, *, jumps: bool = False) -> None:
         super().__init__(plan, module, phase)
         self.jumps = jumps
-        """Code that is no vectors in any case jumps over loads that must not be made."""
+        """Scalar code jumps over loads that must not be made."""
         self._emitters = emitters
         self.result_is_used = True
         self.is_parallel = True
