@@ -17,7 +17,7 @@ from hlo_run.analysis.tiling.reduction_tiling import tile_reduction
 from hlo_run.analysis.tiling.scatter_tiling import tile_scatter
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.analysis.tiling.transpose_tiling import tile_transpose
-from hlo_run.analysis.tiling.unroll_factor import unroll_factor
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR, unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
@@ -25,7 +25,6 @@ from hlo_run.target import TargetSpec
 
 _SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
 _LOOP = EmitterKind("loop", None, ())
-_MAX_UNROLL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ class KernelPlanner:
         if producer is not None and self._facts.node(producer).is_bad_to_unroll:
             return whole_bytes
         if not self._target.is_blackwell:
-            return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)
+            return max(math.gcd(elements, MAX_UNROLL_FACTOR), whole_bytes)
         return unroll_factor(self._analysis(producer, consumer, _LOOP, roots, roots), elements)
 
 
