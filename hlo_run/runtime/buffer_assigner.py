@@ -6,7 +6,6 @@ Mirrors XLA's `BufferAssigner`, the order of its decisions and its numbering of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.best_fit_heap import BestFitHeap
@@ -19,33 +18,9 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.runtime.interference import Occupancy
+from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 ALIGNMENT_BYTES = 256
-
-
-@dataclass(eq=False, slots=True)
-class PlannedAllocation:
-    """An allocation in the making: its values with their offsets, and of which kind it is."""
-
-    size_bytes: int
-    offsets: dict[HloValue, int] = field(default_factory=dict[HloValue, int])
-    parameter: tuple[int, ShapeIndex] | None = None
-    is_aliased: bool = False
-    is_constant: bool = False
-    is_thread_local: bool = False
-    is_tuple: bool = False
-    is_live_out: bool = False
-    color: int = 0
-
-    @property
-    def is_temp(self) -> bool:
-        """True for what nobody outside sees."""
-        return self.parameter is None and not (self.is_live_out or self.is_thread_local or self.is_constant)
-
-    @property
-    def is_reusable(self) -> bool:
-        """True if values of other buffers may be put there too."""
-        return not (self.is_thread_local or self.is_tuple or self.is_constant) and (self.parameter is None or self.is_aliased)
 
 
 def plan_allocations(analysis: AliasAnalysis, live: LiveRanges) -> list[PlannedAllocation]:

@@ -11,9 +11,9 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import instruction_to_string
 from hlo_run.hlo.values.braces import braces
-from hlo_run.runtime.buffer_assigner import PlannedAllocation
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.peak_breakdown import peak_breakdown
+from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 
 def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:

@@ -19,7 +19,8 @@ from hlo_run.artifact import ArraySpec, ArrayTree, BufferAllocation, BufferSlice
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.config import aliases
-from hlo_run.runtime.buffer_assigner import PlannedAllocation, plan_allocations
+from hlo_run.runtime.buffer_assigner import plan_allocations
+from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 # Entry parameters come from the caller, who only promises this much; everything else is allocated by us.
 PARAMETER_ALIGNMENT_BYTES = 16

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +10,7 @@ from numpy.typing import NDArray
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
 from hlo_run.analysis.buffers.dataflow_values import HloValue
 from hlo_run.analysis.buffers.live_range import LiveRanges
-
-if TYPE_CHECKING:
-    from hlo_run.runtime.buffer_assigner import PlannedAllocation
+from hlo_run.runtime.planned_allocation import PlannedAllocation
 
 _FIRST_CAPACITY = 64
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.reference.evaluate.device import Device
-from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
+from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.values import TOKEN, Calls, Value, as_tuple, table
 
 

@@ -11,10 +11,9 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.async_ops import contexts, zeros
-from hlo_run.reference.evaluate.device import Device, Meeting, Wait
+from hlo_run.reference.evaluate.device import Device, Frame, Meeting, ProgramEvaluator, Wait
 from hlo_run.reference.evaluate.exchange import in_place_slices, in_place_update, post, ragged_all_to_all, receive
 from hlo_run.reference.evaluate.groups import check_members, group_of, permute_ends
-from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
 from hlo_run.reference.numerics.reduce import array_reduction, recognised
 from hlo_run.reference.values import Array, Calls, Value, as_array, as_tuple, narrow, table
 

@@ -14,8 +14,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import array_of
 from hlo_run.reference.evaluate import library_calls
 from hlo_run.reference.evaluate.async_ops import zeros
-from hlo_run.reference.evaluate.device import Device
-from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
+from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.evaluate.shards import to_shard, to_whole
 from hlo_run.reference.numerics import dynamic, factorizations, matrix_calls, sort
 from hlo_run.reference.values import TOKEN, Array, Calls, Evaluator, Value, as_array, out_of_memory, unsupported

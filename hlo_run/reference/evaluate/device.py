@@ -1,11 +1,11 @@
-"""One simulated device: runs plans on a stack of frames of its own, so that it can stop where it waits for others."""
+"""A simulated device and the plans that it runs, on its own stack of frames, so that it can stop and wait for other devices."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.reference.evaluate.lifted import call_on_elements
-from hlo_run.reference.evaluate.plan import Frame, Plan, Step
-from hlo_run.reference.values import Array, Value, as_array, out_of_memory
+from hlo_run.reference.values import Array, Evaluator, Kernel, Value, as_array, out_of_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +23,45 @@ class Wait:
     instruction: HloInstruction
     ready: Callable[[], bool]
     what: Callable[[], str]
+
+
+# The run of a computation or of an op that calls some: it yields frames, whose values are sent back, and waits.
+# Deep nests of calls thus live on a list of the device, not on Python's stack.
+Frame: TypeAlias = "Generator[Frame | Wait, Any, Value]"
+# An op that calls computations or meets other devices. It owns the list of operands.
+ProgramEvaluator: TypeAlias = "Callable[[HloInstruction, list[Value], Device], Frame]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction: what picks its operands from the slots, its own slot, and `dead`, those that nobody reads after it.
+
+    One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
+    without `dims` there is nothing to check.
+    """
+
+    instruction: HloInstruction
+    kernel: Kernel | None
+    evaluate: Evaluator | None
+    program: ProgramEvaluator | None
+    operands: Callable[[list[Value | None]], Sequence[Value]]
+    slot: int
+    dead: tuple[int, ...]
+    dims: tuple[int, ...] | None
+    dtype: np.dtype[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a computation; `parameters` are (slot, parameter number) of the parameters that are read.
+
+    `slots` are the values before the first step: constants and what is made of them alone without taking memory.
+    """
+
+    steps: tuple[Step, ...]
+    parameters: tuple[tuple[int, int], ...]
+    slots: tuple[Value | None, ...]
+    root: int
 
 
 class Meeting:
@@ -115,7 +152,7 @@ class Device:
 
     def call_on_elements(self, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
         """Apply a computation of scalars to every element; see `Calls`."""
-        return call_on_elements(self, computation, arguments)
+        return _call_on_elements(self, computation, arguments)
 
     def _run_plan(self, plan: Plan, arguments: list[Value]) -> Frame:
         values: list[Value | None] = list(plan.slots)
@@ -203,3 +240,23 @@ def shape_mismatch(value: Value, shape: Shape) -> str:
     if fits and value.dtype == shape.dtype.numpy:
         return ""
     return f"expected {shape.to_string(layout=False)}, found {np.dtype(value.dtype)}{list(value.shape)}"
+
+
+def _call_on_elements(device: Device, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
+    """Apply a computation of scalars to every element of arrays whose shapes broadcast; one array per result."""
+    dims = np.broadcast_shapes(*(argument.shape for argument in arguments))
+    if device.plans.is_liftable(computation):
+        results = _results(device.call(computation, list(arguments), lifted=True))
+        return tuple(np.broadcast_to(result, dims) for result in results)
+    # A computation that holds arrays of its own: nothing but one call per element is left.
+    spread = [np.broadcast_to(argument, dims) for argument in arguments]
+    outs = [np.empty(dims, shape.dtype.numpy) for _, shape in computation.root.shape.leaves()]
+    for index in np.ndindex(*dims):
+        results = _results(device.call(computation, [np.asarray(argument[index]) for argument in spread]))
+        for out, result in zip(outs, results, strict=True):
+            out[index] = result
+    return tuple(outs)
+
+
+def _results(value: Value) -> tuple[Array, ...]:
+    return tuple(as_array(part) for part in value) if isinstance(value, tuple) else (value,)

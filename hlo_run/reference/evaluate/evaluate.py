@@ -11,8 +11,8 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
-from hlo_run.reference.evaluate.device import Device, Wait, World, shape_mismatch
-from hlo_run.reference.evaluate.plan import Plan, ProgramEvaluator, find_effects, make_plan
+from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
+from hlo_run.reference.evaluate.plan import find_effects, make_plan
 from hlo_run.reference.numerics import (
     batch_norm,
     convolution,

@@ -10,8 +10,7 @@ import numpy as np
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.reference.evaluate.device import Device, Wait
-from hlo_run.reference.evaluate.plan import Frame
+from hlo_run.reference.evaluate.device import Device, Frame, Wait
 from hlo_run.reference.values import Array, Value, as_array, as_tuple
 
 # What kind of message, and its channel, or the instruction that sends it if there is none.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.reference.evaluate.plan import Frame, callees_first
+from hlo_run.reference.evaluate.device import Device, Frame
+from hlo_run.reference.evaluate.plan import callees_first
 from hlo_run.reference.values import Array, Value, as_array
-
-if TYPE_CHECKING:
-    from hlo_run.reference.evaluate.device import Device
 
 # Between scalars these do nothing; on an array of scalars their own rule would see wrong dimensions.
 SCALAR_IDENTITIES = frozenset(("broadcast", "reshape", "transpose", "slice", "reverse", "bitcast"))
@@ -42,26 +39,6 @@ def _is_liftable(instruction: HloInstruction, elementwise: frozenset[str], lifta
     if opcode == "bitcast" and instruction.operands[0].shape.element_type != instruction.shape.element_type:
         return False
     return all(called in liftable for called in instruction.called_computations)
-
-
-def call_on_elements(device: Device, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
-    """Apply a computation of scalars to every element of arrays whose shapes broadcast; one array per result."""
-    dims = np.broadcast_shapes(*(argument.shape for argument in arguments))
-    if device.plans.is_liftable(computation):
-        results = _results(device.call(computation, list(arguments), lifted=True))
-        return tuple(np.broadcast_to(result, dims) for result in results)
-    # A computation that holds arrays of its own: nothing but one call per element is left.
-    spread = [np.broadcast_to(argument, dims) for argument in arguments]
-    outs = [np.empty(dims, shape.dtype.numpy) for _, shape in computation.root.shape.leaves()]
-    for index in np.ndindex(*dims):
-        results = _results(device.call(computation, [np.asarray(argument[index]) for argument in spread]))
-        for out, result in zip(outs, results, strict=True):
-            out[index] = result
-    return tuple(outs)
-
-
-def _results(value: Value) -> tuple[Array, ...]:
-    return tuple(as_array(part) for part in value) if isinstance(value, tuple) else (value,)
 
 
 def identity(_instruction: HloInstruction, operands: Sequence[Value], _calls: object) -> Value:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,53 +12,13 @@ from hlo_run.custom_calls import is_registered
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.reference.evaluate.device import Plan, ProgramEvaluator, Step
 from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsupported
-
-if TYPE_CHECKING:
-    from hlo_run.reference.evaluate.device import Device, Wait
-
-# The run of a computation or of an op that calls some: it yields frames, whose values are sent back, and waits.
-# Deep nests of calls thus live on a list of the device, not on Python's stack.
-Frame: TypeAlias = "Generator[Frame | Wait, Any, Value]"
-# An op that calls computations or meets other devices. It owns the list of operands.
-ProgramEvaluator: TypeAlias = "Callable[[HloInstruction, list[Value], Device], Frame]"
 
 # What can be made of constants alone without taking memory.
 _VIEWS_OF_CONSTANTS = frozenset(("constant", "broadcast", "iota"))
 # What happens even where the root does not need it.
 _EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfeed", "rng-get-and-update-state"))
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One instruction: what picks its operands from the slots, its own slot, and `dead`, those that nobody reads after it.
-
-    One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
-    without `dims` there is nothing to check.
-    """
-
-    instruction: HloInstruction
-    kernel: Kernel | None
-    evaluate: Evaluator | None
-    program: ProgramEvaluator | None
-    operands: Callable[[list[Value | None]], Sequence[Value]]
-    slot: int
-    dead: tuple[int, ...]
-    dims: tuple[int, ...] | None
-    dtype: np.dtype[Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The steps of a computation; `parameters` are (slot, parameter number) of the parameters that are read.
-
-    `slots` are the values before the first step: constants and what is made of them alone without taking memory.
-    """
-
-    steps: tuple[Step, ...]
-    parameters: tuple[tuple[int, int], ...]
-    slots: tuple[Value | None, ...]
-    root: int
 
 
 # Returns how an instruction is evaluated: by the first, by the second, or (both None) not at all.

@@ -16,8 +16,7 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.bits import from_element_bits
 from hlo_run.reference.convert import convert
-from hlo_run.reference.evaluate.device import Device
-from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
+from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.numerics.counter_rng import philox_words, threefry_words
 from hlo_run.reference.values import Array, Calls, Value, as_array, table, unsupported
 

@@ -10,8 +10,7 @@ import numpy as np
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.collectives import meet
-from hlo_run.reference.evaluate.device import Device
-from hlo_run.reference.evaluate.plan import Frame
+from hlo_run.reference.evaluate.device import Device, Frame
 from hlo_run.reference.values import Array, Value, as_array
 
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")

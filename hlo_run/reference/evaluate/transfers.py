@@ -10,9 +10,8 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.feeds import take_literal
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.async_ops import zeros
-from hlo_run.reference.evaluate.device import Device
+from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.evaluate.exchange import post, receive
-from hlo_run.reference.evaluate.plan import Frame, ProgramEvaluator
 from hlo_run.reference.values import TOKEN, Value, as_array, as_tuple, unsupported
 
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")

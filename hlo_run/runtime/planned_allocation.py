@@ -1,0 +1,33 @@
+"""An allocation while the buffer assigner fills it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hlo_run.analysis.buffers.dataflow_values import HloValue
+from hlo_run.analysis.defining_value import ShapeIndex
+
+
+@dataclass(eq=False, slots=True)
+class PlannedAllocation:
+    """An allocation in the making: its values with their offsets, and of which kind it is."""
+
+    size_bytes: int
+    offsets: dict[HloValue, int] = field(default_factory=dict[HloValue, int])
+    parameter: tuple[int, ShapeIndex] | None = None
+    is_aliased: bool = False
+    is_constant: bool = False
+    is_thread_local: bool = False
+    is_tuple: bool = False
+    is_live_out: bool = False
+    color: int = 0
+
+    @property
+    def is_temp(self) -> bool:
+        """True for what nobody outside sees."""
+        return self.parameter is None and not (self.is_live_out or self.is_thread_local or self.is_constant)
+
+    @property
+    def is_reusable(self) -> bool:
+        """True if values of other buffers may be put there too."""
+        return not (self.is_thread_local or self.is_tuple or self.is_constant) and (self.parameter is None or self.is_aliased)
