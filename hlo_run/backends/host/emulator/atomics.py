@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.emulator.lanes import Lanes
-from hlo_run.backends.host.emulator.memory import MixedPointer, Offsets, Pointer
+from hlo_run.backends.host.emulator.memory import Offsets
+from hlo_run.backends.host.emulator.pointers import MixedPointer, Pointer
 from hlo_run.backends.host.numerics import conversions, float_numerics
 from hlo_run.backends.host.numerics.float_functions import maximum, minimum
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Lanes
+from hlo_run.backends.host.emulator.lanes import Access, Lanes, Observer
 from hlo_run.backends.host.emulator.memory import Region
-from hlo_run.backends.host.emulator.observer import Access, Observer, Observers
 from hlo_run.backends.host.emulator.races import RaceDetector, unit_bytes
 from hlo_run.backends.host.emulator.statistics import KernelStatistics, StatisticsObserver
 from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
@@ -35,7 +35,7 @@ def make_observer(checks: frozenset[str], graph: KernelGraph, statistics: Kernel
         observers.append(RaceDetector(unit_bytes(graph)))
     if "statistics" in checks:
         observers.append(StatisticsObserver(statistics))
-    return Observers(observers) if observers else None
+    return _Observers(observers) if observers else None
 
 
 class BarrierCheck:
@@ -95,3 +95,22 @@ def _fail_unwritten(access: Access, region: Region, lane: int) -> None:
     offset = offset % region.copy_bytes if region.copy_bytes else offset - region.low
     message = f"uninitialised {region.space} {access.kind}: nothing has written byte {offset} of {region.name}"
     access.lanes.launch.fail(message, access.line, access.lanes.describe(lane))
+
+
+class _Observers:
+    """Several as one."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def access(self, access: Access) -> None:
+        for observer in self._observers:
+            observer.access(access)
+
+    def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
+        for observer in self._observers:
+            observer.barrier(lanes, scope, line)
+
+    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+        for observer in self._observers:
+            observer.step(lanes, block, decision)

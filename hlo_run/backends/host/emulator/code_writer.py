@@ -348,7 +348,7 @@ class CodeWriter:
         kind = space if space in ("shared", "local") else "global"
         pointer = self._pointers.get((kind, name))
         if pointer is None:
-            pointer = self._pointers[kind, name] = self.temporary(f"s.{kind}_pointer({name})")
+            pointer = self._pointers[kind, name] = self.temporary(f"{kind}_pointer(s, {name})")
         return pointer, displacement
 
     # ---- the end of the block -----------------------------------------------------------------------------------

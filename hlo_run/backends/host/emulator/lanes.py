@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.artifact import Kernel
-from hlo_run.backends.host.emulator.memory import Pointer, Region, mixed_or_single
-from hlo_run.backends.host.emulator.observer import Observer
+from hlo_run.backends.host.emulator.memory import Region
 from hlo_run.backends.host.emulator.origins import origin
+from hlo_run.backends.host.ptx.control_flow import Block
 from hlo_run.errors import DeviceError, Where
 from hlo_run.target import WARP_THREADS
 
@@ -158,20 +158,6 @@ class Lanes:
         width = np.uint64 if base in ("clock64", "globaltimer") else np.uint32
         return np.full((1, 1), 1 if base in ("nclusterid", "cluster_nctaid", "cluster_nctarank", "nsmid") else 0, width)
 
-    # ---- memory -------------------------------------------------------------------------------------------------
-
-    def global_pointer(self, addresses: Array) -> Pointer:
-        """Return what generic or global addresses point to."""
-        return mixed_or_single(self, addresses)
-
-    def shared_pointer(self, addresses: Array) -> Pointer:
-        """Return what addresses in shared memory point to: each lane sees its own block's."""
-        return Pointer(self, self.chunk.shared, addresses.astype(np.int64), self.rows)
-
-    def local_pointer(self, addresses: Array) -> Pointer:
-        """Return what addresses in local memory point to: each lane sees its own."""
-        return Pointer(self, self.chunk.local, addresses.astype(np.int64), self.flat_ids.reshape(self.shape))
-
     # ---- parting and meeting ------------------------------------------------------------------------------------
 
     def subset(self, chosen: NDArray[np.bool_]) -> Lanes:
@@ -239,3 +225,40 @@ _SPECIAL: dict[str, Callable[[Lanes, str], Array]] = {
     "nwarpid": lambda lanes, _: _constant(-(-lanes.chunk.threads // WARP_THREADS)),
     "total_smem_size": lambda lanes, _: _constant(lanes.chunk.shared.high),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One instruction's access to a region by a group of lanes, within bounds; observers are told before it happens.
+
+    `addresses` are flat, one per lane, offsets into the region's data. `kind` is load, store or atomic. `reads` says that the
+    value before matters: not where an atomic sets single bits. `strong` accesses (atomics, and those that the PTX orders:
+    relaxed, acquire, ..) may meet those of other threads. `values` are what a store writes, a row per lane and a column
+    per item.
+    """
+
+    lanes: Lanes
+    region: Region
+    addresses: NDArray[np.int64]
+    size_bytes: int
+    kind: str
+    line: int
+    reads: bool
+    strong: bool = False
+    values: Array | None = None
+
+
+class Observer(Protocol):
+    """Is told what the threads of a launch do."""
+
+    def access(self, access: Access) -> None:
+        """An instruction is about to access memory."""
+        ...
+
+    def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
+        """All living threads of the blocks (or of the warps: `scope` says which) of `lanes` have met."""
+        ...
+
+    def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
+        """A basic block has run; `decision`, one value per lane or fewer, is what its branch decides by."""
+        ...

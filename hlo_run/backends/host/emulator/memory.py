@@ -1,4 +1,4 @@
-"""Device memory: regions of bytes, and pointers that check every access before they make it.
+"""Device memory: regions of bytes.
 
 A global address carries a buffer's number in its upper bits (`NUMBER_SHIFT`), so that it says by itself which buffer it
 was made from: an access outside is a fault even where other memory lies there (offsets are signed, so one below a buffer still
@@ -7,15 +7,10 @@ counts as that buffer's). Shared and local memory have numbers of their own for 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from hlo_run.backends.host.emulator.observer import Access
-
-if TYPE_CHECKING:
-    from hlo_run.backends.host.emulator.lanes import Lanes
 
 Array = NDArray[Any]
 Offsets = NDArray[np.int64]
@@ -25,13 +20,11 @@ VARIABLE_NUMBER = 0x6000
 """The first number of the regions in which a module's own global and constant variables lie."""
 SHARED_NUMBER = 0x7000
 LOCAL_NUMBER = 0x7001
-_HALF = 1 << (NUMBER_SHIFT - 1)
 POISON = np.uint16(0xFFC1)
 """What memory holds before anything was written: a NaN in every floating-point format, a negative integer."""
 
 # An item of 16 bytes moves as one complex number: numpy has no wider integer.
-_ITEM_TYPES: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-_LOG2 = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+ITEM_TYPES: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
 def poisoned(size_bytes: int) -> NDArray[np.uint8]:
@@ -83,7 +76,7 @@ class Region:
         view = self._views.get(item_bytes)
         if view is None:
             usable = self.data.size // item_bytes * item_bytes
-            view = self._views[item_bytes] = self.data[:usable].view(_ITEM_TYPES[item_bytes])
+            view = self._views[item_bytes] = self.data[:usable].view(ITEM_TYPES[item_bytes])
         return view
 
     @staticmethod
@@ -97,232 +90,3 @@ class Region:
         self.data.view(np.uint16)[:] = POISON
         if self.written is not None:
             self.written[:] = False
-
-
-class Pointer:
-    """One address per lane into one region; made once for all accesses through the same register.
-
-    `addresses` are offsets as the program computed them; `copies` says whose copy of the region each lane sees.
-    """
-
-    def __init__(
-        self, lanes: Lanes, region: Region, addresses: Offsets, copies: Offsets | None = None, selection: Offsets | None = None
-    ) -> None:
-        self.lanes = lanes
-        self.region = region
-        self.addresses = addresses
-        self._selection = selection
-        self.offsets = addresses if copies is None else addresses + copies * region.copy_bytes
-        self._low = int(addresses.min())
-        self._high = int(addresses.max())
-        self._bits = int(np.bitwise_or.reduce(addresses, axis=None))
-        self._indices: dict[int, Offsets] = {}
-
-    # ---- checks -------------------------------------------------------------------------------------------------
-
-    def check(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
-        """Raise a DeviceError unless every lane may access `size_bytes` bytes at its address plus `displacement`."""
-        region = self.region
-        low, high = region.bounds(kind, size_bytes)
-        inside = self._low + displacement >= low and self._high + displacement + size_bytes <= high
-        if not inside or (kind != "load" and not region.writable):
-            self._fault(displacement, size_bytes, kind, line)
-        if (self._bits | displacement) & (size_bytes - 1) and ((self.addresses + displacement) & (size_bytes - 1)).any():
-            self._fault(displacement, size_bytes, kind, line)
-
-    def _fault(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
-        """Raise for the first lane that does something forbidden; a vector access only has to be aligned as a whole."""
-        region = self.region
-        places = self.addresses + displacement
-        low, high = region.bounds(kind, size_bytes)
-        outside = (places < low) | (places + size_bytes > high)
-        misaligned = (places & (size_bytes - 1)) != 0
-        if outside.any():
-            bad, what = outside, "out-of-bounds"
-        elif misaligned.any():
-            bad, what = misaligned, "misaligned"
-        else:
-            bad, what = np.ones_like(outside), "forbidden"
-        index = int(np.flatnonzero(self._per_lane(bad))[0])
-        place = int(self._per_lane(places)[index]) - region.low
-        lane = index if self._selection is None else int(self._selection[index])
-        message = f"{what} {region.space} {kind} of {size_bytes} bytes at offset {place} of {region.name}"
-        size = f"{region.name} has {region.high - region.low} bytes" + ("" if region.writable else " and is read-only")
-        self.lanes.launch.fail(message, line, self.lanes.describe(lane), size)
-
-    def _per_lane(self, values: Array) -> Array:
-        return self.lanes.flat(values) if self._selection is None else values.reshape(-1)
-
-    def _observe(
-        self,
-        displacement: int,
-        size_bytes: int,
-        kind: str,
-        line: int,
-        *,
-        strong: bool = False,
-        reads: bool = True,
-        values: tuple[Array, ...] = (),
-    ) -> None:
-        observer = self.lanes.observer
-        if observer is None:
-            return
-        lanes = self.lanes if self._selection is None else self.lanes.subset(_mask(self.lanes.count, self._selection))
-        flat = np.stack([self._per_lane(value) for value in values], axis=1) if values else None
-        addresses = self._per_lane(self.offsets + displacement)
-        observer.access(Access(lanes, self.region, addresses, size_bytes, kind, line, reads, strong, flat))
-
-    def index(self, displacement: int, item_bytes: int) -> Offsets:
-        """Return the item numbers in the region's view."""
-        if displacement & (item_bytes - 1):
-            # Aligned all the same, together with the addresses.
-            return (self.offsets + displacement) >> _LOG2[item_bytes]
-        index = self._indices.get(item_bytes)
-        if index is None:
-            index = self._indices[item_bytes] = self.offsets >> _LOG2[item_bytes]
-        return index + (displacement >> _LOG2[item_bytes]) if displacement else index
-
-    # ---- accesses -----------------------------------------------------------------------------------------------
-
-    def load(self, displacement: int, item_bytes: int, line: int, strong: bool = False) -> Array:
-        """Return one item per lane."""
-        self.check(displacement, item_bytes, "load", line)
-        self._observe(displacement, item_bytes, "load", line, strong=strong)
-        return self._take(displacement, item_bytes)
-
-    def _take(self, displacement: int, item_bytes: int) -> Array:
-        view = self.region.view(item_bytes)
-        start = displacement >> _LOG2[item_bytes]
-        # Addresses may lie below the region as long as the displacement brings them in; numpy would count them from the end.
-        if start > 0 and self._low >= 0 and not displacement & (item_bytes - 1):
-            return view[start:].take(self.index(0, item_bytes))
-        return view.take(self.index(displacement, item_bytes))
-
-    def load_vector(
-        self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
-    ) -> tuple[Array, ...]:
-        """Return `count` consecutive items per lane, each an array of its own; items that are not `used` are poison.
-
-        Only used items have to be within bounds: an aligned access reaches no page beyond theirs.
-        """
-        total = item_bytes * count
-        if used is not None and not all(used):
-            if ((self.addresses + displacement) & (total - 1)).any():
-                self._fault(displacement, total, "load", line)
-            poison = poisoned(16).view(_ITEM_TYPES[item_bytes])[0]
-            unused = np.full(self.offsets.shape, poison)
-            places = [displacement + number * item_bytes for number in range(count)]
-            return tuple(self.load(p, item_bytes, line) if is_used else unused for p, is_used in zip(places, used, strict=True))
-        self.check(displacement, total, "load", line)
-        self._observe(displacement, total, "load", line)
-        unit = min(total, 16)
-        items: list[Array] = []
-        for start in range(0, total, unit):
-            whole = self._take(displacement + start, unit)
-            parts = whole.view(_ITEM_TYPES[item_bytes]).reshape(*whole.shape, unit // item_bytes)
-            items += [np.ascontiguousarray(parts[..., number]) for number in range(unit // item_bytes)]
-        return tuple(items)
-
-    def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
-        """Write consecutive items per lane; where lanes write the same place, the last lane's value stays."""
-        total = item_bytes * len(values)
-        self.check(displacement, total, "store", line)
-        self._observe(displacement, total, "store", line, strong=strong, reads=False, values=values)
-        shape = np.broadcast_shapes(self.offsets.shape, *(value.shape for value in values))
-        unit = min(total, 16)
-        per_unit = unit // item_bytes
-        for start in range(0, len(values), per_unit):
-            part = values[start : start + per_unit]
-            if per_unit == 1:
-                packed = part[0]
-            else:
-                together = np.empty((*shape, per_unit), part[0].dtype)
-                for number, value in enumerate(part):
-                    together[..., number] = value
-                packed = together.view(_ITEM_TYPES[unit])[..., 0]
-            index = self.index(displacement + start * item_bytes, unit)
-            self.region.view(unit)[np.broadcast_to(index, shape)] = packed
-
-    def atomic_items(self, displacement: int, item_bytes: int, line: int, sets_bits: bool = False) -> tuple[Array, Offsets]:
-        """Return (the region's view, a flat item number per lane) for a read-modify-write of every lane.
-
-        `sets_bits`: the operation sets or clears some bits, whatever the others are.
-        """
-        self.check(displacement, item_bytes, "atomic", line)
-        self._observe(displacement, item_bytes, "atomic", line, strong=True, reads=not sets_bits)
-        return self.region.view(item_bytes), self._per_lane(self.index(displacement, item_bytes))
-
-
-class MixedPointer(Pointer):
-    """Addresses into more than one region: every access is made region by region."""
-
-    def __init__(self, lanes: Lanes, parts: list[tuple[Offsets, Pointer]]) -> None:
-        self.lanes = lanes
-        self._parts = parts
-
-    def load(self, displacement: int, item_bytes: int, line: int, strong: bool = False) -> Array:
-        result = np.empty(self.lanes.count, _ITEM_TYPES[item_bytes])
-        for selection, pointer in self._parts:
-            result[selection] = pointer.load(displacement, item_bytes, line, strong).reshape(-1)
-        return result.reshape(self.lanes.shape)
-
-    def load_vector(
-        self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
-    ) -> tuple[Array, ...]:
-        results = [np.empty(self.lanes.count, _ITEM_TYPES[item_bytes]) for _ in range(count)]
-        for selection, pointer in self._parts:
-            for result, part in zip(results, pointer.load_vector(displacement, item_bytes, count, line, used), strict=True):
-                result[selection] = part.reshape(-1)
-        return tuple(result.reshape(self.lanes.shape) for result in results)
-
-    def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
-        flat = [self.lanes.flat(value) for value in values]
-        for selection, pointer in self._parts:
-            pointer.store(tuple(value[selection] for value in flat), displacement, item_bytes, line, strong)
-
-    def atomic_parts(self) -> list[tuple[Offsets, Pointer]]:
-        """Return (which lanes, their pointer) for each region."""
-        return self._parts
-
-
-def mixed_or_single(lanes: Lanes, addresses: Array) -> Pointer:
-    """Return the pointer for global or generic addresses (u64), whose upper bits say which region."""
-    signed: Offsets = addresses.view(np.int64)
-    first = (int(signed.flat[0]) + _HALF) >> NUMBER_SHIFT
-    offsets = signed - (first << NUMBER_SHIFT)
-    if int(offsets.min()) >= -_HALF and int(offsets.max()) < _HALF:
-        return _pointer_into(lanes, first, offsets)
-    flat = lanes.flat(signed)
-    numbers = (flat + _HALF) >> NUMBER_SHIFT
-    parts: list[tuple[Offsets, Pointer]] = []
-    for number in np.unique(numbers):
-        selection = np.flatnonzero(numbers == number)
-        offsets = flat[selection] - (number << NUMBER_SHIFT)
-        parts.append((selection, _pointer_into(lanes, int(number), offsets, selection)))
-    return MixedPointer(lanes, parts)
-
-
-def _pointer_into(lanes: Lanes, number: int, offsets: Offsets, selection: Offsets | None = None) -> Pointer:
-    chunk = lanes.chunk
-    if number == SHARED_NUMBER:
-        copies = lanes.rows
-        return Pointer(lanes, chunk.shared, offsets, _chosen(lanes, copies, selection), selection)
-    if number == LOCAL_NUMBER:
-        copies = lanes.flat_ids.reshape(lanes.shape)
-        return Pointer(lanes, chunk.local, offsets, _chosen(lanes, copies, selection), selection)
-    region = lanes.launch.regions.get(number)
-    if region is None:
-        # Nothing lies there; an empty region makes any access the fault that it is.
-        address = ((number << NUMBER_SHIFT) + int(offsets.flat[0])) & (2**64 - 1)
-        region = Region(f"no buffer (address 0x{address:x})", "global", np.zeros(0, np.uint8), 0, 0)
-    return Pointer(lanes, region, offsets, None, selection)
-
-
-def _chosen(lanes: Lanes, copies: Offsets, selection: Offsets | None) -> Offsets:
-    return copies if selection is None else lanes.flat(copies)[selection]
-
-
-def _mask(count: int, selection: Offsets) -> NDArray[np.bool_]:
-    mask = np.zeros(count, np.bool_)
-    mask[selection] = True
-    return mask

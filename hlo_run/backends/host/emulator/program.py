@@ -15,6 +15,7 @@ from hlo_run.backends.host.emulator import atomics, code_float, code_integer, co
 from hlo_run.backends.host.emulator.code_writer import NUMPY_OF_FORM, CodeWriter, Constants, Value, bits_form
 from hlo_run.backends.host.emulator.lanes import Lanes
 from hlo_run.backends.host.emulator.memory import NUMBER_SHIFT, VARIABLE_NUMBER
+from hlo_run.backends.host.emulator.pointers import local_pointer, mixed_or_single, shared_pointer
 from hlo_run.backends.host.numerics import (
     approximations,
     conversions,
@@ -234,6 +235,9 @@ _NAMESPACE: dict[str, Any] = {
     "half": np.dtype(np.float16),
     "bfloat": np.dtype(ml_dtypes.bfloat16),
     "np": np,
+    "global_pointer": mixed_or_single,
+    "shared_pointer": shared_pointer,
+    "local_pointer": local_pointer,
     "atomic": atomics.atomic,
     "shuffle": warps.shuffle,
     "vote": warps.vote,

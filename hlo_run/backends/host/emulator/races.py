@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Chunk, Lanes
-from hlo_run.backends.host.emulator.observer import Access
+from hlo_run.backends.host.emulator.lanes import Access, Chunk, Lanes
 from hlo_run.backends.host.emulator.origins import origin
 from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
 from hlo_run.backends.host.ptx.syntax import TYPE_BYTES

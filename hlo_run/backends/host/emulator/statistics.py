@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hlo_run.backends.host.emulator.lanes import Lanes
-from hlo_run.backends.host.emulator.observer import Access
+from hlo_run.backends.host.emulator.lanes import Access, Lanes
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Exit, Jump, Switch
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.target import WARP_THREADS
