@@ -19,6 +19,7 @@ from pathlib import Path
 from xla_text import XlaText
 
 from hlo_run.errors import HloRunError
+from hlo_run.hlo.fingerprint import module_fingerprint
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.text.parser import parse_module
@@ -91,7 +92,7 @@ def _reads_back(module: HloModule) -> bool:
     options = replace(FULL, metadata=False)
     again = parse_module(module.to_string(FULL))
     infer_module(again)
-    return again.to_string(options) == module.to_string(options) and again.fingerprint() == module.fingerprint()
+    return again.to_string(options) == module.to_string(options) and module_fingerprint(again) == module_fingerprint(module)
 
 
 def main() -> int:

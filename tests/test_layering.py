@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -149,6 +149,46 @@ def test_a_wrong_import_is_found() -> None:
     assert "must not import" in _violation(PACKAGE / "hlo" / "graph.py", "hlo_run.pipeline.runner")
     assert "must not import" in _violation(PACKAGE / "hlo" / "graph.py", "hlo_run.hlo.text.parser"), "inner layers count"
     assert "belongs into" in _violation(PACKAGE / "reference" / "evaluate" / "evaluate.py", "xdsl.ir")
+
+
+def _circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Return the sets of modules that import each other, directly or not (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for other in imports.get(module, ()):
+            if other not in number:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], number[other])
+        if lowest[module] == number[module]:
+            place = stack.index(module)
+            if len(stack) > place + 1:
+                found.append(sorted(stack[place:]))
+            del stack[place:]
+
+    for module in imports:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def test_files_do_not_import_each_other_in_circles() -> None:
+    """Imports for types alone count too."""
+    assert _circles({"a": ["b"], "b": ["c"], "c": ["b"]}) == [["b", "c"]]
+    imports = {
+        name: sorted({target.removeprefix("hlo_run.") for target, _ in _imports(path)} & _modules())
+        for path in _files()
+        if (name := path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"))
+        != "__init__"
+    }
+    assert not _circles(imports)
 
 
 def _passes(folder: str) -> list[Path]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    # The graph prints itself, and the printer asks these questions.
-    from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 ASYNC_OPCODES = ("async-start", "async-update", "async-done")
 MAIN_THREAD = "main"

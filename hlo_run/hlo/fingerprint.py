@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter
 from hlo_run.hlo.print_options import FINGERPRINT, PrintOptions
 from hlo_run.hlo.printer import computation_order, header_to_string, instruction_order
-
-if TYPE_CHECKING:
-    # A module knows its fingerprint, so the graph needs this first.
-    from hlo_run.hlo.graph import HloComputation, HloModule
 
 # XLA's fingerprint leaves out most constants; this one leaves out nothing that has a meaning.
 _OPTIONS = replace(

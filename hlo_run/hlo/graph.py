@@ -15,14 +15,13 @@ from collections.abc import (
     ValuesView,
 )
 from dataclasses import dataclass, field
+from importlib import import_module
 from operator import itemgetter
 from typing import Any, Protocol
 
 from hlo_run.errors import Where
-from hlo_run.hlo.fingerprint import module_fingerprint
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
-from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 
@@ -495,11 +494,9 @@ class HloModule:
 
     def to_string(self, options: PrintOptions = DEFAULT) -> str:
         """Return the module as HLO text, by default the text of XLA's `HloModule::ToString`."""
-        return module_to_string(self, options)
-
-    def fingerprint(self) -> str:
-        """Return a digest of what the module means: names, metadata and the order of computations do not count."""
-        return module_fingerprint(self)
+        # Loaded with the first text: the printer imports the graph, and a run that prints nothing does without it.
+        text: str = import_module("hlo_run.hlo.printer").module_to_string(self, options)
+        return text
 
     def remove_computation(self, computation: HloComputation) -> None:
         """Remove a computation that nothing calls, and give up what it calls itself."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, is_one_instruction
 from hlo_run.hlo.attributes.table import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import format_int_lists
+from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.print_options import PrintOptions
 from hlo_run.hlo.values.literal import Literal, format_literal
 from hlo_run.hlo.values.opcodes import OPCODES
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
-
-if TYPE_CHECKING:
-    # A module prints itself, so the graph needs the printer first.
-    from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 PrintNested: TypeAlias = "Callable[[HloComputation, PrintOptions, int], str]"
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.attributes.lexer import RESERVED
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.attributes.text import format_bools, format_entry_layout
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
 from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
-
-if TYPE_CHECKING:
-    # A module prints itself, so the graph needs the printer first.
-    from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 __all__ = [
     "CANONICAL",

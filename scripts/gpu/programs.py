@@ -7,6 +7,7 @@ from pathlib import Path
 
 import hlo_run
 from gpu.bundle import FUSION, LIBRARY, MODEL
+from hlo_run.hlo.fingerprint import module_fingerprint
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.printer import FULL
 
@@ -44,7 +45,7 @@ def _cut_out(files: list[Path]) -> Iterator[tuple[str, str, str]]:
         for instruction in module.instructions:
             if instruction.opcode == "fusion" and instruction.attrs["kind"] in ("kLoop", "kInput"):
                 isolated = isolate_instruction(instruction)
-                yield f"{file.stem}.{instruction.name}", isolated.to_string(FULL), isolated.fingerprint()
+                yield f"{file.stem}.{instruction.name}", isolated.to_string(FULL), module_fingerprint(isolated)
 
 
 def _is_small(file: Path) -> bool:
