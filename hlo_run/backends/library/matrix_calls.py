@@ -15,6 +15,7 @@ from hlo_run.artifact import ArraySpec, ArrayTree, CustomCallThunk, TriangularSo
 from hlo_run.backends.library import reflections
 from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.backends.library.linalg import triangular_solve_call
+from hlo_run.backends.library.schur import schur
 from hlo_run.hlo.matrix_calls import MatrixCall, matrix_call
 
 _Function: TypeAlias = "Callable[[MatrixCall, Sequence[Array], Sequence[tuple[int, ...]]], tuple[object, ...]]"
@@ -225,6 +226,12 @@ def _general_eigen(call: MatrixCall, matrix: Array) -> tuple[Array, Array, Array
     return values, left, right if call.vectors else np.zeros_like(right)
 
 
+def _schur(call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[object, ...]:
+    form, vectors, values, status = schur(operands[0])
+    parts = (np.real(values), np.imag(values)) if len(shapes) == 6 else (values,)
+    return form, vectors if call.vectors else np.zeros_like(vectors), *parts, 0, status
+
+
 def _hessenberg(call: MatrixCall, operands: Sequence[Array], _shapes: Sequence[tuple[int, ...]]) -> tuple[object, ...]:
     return *reflections.hessenberg(operands[0], call.first_row, call.last_row), 0
 
@@ -304,6 +311,7 @@ _FUNCTIONS: dict[str, tuple[_Function, tuple[int, ...]]] = {
     "svd": (_svd, (2,)),
     "geev": (_eigen, (2,)),
     "geev_packed": (_packed_eigen, (2,)),
+    "gees": (_schur, (2,)),
     "gehrd": (_hessenberg, (2,)),
     "sytrd": (_tridiagonal, (2,)),
     "gtsv": (_tridiagonal_solve, (1, 1, 1, 2)),

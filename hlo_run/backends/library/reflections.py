@@ -12,7 +12,7 @@ import numpy as np
 from hlo_run.backends.library.arrays import Array
 
 
-def _reflect(column: Array) -> complex:
+def reflect(column: Array) -> complex:
     """Turn a column in place into (beta, rest of v) and return tau: (I - conj(tau) v vᴴ) column = (beta, 0, ..)."""
     alpha = complex(column[0])
     norm = float(np.linalg.norm(column[1:]))
@@ -67,7 +67,7 @@ def pivoted_qr(matrix: Array, given: Array) -> tuple[Array, Array, Array]:
             longest = k + int(np.argmax(np.linalg.norm(packed[k:, k:], axis=0)))
             packed[:, [k, longest]] = packed[:, [longest, k]]
             order[[k, longest]] = order[[longest, k]]
-        factors[k] = _reflect(packed[k:, k])
+        factors[k] = reflect(packed[k:, k])
         vector = _vector(packed[k:, k])
         packed[k:, k + 1 :] -= np.conj(factors[k]) * np.outer(vector, vector.conj() @ packed[k:, k + 1 :])
     return packed, order + 1, factors
@@ -78,7 +78,7 @@ def hessenberg(matrix: Array, first: int, last: int) -> tuple[Array, Array]:
     packed = matrix.copy()
     factors = np.zeros(max(0, len(matrix) - 1), packed.dtype)
     for k in range(first - 1, last - 1):
-        factors[k] = _reflect(packed[k + 1 : last, k])
+        factors[k] = reflect(packed[k + 1 : last, k])
         vector = _vector(packed[k + 1 : last, k])
         right = packed[:last, k + 1 : last]
         right -= factors[k] * np.outer(right @ vector, vector.conj())
@@ -100,7 +100,7 @@ def tridiagonal(matrix: Array, lower: bool) -> tuple[Array, Array, Array, Array]
     factors = np.zeros(max(0, size - 1), whole.dtype)
     for k in range(size - 1):
         column = whole[k + 1 :, k].copy()
-        factors[k] = _reflect(column)
+        factors[k] = reflect(column)
         packed[k + 1 :, k] = column
         vector = _vector(column)
         rest = whole[k + 1 :, k + 1 :]
