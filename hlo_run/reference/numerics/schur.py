@@ -18,12 +18,48 @@ from hlo_run.reference.values import Array
 _EPS = np.finfo(np.float64).eps
 
 
+def _isolating_order(matrix: Array) -> list[int]:
+    """Return the order of rows and columns that gees begins with: eigenvalues that can be read off come last, or first.
+
+    A row without numbers beside its diagonal, among the rows left, moves to their end; then such a column moves to their
+    beginning. As LAPACK's gebal, job P, whose exchanges decide the order of what is left.
+    """
+    order = list(range(len(matrix)))
+    first, end = 0, len(matrix)
+
+    def isolated(place: int, by_row: bool) -> bool:
+        others = [order[k] for k in range(first, end) if k != place]
+        line = matrix[order[place], others] if by_row else matrix[others, order[place]]
+        return not np.any(line)
+
+    def move(by_row: bool) -> bool:
+        nonlocal first, end
+        found = False
+        place = end - 1 if by_row else first
+        while first <= place < end:
+            if isolated(place, by_row):
+                target = end - 1 if by_row else first
+                order[place], order[target] = order[target], order[place]
+                end, first = (end - 1, first) if by_row else (end, first + 1)
+                found = True
+            place += -1 if by_row else 1
+        return found
+
+    while end > first and move(by_row=True):
+        pass
+    while end > first and move(by_row=False):
+        pass
+    return order
+
+
 class Schur:
     """Schur's form of one [n, n] matrix: `form` is T, `vectors` is Z, `status` is 0 or how many eigenvalues are not found."""
 
     def __init__(self, matrix: Array) -> None:
-        self.form, self.size = matrix.copy(), len(matrix)
-        self.vectors = np.eye(self.size, dtype=matrix.dtype)
+        self.size = len(matrix)
+        order = _isolating_order(matrix)
+        self.form = matrix[np.ix_(order, order)].copy()
+        self.vectors = np.eye(self.size, dtype=matrix.dtype)[:, order]
         self.is_complex = np.iscomplexobj(matrix)
         self.status = 0
         for k in range(self.size - 1):
