@@ -57,6 +57,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "llvmlite": ("codegen/llvm", "backends/host"),
     "xdsl": ("dialects", "codegen", "pipeline"),
     "click": ("cli.py",),
+    "scipy": ("backends/library/lapack.py",),
     "rich": ("cli.py", "terminal.py"),
     "jaxlib": ("formats",),
     "jax": ("formats",),

@@ -85,6 +85,11 @@ def _general_vectors(call: MatrixCall, options: _Options) -> MatrixCall:
     return replace(call, vectors=right, left_vectors=left)
 
 
+def _schur_vectors(call: MatrixCall, options: _Options) -> MatrixCall:
+    """JAX never asks for an order of the eigenvalues."""
+    return replace(call, vectors=_letter(options, "mode", "V") == "V")
+
+
 def _triangular_solve(call: MatrixCall, options: _Options) -> MatrixCall:
     return replace(
         _triangle(call, options),
@@ -122,6 +127,7 @@ _LAPACK: dict[str, tuple[str, _Read]] = {
     "gesdd": ("svd", _svd),
     "gesvd": ("svd", _svd),
     "geev": ("geev", _general_vectors),
+    "gees": ("gees", _schur_vectors),
     "gehrd": ("gehrd", _rows),
     "sytrd": ("sytrd", _triangle),
     "hetrd": ("sytrd", _triangle),

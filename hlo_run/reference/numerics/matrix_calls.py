@@ -10,6 +10,7 @@ import numpy as np
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.matrix_calls import MatrixCall, matrix_call
 from hlo_run.reference.numerics.factorizations import householder_product, lu, qr, reflector, taxicab
+from hlo_run.reference.numerics.schur import Schur
 from hlo_run.reference.numerics.triangular import cholesky, solve_lower
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, narrow, precise_type, widen
 
@@ -170,6 +171,18 @@ def _geev_packed(call: MatrixCall, operands: Sequence[Array], _shapes: Sequence[
     return matrix, values, left, right, _ok(matrix)
 
 
+def _gees(call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+    (matrix,) = operands
+    form, vectors = np.zeros_like(matrix), np.zeros_like(matrix)
+    values, status = np.zeros(matrix.shape[:-1], np.complex128), _ok(matrix)
+    for place in np.ndindex(*matrix.shape[:-2]):
+        found = Schur(matrix[place])
+        form[place], values[place], status[place] = found.form, found.eigenvalues(), found.status
+        vectors[place] = found.vectors if call.vectors else 0
+    parts = (np.real(values), np.imag(values)) if len(shapes) == 6 else (values,)
+    return form, vectors, *parts, _ok(matrix), status
+
+
 def _turned(matrix: Array, step: int, last: int) -> tuple[Array, Array, Array]:
     """Return (H A Hᴴ, v, tau) with the reflection that leaves one number below the diagonal of a column."""
     vector, factor, _ = reflector(matrix[..., step + 1 : last, step])
@@ -294,6 +307,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "svd": _svd,
     "geev": _geev,
     "geev_packed": _geev_packed,
+    "gees": _gees,
     "gehrd": _gehrd,
     "sytrd": _sytrd,
     "gtsv": _gtsv,

@@ -17,6 +17,9 @@ from hlo_run.reference.numerics.reduce import accumulating_type, recognised, ufu
 from hlo_run.reference.numerics.shaping import padded
 from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, narrow, prepared_row, table
 
+# XLA cuts longer running sums into shorter ones, so that the order of their additions is free.
+_LONGEST_SUM_BY_STEPS = 16
+
 # One slice per dimension, and an ellipsis, which keeps an array without dimensions an array.
 _Slices: TypeAlias = "tuple[slice | EllipsisType, ...]"
 
@@ -24,7 +27,7 @@ _Slices: TypeAlias = "tuple[slice | EllipsisType, ...]"
 def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
     """Return one reduction per dimension for a reducer of one array that is an op of numpy's; None for others.
 
-    Sums of floats accumulate in double, as those of reduce do.
+    Sums of floats accumulate in double, as those of reduce do; short ones of narrow floats are left to the steps of the op.
     """
     (reducer,) = instruction.called["to_apply"]
     opcode, dtype = recognised(reducer), instruction.operands[0].shape.dtype
@@ -34,6 +37,9 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
     if ufunc is None:
         return None
     wide, dims = accumulating_type(opcode, dtype), _window_dims(instruction)
+    longest = max((dim.size for dim in dims), default=0)
+    if opcode == "add" and dtype.is_float and dtype.bits < 32 and longest <= _LONGEST_SUM_BY_STEPS:
+        return None
     identity = _identity(opcode, wide)
     edges = [(dim.pad_low, dim.pad_high, dim.base_dilation - 1) for dim in dims]
     is_padded = any(edge != (0, 0, 0) for edge in edges)

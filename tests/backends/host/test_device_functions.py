@@ -72,6 +72,12 @@ ld.param.{type} %{register}, [x]; st.param.{type} [result], %{register}; ret;
         # A register may be wider than what it passes.
         ("st.param.b8 [in], %r1;", "b8 r1", "ld.param.b8 %r2, [out];", 0x82),
         ("st.param.b16 [in], %r1;", "b16 r1", "ld.param.b16 %r2, [out];", 0x8382),
+        # The sign of a signed load fills the register.
+        ("st.param.b8 [in], %h1;", "b8 h1", "ld.param.s8 %h2, [out]; cvt.u32.u16 %r2, %h2;", 0xFF82),
+        ("st.param.b8 [in], %h1;", "b8 h1", "ld.param.s8 %r2, [out];", 0xFFFFFF82),
+        ("st.param.b16 [in], %h1;", "b16 h1", "ld.param.s16 %r2, [out];", 0xFFFF8382),
+        ("st.param.b32 [in], %r1;", "b32 r1", "ld.param.s32 %d2, [out]; mov.b64 {%r3, %r2}, %d2;", 0xFFFFFFFF),
+        ("st.param.b8 [in], %h1;", "b8 h1", "ld.param.u8 %r2, [out];", 0x82),
         ("st.param.b16 [in], %d1;", "b16 rd1", "ld.param.b16 %r2, [out];", 0x8382),
         # One load may join what several stores wrote.
         ("st.param.b32 [in], %r1; st.param.b32 [in+4], 7;", "b64 rd1", "ld.param.b64 %d2, [out]; mov.b64 {%r3, %r2}, %d2;", 7),

@@ -238,6 +238,71 @@ def test_general_eigenvectors(kind: str) -> None:
         np.testing.assert_allclose(right, packed_right, rtol=1e-3, atol=1e-4)
 
 
+def schur_inputs(kind: str) -> dict[str, Array]:
+    """Matrices of several kinds: with real and conjugate eigenvalues, normal, triangular, large and small ones."""
+    whole = random(kind, 7, 7, seed=3)
+    cycle = np.roll(np.eye(6), 1, 0).astype(kind)
+    return {
+        "random": whole,
+        "one": whole[:1, :1],
+        "none": whole[:0, :0],
+        "two": whole[:2, :2],
+        "large": random(kind, 30, 30, seed=4),
+        "skew": whole - np.conj(whole.T),
+        "upper": np.triu(whole),
+        "lower": np.tril(whole),
+        "zero": np.zeros_like(whole),
+        "cycle": cycle,
+        "tiny": (random(kind, 5, 5, seed=5) * 1e-12).astype(kind),
+        "blocks": np.kron(np.diag([1.0, 2.0, 3.0]), np.array([[1, 4], [-2, 1]])).astype(kind),
+    }
+
+
+@pytest.mark.parametrize("name", list(schur_inputs("float64")))
+@pytest.mark.parametrize("kind", KINDS)
+def test_schur(kind: str, name: str) -> None:
+    matrix = schur_inputs(kind)[name]
+    size, is_complex = len(matrix), kind.startswith("c")
+    reals = [np.zeros(size, kind)] * (1 if is_complex else 2)
+    shapes = [matrix, matrix, *reals, status(0), status(0)]
+    found = both(f"lapack_{LETTERS[kind]}gees_ffi", "mode = 86 : ui8, sort = 78 : ui8", [matrix], shapes)
+    tolerance = 2e-5 if kind in ("float32", "complex64") else 1e-12
+    scale = float(np.abs(matrix).max(initial=0)) or 1.0
+    for form, vectors, *values, _, info in found:
+        assert info == 0
+        np.testing.assert_allclose(vectors @ form @ np.conj(vectors.T), matrix, atol=tolerance * scale * size, rtol=0)
+        np.testing.assert_allclose(np.conj(vectors.T) @ vectors, np.eye(size), atol=tolerance * 2, rtol=0)
+        below = np.diagonal(form, -1)
+        assert not np.any(np.tril(form, -2))
+        assert not np.any(below[1:] * below[:-1])
+        assert not (is_complex and np.any(below))
+        for k in np.flatnonzero(below):  # a block has two conjugate eigenvalues
+            assert form[k, k] == form[k + 1, k + 1]
+            assert form[k, k + 1] * form[k + 1, k] < 0
+        if not size:
+            continue
+        eigenvalues = values[0] if is_complex else values[0] + 1j * values[1]
+        np.testing.assert_allclose(np.poly(eigenvalues / scale), np.poly(matrix / scale), rtol=2e-3, atol=tolerance * 200)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * 10 * max(scale, 1.0))
+
+
+# In f32 LAPACK takes other steps than we do in double, and may find the eigenvalues in another order.
+@pytest.mark.parametrize("kind", ["float64", "complex128"])
+def test_schur_of_a_stack_is_lapacks_but_for_signs(kind: str) -> None:
+    matrix = random(kind, 2, 3, 6, 6, seed=8)
+    expected = stacked(lambda a: lapack("gees", a)(bool, a), matrix.reshape(6, 6, 6))
+    form, eigenvalues = expected[0].reshape(matrix.shape), [part.reshape(2, 3, 6) for part in expected[2:-3]]
+    state = np.zeros((2, 3), np.int32)
+    shapes = [matrix, matrix, *eigenvalues, state, state]
+    for found in both(f"lapack_{LETTERS[kind]}gees_ffi", "mode = 78 : ui8, sort = 78 : ui8", [matrix], shapes):
+        assert not np.any(found[1]), "no vectors were asked for"
+        diagonals = [np.diagonal(one, axis1=-2, axis2=-1) for one in (found[0], form)]
+        np.testing.assert_allclose(*diagonals, rtol=1e-3, atol=1e-4)
+        for one, other in zip(found[2:-2], eigenvalues, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("low", "high"), [(1, 6), (2, 5)])
 def test_hessenberg(kind: str, low: int, high: int) -> None:
@@ -328,7 +393,7 @@ def test_a_registered_function_comes_first() -> None:
 def test_an_unknown_function_is_refused() -> None:
     matrix = random("float32", 3, 3)
     with pytest.raises(Unsupported, match="No registered implementation"):
-        hlo_run.run(hlo_run.parse(module_of("lapack_sgees_ffi", "", [matrix], [matrix])), matrix, platform="Host")
+        hlo_run.run(hlo_run.parse(module_of("lapack_sgges_ffi", "", [matrix], [matrix])), matrix, platform="Host")
 
 
 @pytest.mark.parametrize("kind", ["float32", "complex64", "int32"])

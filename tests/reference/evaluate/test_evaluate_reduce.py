@@ -165,6 +165,23 @@ def test_reduce_window_skips_padding_and_holes() -> None:
     assert_same(run(text, x), expected)
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+@pytest.mark.parametrize(("size", "by_steps"), [(6, True), (16, True), (17, False)])
+def test_short_windows_of_narrow_floats_round_at_every_step(name: str, size: int, by_steps: bool) -> None:
+    text = "HloModule m\n" + ADD.replace("T[", f"{name}[").replace("OP", "add")
+    text += f"""ENTRY e {{
+      x = {name}[{size},8] parameter(0)
+      zero = {name}[] constant(0)
+      ROOT r = {name}[{size},8] reduce-window(x, zero), window={{size={size}x1 pad={size - 1}_0x0_0}}, to_apply=add
+    }}"""
+    x = array(name, np.random.default_rng(21).standard_normal((size, 8)) * 9)
+    steps, exact = x.copy(), np.cumsum(x.astype(np.float64), axis=0).astype(x.dtype)
+    for row in range(1, size):
+        steps[row] = (steps[row - 1].astype(np.float32) + x[row].astype(np.float32)).astype(x.dtype)
+    assert (steps != exact).any(), "the test tells the two apart"
+    assert_same(run(text, x), steps if by_steps else exact)
+
+
 def test_variadic_reduce_window() -> None:
     text = (
         ARGMAX[: ARGMAX.index("ENTRY")]

@@ -249,8 +249,9 @@ class _Inliner:
             outer = self._rename(element, frame)
             operands = (outer, register) if is_load else (register, outer)
             spelling = self._copy(*operands, 8 * TYPE_BYTES[operation.type], move)
-            if is_load and operation.type in ("s8", "s16") and isinstance(outer, Register):  # the sign fills the register
-                spelling = "cvt", (f"s{self._register_bits(outer, bits)}", operation.type)
+            outer_bits = self._register_bits(outer, bits)
+            if is_load and operation.type.startswith("s") and 8 * TYPE_BYTES[operation.type] < outer_bits:
+                spelling = "cvt", (f"s{outer_bits}", operation.type)  # the sign fills the register
             self._append(Instruction(*spelling, operands, guard, operation.line))
 
     def _parts(self, bound: str, offset: int, bits: int) -> tuple[Register, ...]:
