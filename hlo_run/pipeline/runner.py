@@ -122,7 +122,8 @@ class _HloRun:
 
         def apply() -> None:
             if not self.ctx.fuel.is_out(row.pass_name):
-                row.make(self.ctx).apply(self.ctx, self.module)
+                if not row.for_opcodes or self.module.instructions_of(*row.for_opcodes):
+                    row.make(self.ctx).apply(self.ctx, self.module)
                 self.ctx.fuel.ran(row.pass_name, self.module.version != version)
             if row.settles_layouts:
                 self.strictness = self.settled

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -17,11 +19,37 @@ PassT = TypeVar("PassT")
 
 
 @dataclass(frozen=True)
+class PassAt(Generic[ContextT, PassT]):
+    """Makes the pass of a module, which is imported when a row first makes it: a run waits only for passes that it needs.
+
+    The pass is the one public class of the module that can be applied. `options` are its fields; one that is a function is
+    called with the context.
+    """
+
+    module: str
+    options: Mapping[str, Any]
+
+    def __call__(self, ctx: ContextT) -> PassT:
+        options = {name: value(ctx) if callable(value) else value for name, value in self.options.items()}
+        return _pass_class(self.module)(**options)
+
+
+@functools.cache
+def _pass_class(module: str) -> Callable[..., Any]:
+    members = vars(importlib.import_module(module)).items()
+    classes = [value for name, value in members if isinstance(value, type) and value.__module__ == module and name[0] != "_"]
+    [found] = (value for value in classes if hasattr(value, "apply"))
+    return found
+
+
+@dataclass(frozen=True)
 class Row(Generic[ContextT, PassT]):
     """One line of a table: the name people use, how to make the pass, and when it runs.
 
     A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts`
     the verifier holds layouts too. A row that `shares` does a part of its pass's work; its pass is all such rows of the name.
+    A pass of `for_opcodes` has nothing to do in a module without such instructions outside of fusion bodies: the row is run, its
+    pass is neither made nor imported.
     `number` tells rows of the same pass apart, from 1; `numbered` sets it.
     """
 
@@ -31,6 +59,7 @@ class Row(Generic[ContextT, PassT]):
     when: Callable[[ContextT], bool] = lambda c: True
     settles_layouts: bool = False
     shares: bool = False
+    for_opcodes: tuple[str, ...] = ()
     number: int = 1
 
     @property
