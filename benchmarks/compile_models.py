@@ -148,7 +148,7 @@ def _worker(what: str, path: Path, folder: str) -> dict[str, Any]:
     import hlo_run
     from hlo_run.artifact.file import save
     from hlo_run.cache import choose_cache
-    from hlo_run.executable_cache import compile_or_load, key_of, open_for
+    from hlo_run.pipeline.executable_cache import compile_or_load, key_of, open_for
     from hlo_run.hlo.wrap import wrap_bare_module
     from hlo_run.hlo_passes.hlo_pass import PassContext
     from hlo_run.options import Options

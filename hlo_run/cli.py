@@ -201,7 +201,7 @@ def run(arguments: Sequence[str]) -> int:
         options, files, warnings = parse_arguments(arguments)
         _warn(warnings)
         # Imported late: --help and bad flags must not wait for numpy.
-        from hlo_run.driver import run_files
+        from hlo_run.commands.dispatch import run_files
 
         return run_files(options, files, _console())
 
@@ -214,7 +214,7 @@ def run_opt(arguments: Sequence[str]) -> int:
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
         _warn(warnings)
-        from hlo_run.opt import run_opt
+        from hlo_run.commands.opt import run_opt
 
         return run_opt(options, flags, files, _console())
 

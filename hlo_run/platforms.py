@@ -31,6 +31,18 @@ def choose_platform(text: str) -> str:
     return CUDA if not device_problem() else HOST
 
 
+def reference_platform(options: Options) -> str:
+    """Return the platform (or the file) to compare with, or nothing; raises UsageError."""
+    if options.expected_output:
+        return options.expected_output
+    text = options.reference_platform
+    if text == "default":
+        return INTERPRETER
+    if text and platform_name(text) != INTERPRETER:
+        raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for none')
+    return platform_name(text) if text else ""
+
+
 def open_backend(name: str, options: Options) -> Backend:
     """Open the device platform called `name` (not the Interpreter, which runs modules, not executables).
 

@@ -14,9 +14,9 @@ import pytest
 import hlo_run
 from hlo_run import cache
 from hlo_run.cache import FileCache, choose_cache, digest, open_cache
-from hlo_run.executable_cache import flags_text, key_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import FIELDS, Options
+from hlo_run.pipeline.executable_cache import flags_text, key_of
 from hlo_run.target import preset
 
 PACKAGE = Path(hlo_run.__file__).parent

@@ -9,11 +9,11 @@ import pytest
 
 import hlo_run
 from hlo_run.cli import run
+from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.printer import FULL
-from hlo_run.isolation import find_fusion, operands_in_run
 from hlo_run.options import Options
 from hlo_run.target import DEFAULT_TARGET, preset
 

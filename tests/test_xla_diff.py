@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hlo_run import xla_diff
 from hlo_run.analysis.cost.side_by_side import XlaDiff, diff_sides, make_side
 from hlo_run.cli import parse_arguments, run
+from hlo_run.commands import xla_diff
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import XlaCompilation, find_plugin
 from hlo_run.target import preset

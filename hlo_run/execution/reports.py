@@ -1,4 +1,4 @@
-"""What became of every file of a command line, and the artefacts that say so: `--report_json`, `--report_junit`.
+"""The artefacts that say what became of every file: `--report_json`, `--report_junit`.
 
 Both are the same, byte for byte, for the same results: no times in them. docs/report.md is the schema of the JSON.
 """
@@ -6,86 +6,19 @@ Both are the same, byte for byte, for the same results: no times in them. docs/r
 from __future__ import annotations
 
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from hlo_run.errors import HloRunError, Mismatch, Unsupported, UsageError, Where
-from hlo_run.reference.compare.compare import Comparison
-from hlo_run.reference.compare.findings import Findings
+from hlo_run.errors import HloRunError, Where
+from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record
 
 SCHEMA_VERSION = 1
 # What XML 1.0 cannot hold, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-@dataclass(slots=True)
-class IterationResult:
-    """One run with one set of arguments; `arguments` says where those came from. No comparison: nothing to compare with."""
-
-    number: int
-    arguments: str
-    comparison: Comparison | None = None
-    findings: Findings | None = None
-
-
-@dataclass(slots=True)
-class FileResult:
-    """One file of the command line, filled in while it runs; `error` is what ended it.
-
-    `launches` are the records of the last run's kernels, where the backend keeps account of them; `xla_diff` is the comparison
-    of `--xla_diff`.
-    """
-
-    file: str
-    module: str = ""
-    platform: str = ""
-    device: str = ""
-    reference: str = ""
-    iterations: list[IterationResult] = field(default_factory=list[IterationResult])
-    launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    xla_diff: dict[str, Any] | None = None
-    error: HloRunError | None = None
-
-    @property
-    def outcome(self) -> str:
-        """`passed`, `mismatch`, `unsupported` or `error`."""
-        match self.error:
-            case None:
-                return "passed"
-            case Mismatch():
-                return "mismatch"
-            case Unsupported():
-                return "unsupported"
-            case _:
-                return "error"
-
-    @property
-    def exit_code(self) -> int:
-        return self.error.exit_code if self.error is not None else 0
-
-
-def check_writable(path: str, flag: str) -> None:
-    """Raise UsageError if a file cannot be made at `path`: better before a long run than after it."""
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path):
-        raise UsageError(f"--{flag}={path} is a directory")
-    if not os.path.isdir(folder):
-        raise UsageError(f"--{flag}={path}: there is no directory '{folder}'")
-
-
-def write_artefact(path: str, text: str) -> None:
-    """Write a text file; raises UsageError."""
-    try:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {os.strerror(error.errno or 0)}") from None
 
 
 def to_json(results: Sequence[FileResult], version: str) -> str:

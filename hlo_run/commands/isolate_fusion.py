@@ -1,4 +1,4 @@
-"""One fusion of a module alone: found by name in the module as executed, with the operands that it has in a run."""
+"""`--isolate_fusion`: one fusion of the module as executed, alone, with the operands that it has in a run."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.errors import UsageError
+from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.task import Task
+from hlo_run.errors import DeviceError, Unsupported, UsageError
+from hlo_run.execution.arguments import MODULE_SEED, Arguments
+from hlo_run.execution.output_files import write_artefact
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.isolate import copy_computation
+from hlo_run.hlo.isolate import copy_computation, isolate_instruction
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.literal_files import write_values
-from hlo_run.results import write_artefact
 from hlo_run.target import TargetSpec
 
 
@@ -124,3 +129,28 @@ def write_isolated(folder: str, name: str, module: HloModule, values: Sequence[L
     parameters = module.entry.parameters
     write_values(f"{path}.npz", {"arg": [(value, p.shape) for value, p in zip(values, parameters, strict=True)]})
     return os.path.normpath(path)
+
+
+def isolate(task: Task, module: HloModule) -> HloModule:
+    """Return the fusion of the flag as a module, written as a file together with its operands in this run.
+
+    What remains of the task's options concerns the new module, whose arguments are those found here.
+    """
+    options = task.options
+    fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options)
+    alone = isolate_instruction(fusion)
+    task.options = replace(options, inputs="", num_replicas=0, num_partitions=0)
+    if options.stage:
+        return alone
+    arguments = Arguments(replace(options, save_inputs=""), module, task.given, task.place, task.given_from)
+    try:
+        values, source = arguments.next(1)
+        task.given = operands_in_run(fusion, values, MODULE_SEED)
+        task.given_from = f"the run of {module.name} with {source}"
+    except (Unsupported, DeviceError) as error:
+        task.given = make_fake_arguments(alone, options.seed)
+        task.given_from = f"seed {options.seed}"
+        task.console.err(f"%{fusion.name} gets random operands, the reference cannot make those of a run: {error.message}")
+    path = write_isolated(task.folder, f"{module.name}.{fusion.name}", alone, task.given)
+    task.console.err(f"%{fusion.name} is isolated: hlo-run --inputs={path}.npz {path}.hlo")
+    return alone

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import hlo_run
 from hlo_run.analysis.cost.device_work import device_work
-from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_sides, make_side
+from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_record, diff_sides, make_side
 from hlo_run.artifact import Thunk, nested_sequences
 from hlo_run.codegen.llvm.ptxas import find_ptxas
+from hlo_run.commands.compilation import choose_target, target_config
+from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_xla, environment_flags
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import plan_module
@@ -67,3 +70,13 @@ def _all_thunks(sequence: Sequence[Thunk]) -> Iterator[Thunk]:
         yield thunk
         for inner in nested_sequences(thunk):
             yield from _all_thunks(inner)
+
+
+def show_xla_diff(task: Task, module: HloModule) -> None:
+    """Show what becomes of the module beside what XLA:GPU makes of it; raises errors of the HloRunError family."""
+    options = task.options
+    text = module_to_string(module, FULL)
+    with task.watch.compiling(options, module, choose_target(options)) as (ctx, working):
+        diff = compare_with_xla(ctx, working, text, task.file, target_config(options))
+    task.result.xla_diff = diff_record(diff)
+    task.console.xla_diff(diff)

@@ -1,17 +1,17 @@
-"""The iterations of one file: arguments from where the flags say, the run, the expected result, the comparison."""
+"""The iterations of one file: arguments, the run, the expected result, the comparison."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
 
-from hlo_run.analysis.cost.side_by_side import XlaDiff
 from hlo_run.backends.interpreter import InterpreterBackend
-from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
+from hlo_run.errors import DeviceError, Mismatch, Unsupported
+from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, run_path
+from hlo_run.execution.console import Console, Place
+from hlo_run.execution.error_bounds import error_spec
+from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.hlo.feeds import Feeds, given_feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
@@ -19,43 +19,11 @@ from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER
-from hlo_run.reference.arguments.fake_arguments import make_fake_arguments, random_feeds
-from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.arguments.fake_arguments import random_feeds
+from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import Findings
-from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
-from hlo_run.reference.random import RandomEngine
-from hlo_run.results import FileResult, IterationResult
-
-# The seed of the module's own random numbers, as in XLA's tools.
-MODULE_SEED = 42
-
-
-class Console(Protocol):
-    """Where a run's text goes: results to `out`, everything else to `err`; both add the last newline."""
-
-    def out(self, text: str) -> None: ...
-
-    def out_bytes(self, data: bytes) -> None: ...
-
-    def err(self, text: str) -> None: ...
-
-    def error(self, error: HloRunError) -> None: ...
-
-    def mismatch(self, findings: Findings) -> None: ...
-
-    def xla_diff(self, diff: XlaDiff) -> None: ...
-
-    def busy(self, what: str) -> AbstractContextManager[None]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A file's place on the command line, from 0, among `count` files."""
-
-    number: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,98 +36,6 @@ class Runner:
     description: str
     run: Callable[[Sequence[Literal], int, Feeds], Literal]
     outfeed: Callable[[], list[list[Literal]]] = list
-
-
-def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
-    """Return the file for one run: `path` itself if there is only one run, else with the run's numbers before the ending.
-
-    `in.npz` becomes `in.0002.npz` for the third of several files, `in.0002.iteration1.npz` with several iterations.
-    """
-    numbers = [f"{place.number:04d}"] if place.count > 1 else []
-    numbers += [f"iteration{iteration}"] if options.iterations > 1 else []
-    stem, ending = (path[:-4], ".npz") if path.endswith(".npz") else (path, "")
-    return ".".join([stem, *numbers]) + ending
-
-
-class Arguments:
-    """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
-
-    def __init__(
-        self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
-    ) -> None:
-        self._options, self._module, self._given, self._place = options, module, list(given), place
-        self._given_from = given_from
-        self._engine = RandomEngine(options.seed)
-        self._read_ahead: list[Literal] | None = None
-        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
-        self.titles = self.grid.argument_titles(module)
-        self.shapes = self.grid.argument_shapes(module)
-
-    def prepare(self) -> None:
-        """Read the first iteration's arguments if a file has them, and see that the other files are there.
-
-        Compiling may take long: who misspelt a name or gave the wrong array learns it before. Raises UsageError.
-        """
-        options = self._options
-        if options.inputs:
-            self._read_ahead = self._from_file(1)
-            check_readable(_existing_path(options.inputs, options, self._place, i) for i in range(2, options.iterations + 1))
-
-    def _from_file(self, iteration: int) -> list[Literal]:
-        path = _existing_path(self._options.inputs, self._options, self._place, iteration)
-        parameters = self._module.entry.parameters
-        names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
-        return read_values(path, "arg", self.shapes, names)
-
-    def next(self, iteration: int) -> tuple[list[Literal], str]:
-        """Return the arguments of an iteration (they count from 1), and where they came from, in a few words."""
-        options = self._options
-        if options.inputs:
-            read_ahead, self._read_ahead = self._read_ahead, None
-            values = read_ahead if read_ahead is not None else self._from_file(iteration)
-            source = _existing_path(options.inputs, options, self._place, iteration)
-        elif self._given:
-            values, source = self._given * self.grid.size, self._given_from
-        else:
-            zero = not options.random_init_input_literals
-            large = options.use_large_float_range
-            values = self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, self._engine, large, zero))
-            source = "zeros" if zero else f"seed {options.seed}"
-        if options.save_inputs:
-            path = run_path(options.save_inputs, options, self._place, iteration)
-            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
-        return values, source
-
-
-def _existing_path(path: str, options: Options, place: Place, iteration: int) -> str:
-    """Return the file of one run if there is one, as the saving flags name it, else the file for all runs."""
-    own = run_path(path, options, place, iteration)
-    return own if os.path.exists(own) else path
-
-
-def error_spec(options: Options) -> ErrorSpec:
-    """Return the bounds of the flags; raises UsageError for those that make no sense."""
-    for name in ("abs_error_bound", "rel_error_bound"):
-        if not getattr(options, name) >= 0:
-            raise UsageError(f"--{name}={getattr(options, name):g} is not a bound", hint="bounds are 0 or larger")
-    return ErrorSpec(
-        abs=options.abs_error_bound,
-        rel=options.rel_error_bound,
-        relaxed_nans=options.relaxed_nans,
-        fewer_infs_ok=options.fewer_infs_ok,
-        low_precision=_low_precision(options.low_precision_fp_error_spec),
-    )
-
-
-def _low_precision(text: str) -> tuple[str, int] | None:
-    """Return (type, number of values) of `f8e4m3fn,1`; None for nothing."""
-    if not text:
-        return None
-    name, _, count = text.partition(",")
-    if name not in DTYPES or not DTYPES[name].is_float or not count.isdecimal():
-        hint = "TYPE,N: a float type and how many of its values two results may be apart, f8e4m3fn,1"
-        raise UsageError(f"--low_precision_fp_error_spec={text} is no type and number", hint=hint)
-    return name, int(count)
 
 
 def _with_outfeed(result: Literal, shape: Shape, outfeed: Sequence[Sequence[Literal]]) -> tuple[Literal, Shape]:
@@ -196,7 +72,7 @@ class Execution:
         self._arguments.prepare()
         if options.expected_output:
             self._read_ahead = self._expected_from_file(1)
-            paths = (_existing_path(options.expected_output, options, self._place, i) for i in range(2, options.iterations + 1))
+            paths = (existing_path(options.expected_output, options, self._place, i) for i in range(2, options.iterations + 1))
             check_readable(paths)
 
     def run(self, runner: Runner, reference: str) -> None:
@@ -258,7 +134,7 @@ class Execution:
         return expected if precision == "native" else round_value(expected, self._shape)
 
     def _expected_from_file(self, iteration: int) -> Literal:
-        path = _existing_path(self._options.expected_output, self._options, self._place, iteration)
+        path = existing_path(self._options.expected_output, self._options, self._place, iteration)
         return read_values(path, "out", [self._shape], ["the result"])[0]
 
     def _run_reference(self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds) -> Literal:
@@ -269,7 +145,7 @@ class Execution:
         """Return what infeeds take: the arrays of `--infeed`, or random ones."""
         if not self._options.infeed:
             return random_feeds(self._options.seed + ((iteration - 1) << 20))
-        path = _existing_path(self._options.infeed, self._options, self._place, iteration)
+        path = existing_path(self._options.infeed, self._options, self._place, iteration)
         return given_feeds(read_arrays(path, "infeed"), f"'{path}'")
 
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.commands.isolate_fusion import write_isolated
+from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported
+from hlo_run.execution.arguments import MODULE_SEED, Arguments
+from hlo_run.execution.error_bounds import error_spec
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_between, needed_for
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.observer import Level, Observer, Step
-from hlo_run.isolation import write_isolated
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
 
 # A text of so many lines is shown, a longer one is only written.
 _SHOWN_LINES = 60
+
+
+def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
+    """Return what makes the observer that evaluates `module` after every row, on the first iteration's arguments."""
+    options = task.options
+    source = Arguments(replace(options, save_inputs=""), module, task.given, task.place, task.given_from)
+    values, _ = source.next(1)
+    interpreter = InterpreterBackend(source.grid)
+    alone = values if source.grid.size == 1 else []
+    return lambda working: PassChecker(
+        working,
+        lambda state: interpreter.run_module(state, values, MODULE_SEED),
+        alone,
+        error_spec(options),
+        task.folder,
+        task.console.err,
+    )
 
 
 @dataclass(frozen=True)

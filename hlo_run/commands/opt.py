@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import hlo_run
 from hlo_run.cache import choose_cache
-from hlo_run.compile_run import Watch, choose_target, write_output
+from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.watch import Watch
 from hlo_run.errors import UsageError
-from hlo_run.execution import Console
+from hlo_run.execution.console import Console
+from hlo_run.execution.output_files import write_output
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
@@ -45,7 +47,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     if len(files) != 1:
         raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
     if options.only_rows or options.disabled_rows or options.xla_fuel:
-        from hlo_run.pipeline.table import check_row_names  # imports every pass
+        from hlo_run.pipeline.table import check_row_names
 
         for warning in check_row_names(replace(options, stage="")):
             console.err(f"warning: {warning}")
@@ -123,7 +125,7 @@ def _stages(platform: str) -> list[str]:
 
 
 def _spelling(name: str) -> str:
-    from hlo_run.pipeline.table_rows import spelling  # imports every pass
+    from hlo_run.pipeline.table_rows import spelling
 
     return spelling(name)
 
@@ -135,7 +137,7 @@ def _passes() -> dict[str, str]:
 
 def _rows() -> dict[str, HloRow]:
     """Return the rows of the HLO table by their names with dashes, in its order."""
-    from hlo_run.pipeline.table import PIPELINE  # imports every pass
+    from hlo_run.pipeline.table import PIPELINE
 
     return {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
 

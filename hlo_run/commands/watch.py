@@ -1,40 +1,24 @@
-"""How a run compiles a module: for which target, watched by whom, dumped where, and what a bug of ours leaves behind."""
+"""What sees the compilations of one file: observers, dumps, times, and what a bug of ours leaves behind."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from hlo_run import target as targets
-from hlo_run.errors import InternalError, UsageError
-from hlo_run.execution import Console
+from hlo_run.errors import InternalError
+from hlo_run.execution.console import Console
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
 from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.hlo_passes.replacements import read_replacements
-from hlo_run.options import Options, read_text
+from hlo_run.options import Options
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
-from hlo_run.pipeline.observers.stage import StageObserver
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
-
-
-def choose_target(options: Options) -> targets.TargetSpec:
-    """Return the GPU to compile for: a spec file, a preset, or the default; raises UsageError."""
-    path = options.xla_gpu_target_config_filename
-    if path:
-        return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
-    return targets.preset(options.target or targets.DEFAULT_TARGET)
-
-
-def target_config(options: Options) -> str:
-    """Return the GPU to compile for as an XLA `gpu_target_config`."""
-    path = options.xla_gpu_target_config_filename
-    return read_text(path, "--xla_gpu_target_config_filename") if path else targets.to_text_proto(choose_target(options))
+from hlo_run.target import TargetSpec
 
 
 class Watch:
@@ -49,7 +33,7 @@ class Watch:
         self,
         options: Options,
         module: HloModule,
-        target: targets.TargetSpec,
+        target: TargetSpec,
         watching: Sequence[Callable[[HloModule], Observer]] = (),
     ) -> Generator[tuple[PassContext, HloModule]]:
         """Give what to compile with, and the copy of `module` to work on, since compilation edits.
@@ -86,7 +70,7 @@ class Watch:
         if options.time_passes:
             self._console.err(self._timing.table())
 
-    def _dump_observer(self, options: Options, name: str, target: targets.TargetSpec) -> DumpObserver | None:
+    def _dump_observer(self, options: Options, name: str, target: TargetSpec) -> DumpObserver | None:
         if not options.xla_dump_to:
             return None
         pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
@@ -103,47 +87,3 @@ def _write_reproducer(module: HloModule, directory: str) -> str:
     ) as file:
         file.write(module_to_string(module, FULL))
     return file.name
-
-
-class StageOutput:
-    """Where the text of a stage goes: stdout, or the file of `--output_file`."""
-
-    def __init__(self, options: Options, console: Console) -> None:
-        self._options, self._console = options, console
-        self._has_output = False
-
-    def observer(self, working: HloModule) -> Observer:
-        """Return what shows the stage of the flags, of the module that is compiled."""
-        if self._options.output_format == "hlo":
-            return StageObserver(self._options.stage, self.show)
-        return StageObserver(self._options.stage, lambda _: self.show_module(working))
-
-    def show(self, text: str) -> None:
-        """Give the text of a stage."""
-        if not self._options.output_file:
-            self._console.out(text)
-            return
-        write_output(self._options.output_file, text.encode() + b"\n", append=self._has_output)
-        self._has_output = True
-
-    def show_module(self, module: HloModule) -> None:
-        """Give a module in the format of `--output_format`."""
-        if self._options.output_format == "hlo":
-            self.show(module_to_string(module, dump_options(self._options)).rstrip("\n"))
-            return
-        from hlo_run.formats.write import module_to_bytes  # only who asks for another format waits for it
-
-        data = module_to_bytes(module, self._options.output_format)
-        if self._options.output_file:
-            write_output(self._options.output_file, data)
-        else:
-            self._console.out_bytes(data)
-
-
-def write_output(path: str, data: bytes, append: bool = False) -> None:
-    """Write a file of `--output_file`; raises UsageError."""
-    try:
-        with open(path, "ab" if append else "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise UsageError(f"--output_file={path} cannot be written: {os.strerror(error.errno or 0)}") from None

@@ -1,16 +1,14 @@
-"""Executables as files, and the Python files of `--custom_calls`."""
+"""Executables as files: `--output=FILE.hlox`, and such a file in place of a module."""
 
 from __future__ import annotations
 
 import os
-import runpy
-import traceback
 from dataclasses import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import ENDING, load, save
 from hlo_run.backends.memory import check_memory
-from hlo_run.errors import HloRunError, UsageError
+from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 
@@ -51,18 +49,3 @@ def write_executable(
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
-
-
-def load_custom_calls(files: str) -> None:
-    """Run Python files, comma separated, that register functions; raises UsageError for one that fails."""
-    for path in filter(None, (name.strip() for name in files.split(","))):
-        if not os.path.exists(path):
-            raise UsageError(f"--custom_calls={path}: there is no such file")
-        try:
-            runpy.run_path(path)
-        except HloRunError:
-            raise
-        except Exception as error:  # whatever the user's file raises
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"at {frame.filename}:{frame.lineno}"
-            raise UsageError(f"--custom_calls={path}: {type(error).__name__}: {error}", notes=(where,)) from error

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from hlo_run.analysis.executed_computations import fusible_computations
 from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused, Joined, KeptApart, Refused, Weighed
 from hlo_run.analysis.fusion.fusion_rules import is_fusible
+from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.hlo.fusion_graph import FusionGraph
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, Observer, Step, StopAtStage
+from hlo_run.pipeline.compile import optimize
 
 _TOPIC = "fusion"
 # Rows that fuse, in their order.
@@ -212,3 +215,15 @@ class FusionExplainer(Observer):
             return f"%{name} ({opcode}) is never part of a fusion"
         places = ", ".join(f"%{home}" for home in homes)
         return f"%{name} ({opcode}) is computed " + (f"in {places}" if homes else "nowhere: something equal is")
+
+
+def explain_fusion(task: Task, module: HloModule) -> None:
+    """Print what the fusion passes decided; raises StopAtStage when it is printed, errors of the HloRunError family."""
+    names = asked_names(task.options.explain)
+    target = choose_target(task.options)
+
+    def explainer(working: HloModule) -> Observer:
+        return FusionExplainer(working, target.name, names, task.console.out)
+
+    with task.watch.compiling(task.options, module, target, [explainer]) as (ctx, working):
+        optimize(ctx, working)

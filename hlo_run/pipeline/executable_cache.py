@@ -1,6 +1,6 @@
 """Executables that were compiled before, in the user's cache: by the module, the flags of compilation, target and compiler.
 
-A module that is found is neither optimised nor are its kernels compiled, and nobody waits for xDSL and LLVM to be imported.
+A module that is found is neither optimised nor are its kernels compiled, and neither xDSL nor llvmlite is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hlo_run.options import FIELDS, Options
 # Flags of the section Compile that say where results go and who makes them, not what they are.
 _NO_MATTER = frozenset(("cache", "compile_processes", "output", "output_machine_code"))
 # A file that would push out many others stays away.
-_MOST_BYTES = LIMIT_BYTES // 8
+MOST_BYTES = LIMIT_BYTES // 8
 
 
 def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
@@ -42,7 +42,7 @@ def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
             pass
     executable = _compile(ctx, module)
     data = save(executable)
-    if len(data) <= _MOST_BYTES:
+    if len(data) <= MOST_BYTES:
         cache.put(key, data)
         cache.clean()
     return executable
@@ -76,3 +76,8 @@ def flags_text(options: Options) -> str:
     """Return the flags that decide what a compilation makes, with their values."""
     names = [name for name, field in FIELDS.items() if field.metadata["section"] == "Compile" and name not in _NO_MATTER]
     return repr([(name, getattr(options, name)) for name in names])
+
+
+def shown_text(options: Options) -> str:
+    """Return the flags that decide how a stage is printed, with their values."""
+    return repr([(name, getattr(options, name)) for name, field in FIELDS.items() if field.metadata["section"] == "Show"])
