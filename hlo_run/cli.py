@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -31,6 +32,10 @@ _OPT_INTRODUCTION = """Run HLO passes on a module, or its pipeline up to a stage
 
 FILE is one file of HLO text (- is stdin), or what hlo-run reads besides. Exit codes are those of hlo-run. XLA_FLAGS is read;
 the command line wins."""
+
+
+# Objects that are allocated before Python's collector looks for cycles; its own default is 700.
+_COLLECT_AFTER = 50_000
 
 
 @dataclass(frozen=True)
@@ -248,9 +253,16 @@ def _exit_code(work: Callable[[], int]) -> int:
 
 def main() -> None:
     """Entry point of the console script `hlo-run`."""
+    _collect_seldom()
     raise SystemExit(run(sys.argv[1:]))
 
 
 def opt_main() -> None:
     """Entry point of the console script `hlo-opt`."""
+    _collect_seldom()
     raise SystemExit(run_opt(sys.argv[1:]))
+
+
+def _collect_seldom() -> None:
+    """Let the garbage collector wait for more allocations: it would walk the modules some hundred times while they load."""
+    gc.set_threshold(_COLLECT_AFTER)

@@ -13,9 +13,8 @@ from hlo_run.commands.load import load
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, InternalError, UsageError
 from hlo_run.execution.console import Console, Place
-from hlo_run.execution.output_files import check_writable, write_artefact
+from hlo_run.execution.output_files import check_writable, is_executable_file, write_artefact
 from hlo_run.execution.results import FileResult
-from hlo_run.execution.saved_executables import is_executable_file
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options

@@ -10,7 +10,7 @@ from hlo_run import target as targets
 from hlo_run.commands.compilation import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
-from hlo_run.execution.saved_executables import is_executable_file, read_executable
+from hlo_run.execution.output_files import is_executable_file
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.wrap import wrap_bare_module
@@ -28,6 +28,8 @@ def load(task: Task) -> HloModule:
     if is_executable_file(task.file):
         if options.stage or options.output:
             raise UsageError(f"'{task.file}' is compiled already", hint="--stage and --output want a module")
+        from hlo_run.execution.saved_executables import read_executable
+
         task.executable = read_executable(task.file)
         return hlo_run.parse(task.executable.source_text, task.file, verified=False)
     source = read_module(task.file, options.input_format)

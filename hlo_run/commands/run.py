@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hlo_run.backends import Backend
+from typing import TYPE_CHECKING
+
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.backends.memory import check_memory
-from hlo_run.backends.profile import Profile
 from hlo_run.commands.compilation import compiling, set_device_counts
 from hlo_run.commands.task import Task
 from hlo_run.execution.arguments import Arguments
@@ -15,6 +15,10 @@ from hlo_run.execution.output_files import write_artefact
 from hlo_run.hlo.graph import HloModule
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
+
+if TYPE_CHECKING:
+    from hlo_run.backends import Backend
+    from hlo_run.backends.profile import Profile
 
 
 def run(task: Task, module: HloModule, reference: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from hlo_run.artifact import Executable
 from hlo_run.commands.stage_output import StageOutput
 from hlo_run.commands.watch import Watch
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
+
+if TYPE_CHECKING:
+    from hlo_run.artifact import Executable
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -81,6 +80,8 @@ class Watch:
 
 def _write_reproducer(module: HloModule, directory: str) -> str:
     """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
+    import tempfile  # only a bug needs it
+
     folder = directory if directory not in ("", "-") else None
     with tempfile.NamedTemporaryFile(
         "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"

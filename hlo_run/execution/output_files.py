@@ -1,10 +1,17 @@
-"""Files that flags ask for: whether they can be written, before a long run, and writing them."""
+"""Files that flags ask for: what their names say, whether they can be written, before a long run, and writing them."""
 
 from __future__ import annotations
 
 import os
 
 from hlo_run.errors import UsageError
+
+_EXECUTABLE_ENDING = ".hlox"
+
+
+def is_executable_file(path: str) -> bool:
+    """True for the name of a saved executable."""
+    return path.endswith(_EXECUTABLE_ENDING)
 
 
 def check_writable(path: str, flag: str) -> None:

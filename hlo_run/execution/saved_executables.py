@@ -6,16 +6,11 @@ import os
 from dataclasses import replace
 
 from hlo_run.artifact import Executable
-from hlo_run.artifact.file import ENDING, load, save
+from hlo_run.artifact.file import load, save
 from hlo_run.backends.memory import check_memory
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
-
-
-def is_executable_file(path: str) -> bool:
-    """True for the name of a saved executable."""
-    return path.endswith(ENDING)
 
 
 def read_executable(path: str) -> Executable:

@@ -21,7 +21,8 @@ from hlo_run.pipeline.table_rows import Group, Row
 if TYPE_CHECKING:
     from xdsl.context import Context
     from xdsl.dialects.builtin import ModuleOp
-    from xdsl.passes import ModulePass
+
+    from hlo_run.pipeline.table import KernelPass
 
 _Item: TypeAlias = "Row[PassContext, HloPass] | Group[PassContext, HloPass]"
 
@@ -195,7 +196,7 @@ class KernelRun:
         if self._watched:
             self._text = self._printer(emitted.module)
 
-    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp) -> None:
+    def apply(self, row: str, made: KernelPass, xdsl_context: Context, module: ModuleOp) -> None:
         """Apply one row; verifies after it when asked to. What the last one leaves is verified by LLVM, as LLVM IR."""
         step = self._step(row, module)
         for observer in self._ctx.observers:
