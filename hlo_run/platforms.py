@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.backends import Backend, load_backend
 from hlo_run.errors import UsageError
-from hlo_run.options import Options
+from hlo_run.options import RunOptions
 
 INTERPRETER = "Interpreter"
 HOST = "Host"
@@ -31,7 +31,7 @@ def choose_platform(text: str) -> str:
     return CUDA if not device_problem() else HOST
 
 
-def reference_platform(options: Options) -> str:
+def reference_platform(options: RunOptions) -> str:
     """Return the platform (or the file) to compare with, or nothing; raises UsageError."""
     if options.expected_output:
         return options.expected_output
@@ -43,7 +43,7 @@ def reference_platform(options: Options) -> str:
     return platform_name(text) if text else ""
 
 
-def open_backend(name: str, options: Options) -> Backend:
+def open_backend(name: str, options: RunOptions) -> Backend:
     """Open the device platform called `name` (not the Interpreter, which runs modules, not executables).
 
     Raises DeviceError when there is no device.

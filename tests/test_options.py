@@ -8,7 +8,8 @@ import pytest
 
 from hlo_run.cli import parse_arguments
 from hlo_run.errors import UsageError
-from hlo_run.options import FIELDS, Options
+from hlo_run.options import Options
+from hlo_run.options.programs import FIELDS
 
 
 @pytest.fixture(autouse=True)

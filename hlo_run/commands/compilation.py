@@ -10,10 +10,11 @@ from hlo_run.commands.task import Task
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
-from hlo_run.options import Options, read_text
+from hlo_run.options import CompileOptions, RunOptions
+from hlo_run.options.text_files import read_text
 
 
-def choose_target(options: Options) -> targets.TargetSpec:
+def choose_target(options: CompileOptions) -> targets.TargetSpec:
     """Return the GPU to compile for: a spec file, a preset, or the default; raises UsageError."""
     path = options.xla_gpu_target_config_filename
     if path:
@@ -21,13 +22,13 @@ def choose_target(options: Options) -> targets.TargetSpec:
     return targets.preset(options.target or targets.DEFAULT_TARGET)
 
 
-def target_config(options: Options) -> str:
+def target_config(options: CompileOptions) -> str:
     """Return the GPU to compile for as an XLA `gpu_target_config`."""
     path = options.xla_gpu_target_config_filename
     return read_text(path, "--xla_gpu_target_config_filename") if path else targets.to_text_proto(choose_target(options))
 
 
-def set_device_counts(options: Options, module: HloModule) -> None:
+def set_device_counts(options: RunOptions, module: HloModule) -> None:
     """Write the flags' numbers of devices into the header, which passes ask."""
     for header, count in (("replica_count", options.num_replicas), ("num_partitions", options.num_partitions)):
         if count:

@@ -20,14 +20,14 @@ from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.literal_files import write_values
 from hlo_run.target import TargetSpec
 
 
-def find_fusion(module: HloModule, name: str, target: TargetSpec, options: Options) -> HloInstruction:
+def find_fusion(module: HloModule, name: str, target: TargetSpec, options: CompileOptions) -> HloInstruction:
     """Return the fusion called `name` (or whose kernel is) in `module` as executed, a copy on which the HLO rows ran.
 
     Raises UsageError for a name that is no fusion's.

@@ -57,7 +57,8 @@ def _resume(task: Task, dump: KernelIr) -> None:
         watching = task.watch.observers(options)
         watching.append(StageObserver(options.stage, task.stage_output.show))
         try:
-            compile_kernel_ir(PassContext(choose_target(options), options, tuple(watching)), dump)
+            ctx = PassContext(choose_target(options), options.compile, tuple(watching), show=options.show)
+            compile_kernel_ir(replace(ctx, locates=options.print_locations or bool(options.host_check)), dump)
         finally:
             task.watch.show_times(options)
         task.console.err(f"nothing to print: '{options.stage}' does not come after row '{dump.row}'")

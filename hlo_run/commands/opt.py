@@ -23,7 +23,8 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
 from hlo_run.hlo_passes.print_options import dump_options
-from hlo_run.options import OptFlags, Options
+from hlo_run.options import Options
+from hlo_run.options.opt import OptFlags
 
 if TYPE_CHECKING:
     from hlo_run.pipeline.table import HloRow
@@ -143,7 +144,7 @@ def _rows() -> dict[str, HloRow]:
 
 
 def _module_text(ctx: PassContext, module: HloModule) -> str:
-    return module_to_string(module, dump_options(ctx.options))
+    return module_to_string(module, dump_options(ctx.show))
 
 
 def _text_proto(module: HloModule) -> str:
@@ -229,7 +230,7 @@ def _kernel_texts(ctx: PassContext, module: HloModule, stage: str) -> list[str]:
     from hlo_run.pipeline.compile import compile_module
 
     collector = _Collector(stage)
-    watched = replace(ctx, observers=(*ctx.observers, collector), options=replace(ctx.options, stage=stage))
+    watched = replace(ctx, observers=(*ctx.observers, collector), show=replace(ctx.show, stage=stage))
     with suppress(StopAtStage):
         compile_module(watched, module)
     return collector.texts

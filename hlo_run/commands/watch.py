@@ -13,7 +13,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
 from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.hlo_passes.replacements import read_replacements
-from hlo_run.options import Options
+from hlo_run.options import Options, ShowOptions
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
@@ -48,14 +48,17 @@ class Watch:
         observers += [make(working) for make in watching]
         try:
             with self._console.busy(f"compiling {module.name}"):
-                yield PassContext(target, options, tuple(observers), read_replacements(options, module.name)), working
+                replacements = read_replacements(options, module.name)
+                # A fault that the Host's checks find shall lead back to the HLO instruction.
+                locates = options.print_locations or bool(options.host_check)
+                yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
         except InternalError as error:
             reproducer = _write_reproducer(module, options.xla_dump_to)
             raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
         finally:
             self.show_times(options)
 
-    def observers(self, options: Options) -> list[Observer]:
+    def observers(self, options: ShowOptions) -> list[Observer]:
         """Return the observers that see every compilation."""
         watching: list[Observer] = []
         if options.v:
@@ -64,12 +67,12 @@ class Watch:
             watching.append(self._timing)
         return watching
 
-    def show_times(self, options: Options) -> None:
+    def show_times(self, options: ShowOptions) -> None:
         """Print the seconds so far, if asked for."""
         if options.time_passes:
             self._console.err(self._timing.table())
 
-    def _dump_observer(self, options: Options, name: str, target: TargetSpec) -> DumpObserver | None:
+    def _dump_observer(self, options: ShowOptions, name: str, target: TargetSpec) -> DumpObserver | None:
         if not options.xla_dump_to:
             return None
         pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)

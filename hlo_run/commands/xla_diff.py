@@ -16,7 +16,7 @@ from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions
 from hlo_run.pipeline.compile import plan_module
 from hlo_run.target import TargetSpec
 
@@ -24,11 +24,11 @@ MODES = ("emitters", "default")
 _AS_IS = "--xla_disable_all_hlo_passes"
 
 
-def xla_flags(options: Options) -> list[str]:
+def xla_flags(options: CompileOptions, mode: str) -> list[str]:
     """Return the flags that XLA's compiler gets: those that keep it comparable, and what it shares with our command line."""
-    if options.xla_diff not in MODES:
-        raise UsageError(f"--xla_diff={options.xla_diff} is unknown", hint=f"choose one of {', '.join(MODES)}")
-    flags = [*(EMITTERS_ONLY if options.xla_diff == "emitters" else ()), *environment_flags()]
+    if mode not in MODES:
+        raise UsageError(f"--xla_diff={mode} is unknown", hint=f"choose one of {', '.join(MODES)}")
+    flags = [*(EMITTERS_ONLY if mode == "emitters" else ()), *environment_flags()]
     if not options.xla_allow_excess_precision:
         flags.append("--xla_allow_excess_precision=false")
     if options.required_rows_only:
@@ -47,9 +47,9 @@ def compare_with_xla(ctx: PassContext, working: HloModule, text: str, file: str,
     cuda = ptxas.parent.parent if ptxas is not None else None
     # XLA's passes do not expect what they themselves have made; here a schedule says so.
     as_is = [_AS_IS] if working.schedule is not None else []
-    made = compile_with_xla(text, file, target_config, [*xla_flags(ctx.options), *as_is], cuda)
+    made = compile_with_xla(text, file, target_config, [*xla_flags(ctx.options, ctx.show.xla_diff), *as_is], cuda)
     ours = our_side(ctx, working)
-    return diff_sides(working.name, ctx.target.name, ctx.options.xla_diff, ours, xla_side(made, ctx.target))
+    return diff_sides(working.name, ctx.target.name, ctx.show.xla_diff, ours, xla_side(made, ctx.target))
 
 
 def our_side(ctx: PassContext, module: HloModule) -> Side:

@@ -50,7 +50,7 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
         Level.HLO,
         "",
         OPTIMIZED_HLO,
-        text=lambda: module_to_string(module, dump_options(ctx.options)),
+        text=lambda: module_to_string(module, dump_options(ctx.show)),
         changed=False,
         op_count=lambda: sum(len(computation.instructions) for computation in module.computations),
     )
@@ -89,7 +89,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
     plan = plan_module(ctx, module)
     buffers = plan.buffers
-    bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
+    bodies = _KernelBodies(ctx.show.stage == GPU_DIALECT)
     kernels = _compile_kernels(bodies.watching(ctx), plan.requests)
     program = Executable(
         name=module.name,

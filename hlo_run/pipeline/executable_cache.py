@@ -17,10 +17,7 @@ from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.replacements import Replacements
-from hlo_run.options import FIELDS, Options
 
-# Flags of the section Compile that say where results go and who makes them, not what they are.
-_NO_MATTER = frozenset(("cache", "compile_processes", "output", "output_machine_code"))
 # A file that would push out many others stays away.
 MOST_BYTES = LIMIT_BYTES // 8
 
@@ -56,8 +53,7 @@ def _compile(ctx: PassContext, module: HloModule) -> Executable:
 
 def open_for(ctx: PassContext) -> FileCache | None:
     """Return the cache; None where a compilation must take place to be seen or changed on the way."""
-    options = ctx.options
-    if ctx.observers or ctx.replacements != Replacements() or options.print_locations or options.host_check or options.output:
+    if ctx.observers or ctx.replacements != Replacements() or ctx.locates or ctx.options.output:
         return None
     return open_cache("executables")
 
@@ -67,17 +63,4 @@ def key_of(ctx: PassContext, module: HloModule) -> str:
     text = module_to_string(module, replace(FULL, in_creation_order=True))
     order = " ".join(instruction.name for computation in module.computations for instruction in computation.instructions)
     forms = (module.has_header, module.has_entry, module.has_default_entry_layout, module.schedule is None)
-    return digest(
-        compiler_digest(), repr(ctx.target), flags_text(ctx.options), repr(registered_targets()), repr(forms), order, text
-    )
-
-
-def flags_text(options: Options) -> str:
-    """Return the flags that decide what a compilation makes, with their values."""
-    names = [name for name, field in FIELDS.items() if field.metadata["section"] == "Compile" and name not in _NO_MATTER]
-    return repr([(name, getattr(options, name)) for name in names])
-
-
-def shown_text(options: Options) -> str:
-    """Return the flags that decide how a stage is printed, with their values."""
-    return repr([(name, getattr(options, name)) for name, field in FIELDS.items() if field.metadata["section"] == "Show"])
+    return digest(compiler_digest(), repr(ctx.target), ctx.options.key(), repr(registered_targets()), repr(forms), order, text)

@@ -97,7 +97,7 @@ class _HloRun:
             Level.HLO,
             name,
             PIPELINE_START,
-            text=lambda: module_to_string(self.module, dump_options(self.ctx.options)),
+            text=lambda: module_to_string(self.module, dump_options(self.ctx.show)),
             next_row=following[0],
             changed=False,
             op_count=lambda: sum(len(c.instructions) for c in self.module.computations),

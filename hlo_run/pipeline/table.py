@@ -19,7 +19,7 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import STAGES
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.table_rows import Group, PassAt, Row, check_names, numbered, spelling
 from hlo_run.target import DEFAULT_TARGET, preset
 
@@ -535,7 +535,7 @@ ORDER: tuple[tuple[str, str, str], ...] = (
 
 def describe_rows() -> str:
     """Return a table of every row: group, name, whether it is required, first line of its pass's docstring."""
-    ctx = KernelContext(preset(DEFAULT_TARGET), Options())
+    ctx = KernelContext(preset(DEFAULT_TARGET), CompileOptions())
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
     rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]

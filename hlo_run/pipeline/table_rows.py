@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions
 
 ContextT = TypeVar("ContextT", bound=PassContext)
 PassT = TypeVar("PassT")
@@ -72,7 +72,7 @@ class Row(Generic[ContextT, PassT]):
         return self.when(ctx) and (self.required or _selected(ctx.options, self.name, groups))
 
 
-def _selected(options: Options, row: str, groups: tuple[str, ...]) -> bool:
+def _selected(options: CompileOptions, row: str, groups: tuple[str, ...]) -> bool:
     if options.required_rows_only:
         return False
     if options.only_rows:
@@ -137,7 +137,7 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
     return replace(group, rows=tuple(rows))
 
 
-def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
+def check_names(options: CompileOptions, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
     """Return a warning for each name in a flag that no row has; raises UsageError for a required row that is disabled.
 
     `rows` are (name, groups, required). XLA takes names that it does not know, so that one list of flags fits several versions.
