@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hlo_run.errors import HloRunError, UsageError
+from hlo_run.garbage_collection import collect_seldom
 from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
@@ -35,10 +35,6 @@ _OPT_INTRODUCTION = """Run HLO passes on a module, or its pipeline up to a stage
 
 FILE is one file of HLO text (- is stdin), or what hlo-run reads besides. Exit codes are those of hlo-run. XLA_FLAGS is read;
 the command line wins."""
-
-
-# Objects that are allocated before Python's collector looks for cycles; its own default is 700.
-_COLLECT_AFTER = 50_000
 
 
 @dataclass(frozen=True)
@@ -257,16 +253,11 @@ def _exit_code(work: Callable[[], int]) -> int:
 
 def main() -> None:
     """Entry point of the console script `hlo-run`."""
-    _collect_seldom()
+    collect_seldom()
     raise SystemExit(run(sys.argv[1:]))
 
 
 def opt_main() -> None:
     """Entry point of the console script `hlo-opt`."""
-    _collect_seldom()
+    collect_seldom()
     raise SystemExit(run_opt(sys.argv[1:]))
-
-
-def _collect_seldom() -> None:
-    """Let the garbage collector wait for more allocations: it would walk the modules some hundred times while they load."""
-    gc.set_threshold(_COLLECT_AFTER)

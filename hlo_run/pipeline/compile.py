@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from hlo_run.artifact import Executable, Kernel, Thunk
-from hlo_run.gc_pause import paused_collection
+from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext

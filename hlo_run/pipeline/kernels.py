@@ -16,7 +16,7 @@ from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, Where
-from hlo_run.gc_pause import paused_collection
+from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr

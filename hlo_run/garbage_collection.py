@@ -1,10 +1,18 @@
-"""Pauses of Python's garbage collector, for work on one large graph."""
+"""When Python's garbage collector runs: pauses for work on one large graph, and seldom in a command."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+
+# Objects that are allocated before the collector looks for cycles; Python's own number is 700.
+_COLLECT_AFTER = 50_000
+
+
+def collect_seldom() -> None:
+    """Let the collector wait for more allocations: it would walk all modules some hundred times while they load."""
+    gc.set_threshold(_COLLECT_AFTER)
 
 
 @contextmanager

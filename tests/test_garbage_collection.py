@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from hlo_run.gc_pause import paused_collection
+from hlo_run.garbage_collection import paused_collection
 
 
 def test_a_pause_ends_with_the_block_and_with_an_error() -> None:

@@ -283,7 +283,7 @@ def test_json_has_the_keys_that_the_documentation_lists(reports: tuple[dict[str,
 
 
 def _documented_keys() -> set[str]:
-    text = (Path(__file__).resolve().parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parent.parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
     return set(re.findall(r"`([a-z_0-9]+)(?:\[\])?`", text))
 
 
