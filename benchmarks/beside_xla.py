@@ -21,14 +21,14 @@ from typing import Any
 import hlo_run
 from hlo_run.analysis.cost.side_by_side import Side
 from hlo_run.codegen.llvm.ptxas import find_ptxas
-from hlo_run.compile_run import target_config
+from hlo_run.commands.compilation import target_config
+from hlo_run.commands.xla_diff import our_side, xla_flags, xla_side
 from hlo_run.errors import HloRunError
 from hlo_run.formats.xla_gpu import XlaCompilation, compile_with_xla
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.options import Options
 from hlo_run.target import preset
-from hlo_run.xla_diff import our_side, xla_flags, xla_side
 
 _OPTIONS = Options(xla_diff="emitters")
 _TARGET = preset("h100")
@@ -107,7 +107,7 @@ def _xlas(name: str, text: str, records: Path) -> XlaCompilation | str:
         ptxas = find_ptxas()
         cuda = ptxas.parent.parent if ptxas is not None else None
         try:
-            made: Any = asdict(compile_with_xla(text, name, target_config(_OPTIONS), xla_flags(_OPTIONS), cuda))
+            made: Any = asdict(compile_with_xla(text, name, target_config(_OPTIONS), xla_flags(_OPTIONS, "emitters"), cuda))
         except HloRunError as error:
             made = error.message
         temporary = path.with_suffix(f".{os.getpid()}")

@@ -67,7 +67,7 @@ def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
     valid HLO beyond us.
     """
     # Imported late, like all the rest.
-    from hlo_run.gc_pause import paused_collection
+    from hlo_run.garbage_collection import paused_collection
     from hlo_run.hlo.text.parser import parse_module
     from hlo_run.ops.infer import fill_shapes
     from hlo_run.ops.verify import verify

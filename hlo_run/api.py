@@ -8,9 +8,9 @@ from typing import Any
 import hlo_run
 from hlo_run import target as targets
 from hlo_run.backends.memory import check_memory
+from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
 from hlo_run.errors import UsageError
-from hlo_run.executable_cache import compile_or_load
-from hlo_run.execution import MODULE_SEED
+from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.formats.jax_arguments import plain, plain_values
 from hlo_run.formats.jax_callbacks import adopt_callbacks
 from hlo_run.formats.jax_functions import lower_to_text
@@ -22,8 +22,8 @@ from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.isolation import find_fusion, operands_in_run
 from hlo_run.options import Options
+from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import os
-import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 OFF = "off"
@@ -62,7 +61,19 @@ def compiler_digest(*parts: str) -> str:
     files = [*root.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
     stats = [(file.relative_to(root).as_posix(), file.stat()) for file in sorted(files)]
     sources = (f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in stats)
-    return digest(*(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES), *sources)
+    return digest(*(f"{name} {_version(name)}" for name in _PACKAGES), *sources)
+
+
+def _version(package: str) -> str:
+    """Return the version of an installed package, which is not imported: its metadata lies beside it, the version in its name."""
+    spec = find_spec(package)
+    if spec is not None and spec.origin is not None:
+        found = sorted(path.name for path in Path(spec.origin).parent.parent.glob(f"{package}-*.dist-info"))
+        if len(found) == 1:
+            return found[0]
+    from importlib.metadata import version  # slow to import
+
+    return version(package)
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,8 @@ class FileCache:
         file = self._file(key)
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
+            import tempfile  # a run that finds what it needs makes no file
+
             handle, part = tempfile.mkstemp(suffix=".part", dir=file.parent)
             try:
                 with os.fdopen(handle, "wb") as stream:

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hlo_run.errors import HloRunError, UsageError
+from hlo_run.garbage_collection import collect_seldom
 from hlo_run.interrupts import ends_when_interrupted
-from hlo_run.options import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags, OptFlags, Options, read_flags
+from hlo_run.options import Options
+from hlo_run.options.opt import OptFlags
+from hlo_run.options.parsing import read_flags
+from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
@@ -54,12 +58,13 @@ class _Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         shorts = {name: short for short, name in self.flags.short_names.items()}
-        for name, info in self.flags.fields.items():
+        flags = [(title, name, info) for title, table in self.flags.sections.items() for name, info in table.items()]
+        for title, name, info in flags:
             metavar = info.metadata["metavar"]
             value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
             spelled = f"--{name}{value}" + (f", --{shorts[name]}{value}" if name in shorts else "")
             default = f" [{str(info.default).lower() if info.type == 'bool' else info.default}]" if info.default != "" else ""
-            sections.setdefault(info.metadata["section"], []).append((spelled, info.metadata["help"] + default))
+            sections.setdefault(title, []).append((spelled, info.metadata["help"] + default))
         sections["Other"] = [("--version", "Print the version."), ("--help", "Print this text.")]
         for title, rows in sections.items():
             with formatter.section(title):
@@ -201,7 +206,7 @@ def run(arguments: Sequence[str]) -> int:
         options, files, warnings = parse_arguments(arguments)
         _warn(warnings)
         # Imported late: --help and bad flags must not wait for numpy.
-        from hlo_run.driver import run_files
+        from hlo_run.commands.dispatch import run_files
 
         return run_files(options, files, _console())
 
@@ -214,7 +219,7 @@ def run_opt(arguments: Sequence[str]) -> int:
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
         _warn(warnings)
-        from hlo_run.opt import run_opt
+        from hlo_run.commands.opt import run_opt
 
         return run_opt(options, flags, files, _console())
 
@@ -248,9 +253,11 @@ def _exit_code(work: Callable[[], int]) -> int:
 
 def main() -> None:
     """Entry point of the console script `hlo-run`."""
+    collect_seldom()
     raise SystemExit(run(sys.argv[1:]))
 
 
 def opt_main() -> None:
     """Entry point of the console script `hlo-opt`."""
+    collect_seldom()
     raise SystemExit(run_opt(sys.argv[1:]))

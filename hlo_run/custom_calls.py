@@ -11,7 +11,6 @@ quotes. What it raises becomes a DeviceError that names the call.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -52,6 +51,8 @@ def custom_call(target: str, platform: str = "") -> Callable[[FunctionT], Functi
 
 
 def _takes_config(function: Callable[..., Any]) -> bool:
+    import inspect  # slow to import, and few modules have custom calls
+
     try:
         return "config" in inspect.signature(function).parameters
     except (TypeError, ValueError):

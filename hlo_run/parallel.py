@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hlo_run.errors import HloRunError, InternalError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ def can_fork() -> bool:
     """
     if "jaxlib" in sys.modules or threading.current_thread() is not threading.main_thread():
         return False
+    import multiprocessing  # few runs have work for several processes
+
     return "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
 
 
@@ -39,6 +42,8 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
 
     Raises the error of the first piece that failed, of the HloRunError family; a process that dies is an InternalError.
     """
+    import multiprocessing
+
     context = multiprocessing.get_context("fork")
     next_piece = context.Value("i", 0)
     processes: dict[Connection, ForkProcess] = {}
@@ -72,6 +77,8 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
 
 def _collect(receiving: set[Connection], done: dict[int, Any]) -> None:
     """Take in results until all processes have no more, or have died."""
+    from multiprocessing.connection import Connection, wait
+
     while receiving:
         for connection in wait(list(receiving)):
             assert isinstance(connection, Connection)

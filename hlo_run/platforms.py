@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.backends import Backend, load_backend
 from hlo_run.errors import UsageError
-from hlo_run.options import Options
+from hlo_run.options import RunOptions
 
 INTERPRETER = "Interpreter"
 HOST = "Host"
@@ -31,7 +31,19 @@ def choose_platform(text: str) -> str:
     return CUDA if not device_problem() else HOST
 
 
-def open_backend(name: str, options: Options) -> Backend:
+def reference_platform(options: RunOptions) -> str:
+    """Return the platform (or the file) to compare with, or nothing; raises UsageError."""
+    if options.expected_output:
+        return options.expected_output
+    text = options.reference_platform
+    if text == "default":
+        return INTERPRETER
+    if text and platform_name(text) != INTERPRETER:
+        raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for none')
+    return platform_name(text) if text else ""
+
+
+def open_backend(name: str, options: RunOptions) -> Backend:
     """Open the device platform called `name` (not the Interpreter, which runs modules, not executables).
 
     Raises DeviceError when there is no device.

@@ -10,9 +10,9 @@ import pytest
 from mlir_sections import run_mlir
 from text_sections import Section, SectionFailure, check_error, check_output, read_sections, update_golden
 
-from hlo_run import executable_cache
 from hlo_run.errors import HloRunError
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.pipeline import executable_cache
 from hlo_run.pipeline.kernel_cache import KernelCache
 
 

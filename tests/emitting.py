@@ -116,7 +116,7 @@ def run_on_host(text: str, *arguments: Any, target: str | TargetSpec = "h100") -
 
 def results_on_host(module: HloModule, values: list[Value], target: str | TargetSpec, options: Options) -> Value:
     """Return what the module's kernels leave on Host."""
-    executable = compile_module(PassContext(_spec(target), options), module.clone())
+    executable = compile_module(PassContext(_spec(target), options, locates=bool(options.host_check)), module.clone())
     return open_backend("Host", options).run(executable, values)
 
 

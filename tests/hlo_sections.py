@@ -17,7 +17,7 @@ from text_sections import Section, SectionFailure
 import hlo_run
 from hlo_run.analysis.cost.side_by_side import XlaDiff, diff_text
 from hlo_run.cli import parse_arguments
-from hlo_run.driver import run_files
+from hlo_run.commands.dispatch import run_files
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string

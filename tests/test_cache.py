@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hlo_run
 from hlo_run import cache
 from hlo_run.cache import FileCache, choose_cache, digest, open_cache
-from hlo_run.executable_cache import flags_text, key_of
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import FIELDS, Options
+from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
+from hlo_run.pipeline.executable_cache import key_of
+from hlo_run.pipeline.kernel_cache import PARTS, KernelCache
 from hlo_run.target import preset
-
-PACKAGE = Path(hlo_run.__file__).parent
 
 MODULE = """HloModule m, is_scheduled=true
 
@@ -132,17 +132,47 @@ def test_other_targets_and_levels_have_other_kernels(tmp_path: Path) -> None:
     assert _run(tmp_path) == ""
 
 
-def test_flags_of_the_pipeline_are_in_the_key() -> None:
-    """A flag that a pass asks for is one of those that the key has, or one with which nothing comes from the cache."""
-    bypassing = {"host_check", "print_locations", "print_ir_generic", "stage"}
-    derived = {"disabled_rows", "only_rows", "fuel_limits", "required_rows_only"}
-    keyed = set(re.findall(r"\('(\w+)',", flags_text(Options())))
-    asked: set[str] = set()
-    for folder in ("analysis", "pipeline"):
-        for file in (PACKAGE / folder).rglob("*.py"):
-            if file.parent.name != "observers" and file.name not in ("replacements.py", "print_options.py"):
-                asked |= set(re.findall(r"\boptions\.(\w+)", file.read_text(encoding="utf-8"))) & (set(FIELDS) | derived)
-    assert asked - keyed - bypassing - derived == {"compile_processes"}
+def _other_value(field: dataclasses.Field[Any]) -> object:
+    """Return a value that a field of options does not have by default."""
+    match field.default:
+        case bool(value):
+            return not value
+        case int(value) | float(value):
+            return value + 1
+        case _:
+            return next((choice for choice in field.metadata["choices"] if choice != field.default), "other")
+
+
+_FIELDS = dataclasses.fields(CompileOptions)
+
+
+@pytest.mark.parametrize("field", _FIELDS, ids=[field.name for field in _FIELDS])
+def test_every_option_of_compilation_is_in_both_keys_or_says_why_not(field: dataclasses.Field[Any], tmp_path: Path) -> None:
+    module, cache = hlo_run.parse(MODULE), FileCache(tmp_path, "kernels")
+    values: dict[str, Any] = {field.name: _other_value(field)}
+    contexts = [PassContext(preset("h100"), options) for options in (CompileOptions(), CompileOptions(**values))]
+    executables = [key_of(ctx, module) for ctx in contexts]
+    kernels = [KernelCache(cache, ctx).base for ctx in contexts]
+    stays = bool(field.metadata["no_effect"])
+    assert (executables[0] == executables[1], kernels[0] == kernels[1]) == (stays, stays)
+
+
+def test_passes_see_the_options_of_compilation_only() -> None:
+    """The record that a command line hands to passes has no other fields, so no other option can change what they make."""
+    assert type(Options(seed=7, v=3).compile) is CompileOptions
+    assert {field.name for field in _FIELDS}.isdisjoint(
+        field.name for record in (RunOptions, ShowOptions, FlagOptions) for field in dataclasses.fields(record)
+    )
+
+
+def test_a_kernel_depends_on_the_sources_that_make_it() -> None:
+    code = (
+        "import sys, hlo_run.pipeline.kernels\n"
+        "names = [name for name, module in sys.modules.items() if hasattr(module, '__path__')]\n"
+        "print(*{name.split('.')[1] for name in names if name.startswith('hlo_run.')})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= set(PARTS)
 
 
 def test_another_module_another_executable() -> None:

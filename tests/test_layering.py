@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "hlo_run"
 LAYERS: tuple[tuple[str, ...], ...] = tuple(
     tuple(line.split())
     for line in """
-        errors cache gc_pause interrupts
+        errors cache garbage_collection interrupts
         options target artifact custom_calls indexing parallel
         hlo.values
         hlo.attributes
@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         ops dialects.editing
         analysis builder reference
         analysis.tiling reference.arguments reference.compare reference.numerics
-        analysis.buffers analysis.cost analysis.layout reference.evaluate results
+        analysis.buffers analysis.cost analysis.layout reference.evaluate
         analysis.fusion
         hlo_passes hlo_passes.subgraphs
         hlo_passes.simplifiers.algebraic hlo_passes.gemm fuzz.program
@@ -38,17 +38,16 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host.jit
         backends.host backends.cuda
         pipeline platforms
-        execution isolation executable_files executable_cache fuzz
-        compile_run explain pass_check xla_diff
-        driver api opt
-        terminal
+        execution fuzz
+        commands
+        api terminal
         cli
     """.strip().splitlines()
 )
 # `hlo_run` itself is the package's front door: `parse` uses parser, inference and verifier, all other names it hands on;
 # the driver may use it.
 FRONT = {
-    "__init__": {"gc_pause", "hlo", "hlo.text", "hlo.values", "ops", "errors", "builder", "api", "custom_calls"},
+    "__init__": {"garbage_collection", "hlo", "hlo.text", "hlo.values", "ops", "errors", "builder", "api", "custom_calls"},
     "__main__": {"cli"},
 }
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
@@ -65,7 +64,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ml_dtypes": ("hlo", "reference", "backends", "codegen"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("formats", "builder", "fuzz", "driver.py"),
+        *("formats", "builder", "fuzz"),
     ),
 }
 _MOST_FILES = 25

@@ -23,7 +23,6 @@ from hlo_run.artifact.executable import Executable, MachineCode, ObjectCode
 from hlo_run.artifact.thunks import KernelThunk, every_thunk
 from hlo_run.errors import UsageError
 
-ENDING = ".hlox"
 VERSION = 1
 _MAGIC = b"HLOX"
 _HEAD = struct.Struct("<4sIQQ32s")
@@ -47,7 +46,7 @@ def save(program: Executable) -> bytes:
 def load(data: bytes, file: str) -> Executable:
     """Return the executable of a file's bytes; raises UsageError for a foreign file, another version, or a damaged one."""
     if len(data) < _HEAD.size or data[:4] != _MAGIC:
-        raise UsageError(f"'{file}' is no executable of hlo-run", hint=f"hlo-run --output=FILE{ENDING} writes one")
+        raise UsageError(f"'{file}' is no executable of hlo-run", hint="hlo-run --output=FILE.hlox writes one")
     _, version, text_size, blob_size, digest = _HEAD.unpack_from(data)
     if version != VERSION:
         raise _other_version(file)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hlo_run.artifact import Executable
-from hlo_run.backends.literals import Literal
-from hlo_run.backends.profile import Profile
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
+
+if TYPE_CHECKING:
+    from hlo_run.artifact import Executable
+    from hlo_run.backends.literals import Literal
+    from hlo_run.backends.profile import Profile
 
 
 class Backend(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from hlo_run.artifact import Thunk, accesses, nested_sequences
@@ -43,6 +42,8 @@ class Profile:
         totals: dict[int, list[Event]] = {}
         for event in self.events:
             totals.setdefault(id(event.thunk), []).append(event)
+        from statistics import median  # only profiled runs need it
+
         # The first run of a kernel compiles it: medians tell what the others take.
         medians = {number: median(event.seconds for event in events) for number, events in totals.items()}
         groups = sorted(totals.values(), key=lambda events: -medians[id(events[0].thunk)] * len(events))

@@ -1,0 +1,5 @@
+"""The xDSL definitions of kernels; before any of them is imported, their assembly formats are told to be read late."""
+
+from hlo_run.dialects.lazy_formats import read_formats_late
+
+read_formats_late()

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from hlo_run.analysis.fusion.fusion_process import AnyFusionStep
 from hlo_run.errors import HloRunError
+
+if TYPE_CHECKING:
+    from hlo_run.analysis.fusion.fusion_process import AnyFusionStep
 
 # The row name of the step that every pipeline begins with, and the `next_row` of its last row (XLA's dump names).
 PIPELINE_START = "pipeline-start"
 PIPELINE_END = "pipeline-end"
-# Stages between the rows, which `--stage` knows by name as it knows rows: the module as executed, and the crossings.
+# Stages between the rows, which `--stage` knows by name as it knows rows: the module as read and as executed, and the crossings.
+HLO_INPUT = "hlo-input"
 OPTIMIZED_HLO = "hlo"
 EMIT_KERNELS = "emit-kernels"
 LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
@@ -104,4 +107,4 @@ class Observer:
 
 
 class StopAtStage(Exception):
-    """Raised by the stage printer when the stage asked for has been printed; `driver` catches it."""
+    """Raised by the stage printer when the stage asked for has been printed; commands catch it."""

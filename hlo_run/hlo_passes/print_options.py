@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hlo_run.hlo.printer import DUMP, SHORT_PARSABLE, PrintOptions
-from hlo_run.options import Options
+from hlo_run.options import ShowOptions
 
 
-def dump_options(options: Options) -> PrintOptions:
+def dump_options(options: ShowOptions) -> PrintOptions:
     """Return the printer's options for dumps and for `--stage`."""
     return replace(
         DUMP if options.xla_dump_hlo_as_long_text else SHORT_PARSABLE,

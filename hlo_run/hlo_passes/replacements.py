@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.errors import ParseError, UsageError, Where
-from hlo_run.options import Options, read_text
+from hlo_run.options import CompileOptions
+from hlo_run.options.text_files import read_text
 
 _HEADER = re.compile(
     r"// row: (?P<row>[\w-]+); kernel: (?P<kernel>\w+); launch: grid (?P<grid>\d+x\d+x\d+) block (?P<block>\d+x\d+x\d+); "
@@ -106,7 +107,7 @@ def _sizes(text: str) -> tuple[int, int, int]:
     return x, y, z
 
 
-def read_replacements(options: Options, module: str) -> Replacements:
+def read_replacements(options: CompileOptions, module: str) -> Replacements:
     """Return the texts that the flags give for the module of that name.
 
     A file called `module_NNNN.NAME.*` is for the module NAME, as in XLA; other names are for every module. Raises UsageError

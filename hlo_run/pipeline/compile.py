@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from typing import Any
 
 from hlo_run.artifact import Executable, Kernel, Thunk
-from hlo_run.gc_pause import paused_collection
+from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import (
+    BUFFER_TEXTS,
     FUSION_ANALYSIS,
     GPU_DIALECT,
     OPTIMIZED_HLO,
@@ -24,18 +29,12 @@ from hlo_run.hlo_passes.observer import (
 )
 from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
-from hlo_run.pipeline.fusion_table import fusion_table
 from hlo_run.pipeline.kernel_cache import KernelCache
-from hlo_run.pipeline.kernels import compile_kernel
 from hlo_run.pipeline.runner import run_hlo_groups
 from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, PIPELINE
-from hlo_run.runtime.buffer_check import check_buffers
-from hlo_run.runtime.buffer_dumps import buffer_texts
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.runtime.command_buffers import command_buffer_conversion
-from hlo_run.runtime.gpu_dialect import gpu_dialect_text
 from hlo_run.runtime.kernel_requests import KernelRequest
-from hlo_run.runtime.thunk_text import thunk_metadata_text, thunk_sequence_text
 from hlo_run.runtime.thunks import plan_thunks
 
 # Fewer kernels are compiled before processes have begun.
@@ -51,7 +50,7 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
         Level.HLO,
         "",
         OPTIMIZED_HLO,
-        text=lambda: module_to_string(module, dump_options(ctx.options)),
+        text=lambda: module_to_string(module, dump_options(ctx.show)),
         changed=False,
         op_count=lambda: sum(len(computation.instructions) for computation in module.computations),
     )
@@ -73,14 +72,15 @@ def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
     """Optimise `module` in place and plan its run; raises errors of the HloRunError family."""
     optimize(ctx, module)
     for observer in ctx.observers:
-        observer.note("", FUSION_ANALYSIS, lambda: fusion_table(module, ctx.target))
+        observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
     with paused_collection():
         buffers = assign_buffers(module)
     if ctx.options.verify == "every":
+        from hlo_run.runtime.buffer_check import check_buffers
+
         check_buffers(module, buffers)
-    for title, text in buffer_texts(buffers, module).items():
-        for observer in ctx.observers:
-            observer.note("", title, text)
+    for title, observer in product(BUFFER_TEXTS, ctx.observers):
+        observer.note("", title, partial(_buffer_text, buffers, module, title))
     with paused_collection():
         return ModulePlan(buffers, *plan_thunks(module, buffers, ctx.target))
 
@@ -89,7 +89,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
     """Optimise `module` in place and return its Executable; raises errors of the HloRunError family."""
     plan = plan_module(ctx, module)
     buffers = plan.buffers
-    bodies = _KernelBodies(ctx.options.stage == GPU_DIALECT)
+    bodies = _KernelBodies(ctx.show.stage == GPU_DIALECT)
     kernels = _compile_kernels(bodies.watching(ctx), plan.requests)
     program = Executable(
         name=module.name,
@@ -101,15 +101,24 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         result=buffers.array_tree(module.entry.root),
     )
     for observer in ctx.observers:
-        observer.note("", THUNKS, lambda: thunk_sequence_text(program))
+        observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)
     for observer in ctx.observers:
         if final is not program:
-            observer.note("", THUNKS_AFTER_PASSES, lambda: thunk_sequence_text(final))
-        observer.note("", THUNK_METADATA, lambda: thunk_metadata_text(final))
+            observer.note("", THUNKS_AFTER_PASSES, lambda: _texts().thunk_sequence_text(final))
+        observer.note("", THUNK_METADATA, lambda: _texts().thunk_metadata_text(final))
         if bodies.is_wanted:
-            observer.note("", GPU_DIALECT, lambda: gpu_dialect_text(final, bodies.texts))
+            observer.note("", GPU_DIALECT, lambda: _texts().gpu_dialect_text(final, bodies.texts))
     return final
+
+
+def _texts() -> Any:
+    """Return the functions that describe a module to observers; imported when one asks for a text."""
+    return importlib.import_module("hlo_run.pipeline.module_texts")
+
+
+def _buffer_text(buffers: BufferAssignment, module: HloModule, title: str) -> str:
+    return _texts().buffer_texts(buffers, module)[title]()
 
 
 class _KernelBodies(Observer):
@@ -149,9 +158,13 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
 
 
 def _compile_anew(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
+    if not requests:
+        return ()
+    from hlo_run.pipeline.kernels import compile_kernel  # imports xDSL and llvmlite
+
     workers = min(ctx.options.compile_processes or available_cores(), len(requests))
     if workers > 1 and len(requests) >= _WORTH_PROCESSES and can_fork() and all(o.only_times for o in ctx.observers):
-        return _compile_in_processes(ctx, requests, workers)
+        return _compile_in_processes(compile_kernel, ctx, requests, workers)
     kernels: list[Kernel] = []
     stopped: StopAtStage | None = None
     for request in requests:
@@ -174,7 +187,12 @@ class _Recorder(Observer):
         self.steps.append(replace(step, text=str, op_count=int))
 
 
-def _compile_in_processes(ctx: PassContext, requests: list[KernelRequest], workers: int) -> tuple[Kernel, ...]:
+def _compile_in_processes(
+    compile_kernel: Callable[[PassContext, KernelRequest], Kernel],
+    ctx: PassContext,
+    requests: list[KernelRequest],
+    workers: int,
+) -> tuple[Kernel, ...]:
     """Compile with so many processes; the observers see the steps in the order of the kernels."""
 
     def work(number: int) -> tuple[Kernel, list[Step]]:

@@ -11,7 +11,7 @@ from hlo_run.hlo_passes.replacements import Replacements
 from hlo_run.runtime.kernel_requests import KernelRequest
 
 # The parts of the package that a kernel's PTX depends on.
-_PARTS = ("hlo", "indexing", "dialects", "ops", "analysis", "pipeline")
+PARTS = tuple("analysis artifact codegen dialects hlo hlo_passes indexing ops options pipeline runtime".split())
 
 
 class KernelCache:
@@ -19,16 +19,12 @@ class KernelCache:
 
     def __init__(self, cache: FileCache, ctx: PassContext) -> None:
         self._cache = cache
-        options = ctx.options
-        level = options.xla_backend_optimization_level
-        flags = (str(level), options.xla_gpu_cuda_data_dir, options.verify, *options.only_rows, "-", *options.disabled_rows)
-        self._base = digest(compiler_digest(*_PARTS), repr(ctx.target), str(options.required_rows_only), *flags)
+        self.base = digest(compiler_digest(*PARTS), repr(ctx.target), ctx.options.key())
 
     @classmethod
     def open(cls, ctx: PassContext) -> KernelCache | None:
         """Return the cache of a compilation, None where kernels must be compiled to be seen or changed on the way."""
-        options = ctx.options
-        if ctx.observers or ctx.replacements != Replacements() or options.print_locations or options.host_check:
+        if ctx.observers or ctx.replacements != Replacements() or ctx.locates:
             return None
         cache = open_cache("kernels")
         return None if cache is None else cls(cache, ctx)
@@ -57,4 +53,4 @@ class KernelCache:
         self._cache.clean()
 
     def _key(self, request: KernelRequest) -> str:
-        return digest(self._base, request.kernel, repr(request.fusion.attrs["kind"]), request.key)
+        return digest(self.base, request.kernel, repr(request.fusion.attrs["kind"]), request.key)

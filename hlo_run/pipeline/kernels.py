@@ -16,7 +16,7 @@ from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, Where
-from hlo_run.gc_pause import paused_collection
+from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import EMIT_KERNELS, LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, Level, Step
 from hlo_run.hlo_passes.replacements import KernelIr
@@ -61,11 +61,11 @@ def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
 
 
 def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
-    options = ctx.options
+    show = ctx.show
     return KernelRun(
         kernel,
         ctx,
-        lambda module: print_module(module, generic=options.print_ir_generic, print_locations=options.print_locations),
+        lambda module: print_module(module, generic=show.print_ir_generic, print_locations=show.print_locations),
     )
 
 
@@ -85,10 +85,8 @@ def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKerne
             ptx = _compile_llvm(ctx, kernel, given.text)
     else:
         _lower(ctx, run, kernel, emitted, done)
-        # A fault that the Host's checks find shall lead back to the HLO instruction.
-        locations = ctx.options.print_locations or bool(ctx.options.host_check)
         ir_text = _llvm_crossing(
-            ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=locations)
+            ctx, kernel, lambda: llvm_ir_text(emitted.module, kernel, launch.grid, launch.block, locations=ctx.locates)
         )
         ptx = _compile_llvm(ctx, kernel, ir_text)
     _check_with_ptxas(ctx, kernel, ptx)

@@ -21,7 +21,8 @@ from hlo_run.pipeline.table_rows import Group, Row
 if TYPE_CHECKING:
     from xdsl.context import Context
     from xdsl.dialects.builtin import ModuleOp
-    from xdsl.passes import ModulePass
+
+    from hlo_run.pipeline.table import KernelPass
 
 _Item: TypeAlias = "Row[PassContext, HloPass] | Group[PassContext, HloPass]"
 
@@ -96,7 +97,7 @@ class _HloRun:
             Level.HLO,
             name,
             PIPELINE_START,
-            text=lambda: module_to_string(self.module, dump_options(self.ctx.options)),
+            text=lambda: module_to_string(self.module, dump_options(self.ctx.show)),
             next_row=following[0],
             changed=False,
             op_count=lambda: sum(len(c.instructions) for c in self.module.computations),
@@ -122,7 +123,8 @@ class _HloRun:
 
         def apply() -> None:
             if not self.ctx.fuel.is_out(row.pass_name):
-                row.make(self.ctx).apply(self.ctx, self.module)
+                if not row.for_opcodes or self.module.instructions_of(*row.for_opcodes):
+                    row.make(self.ctx).apply(self.ctx, self.module)
                 self.ctx.fuel.ran(row.pass_name, self.module.version != version)
             if row.settles_layouts:
                 self.strictness = self.settled
@@ -194,7 +196,7 @@ class KernelRun:
         if self._watched:
             self._text = self._printer(emitted.module)
 
-    def apply(self, row: str, made: ModulePass, xdsl_context: Context, module: ModuleOp) -> None:
+    def apply(self, row: str, made: KernelPass, xdsl_context: Context, module: ModuleOp) -> None:
         """Apply one row; verifies after it when asked to. What the last one leaves is verified by LLVM, as LLVM IR."""
         step = self._step(row, module)
         for observer in self._ctx.observers:

@@ -10,154 +10,22 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-
-from xdsl.passes import ModulePass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hlo_run.analysis.float_support import WIDE_TYPES
-from hlo_run.codegen.kernel_passes.canonicalize import Canonicalize
-from hlo_run.codegen.kernel_passes.convert_complex_to_standard import ConvertComplexToStandard
-from hlo_run.codegen.kernel_passes.convert_float_nvidia import ConvertFloatNvidia
-from hlo_run.codegen.kernel_passes.convert_index_type import ConvertIndexType
-from hlo_run.codegen.kernel_passes.convert_pure_call_ops import ConvertPureCallOps
-from hlo_run.codegen.kernel_passes.cse import Cse
-from hlo_run.codegen.kernel_passes.erase_dead_functions import EraseDeadFunctions
-from hlo_run.codegen.kernel_passes.expand_float_ops import ExpandFloatOps
-from hlo_run.codegen.kernel_passes.flatten_tensors import FlattenTensors
-from hlo_run.codegen.kernel_passes.inliner import Inliner
-from hlo_run.codegen.kernel_passes.loop_invariant_code_motion import LoopInvariantCodeMotion
-from hlo_run.codegen.kernel_passes.lower_tensors import LowerTensors
-from hlo_run.codegen.kernel_passes.lower_xla_gpu_to_scf import LowerXlaGpuToScf
-from hlo_run.codegen.kernel_passes.lower_xla_to_scf import LowerXlaToScf
-from hlo_run.codegen.kernel_passes.merge_pointers_to_same_slice import MergePointersToSameSlice
-from hlo_run.codegen.kernel_passes.optimize_loops import OptimizeLoops
-from hlo_run.codegen.kernel_passes.peel_loops import PeelLoops
-from hlo_run.codegen.kernel_passes.propagate_slice_indices import PropagateSliceIndices
-from hlo_run.codegen.kernel_passes.scf_to_cf import ScfToCf
-from hlo_run.codegen.kernel_passes.simplify_affine import SimplifyAffine
-from hlo_run.codegen.kernel_passes.simplify_arith import SimplifyArith
-from hlo_run.codegen.kernel_passes.symbol_dce import SymbolDce
-from hlo_run.codegen.kernel_passes.unswitch_loops import UnswitchLoops
-from hlo_run.codegen.kernel_passes.vectorize_loads_stores import VectorizeLoadsStores
-from hlo_run.codegen.to_llvm.lower_to_llvm_gpu import LowerToLlvmGpu
 from hlo_run.errors import UsageError
-from hlo_run.hlo_passes.collectives.convert_async_to_sync import ConvertAsyncToSync
-from hlo_run.hlo_passes.collectives.spmd_partitioning import SpmdPartitioning
-from hlo_run.hlo_passes.control_flow.call_inliner import CallInliner
-from hlo_run.hlo_passes.control_flow.computation_deduplicator import ComputationDeduplicator
-from hlo_run.hlo_passes.control_flow.conditional_canonicalizer import ConditionalCanonicalizer
-from hlo_run.hlo_passes.control_flow.flatten_call_graph import FlattenCallGraph
-from hlo_run.hlo_passes.control_flow.simplify_conditional import SimplifyConditional
-from hlo_run.hlo_passes.control_flow.while_loop_constant_sinking import WhileLoopConstantSinking
-from hlo_run.hlo_passes.control_flow.while_loop_simplifier import WhileLoopSimplifier
-from hlo_run.hlo_passes.control_flow.while_loop_trip_count_annotator import WhileLoopTripCountAnnotator
-from hlo_run.hlo_passes.dots.dot_decomposer import DotDecomposer
-from hlo_run.hlo_passes.dots.dot_dimension_merger import DotDimensionMerger
-from hlo_run.hlo_passes.dots.dot_dimension_sorter import DotDimensionSorter
-from hlo_run.hlo_passes.dots.dot_merger import DotMerger
-from hlo_run.hlo_passes.dots.dot_strength_reduction import DotStrengthReduction
-from hlo_run.hlo_passes.dots.transpose_folding import TransposeFolding
-from hlo_run.hlo_passes.expanders.associative_scan_rewriter import AssociativeScanRewriter
-from hlo_run.hlo_passes.expanders.batchnorm_expander import BatchNormExpander
-from hlo_run.hlo_passes.expanders.bitcast_dtypes_expander import BitcastDtypesExpander
-from hlo_run.hlo_passes.expanders.convolution_4d_expander import Convolution4dExpander
-from hlo_run.hlo_passes.expanders.convolution_pred_expander import ConvolutionPredExpander
-from hlo_run.hlo_passes.expanders.dynamic_padder import DynamicPadder
-from hlo_run.hlo_passes.expanders.indexed.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
-from hlo_run.hlo_passes.expanders.indexed.dynamic_index_splitter import DynamicIndexSplitter
-from hlo_run.hlo_passes.expanders.indexed.gather_expander import GatherExpander
-from hlo_run.hlo_passes.expanders.indexed.gpu_scatter_expander import GpuScatterExpander
-from hlo_run.hlo_passes.expanders.indexed.scatter_expander import ScatterExpander
-from hlo_run.hlo_passes.expanders.indexed.select_and_scatter_expander import SelectAndScatterExpander
-from hlo_run.hlo_passes.expanders.linalg.cholesky_expander import CholeskyExpander
-from hlo_run.hlo_passes.expanders.linalg.eigh_expander import EighExpander
-from hlo_run.hlo_passes.expanders.linalg.lu_expander import LuExpander
-from hlo_run.hlo_passes.expanders.linalg.qr_expander import QrExpander
-from hlo_run.hlo_passes.expanders.logistic_expander import LogisticExpander
-from hlo_run.hlo_passes.expanders.operand_converter import OperandConverter
-from hlo_run.hlo_passes.expanders.operand_upcaster import OperandUpcaster
-from hlo_run.hlo_passes.expanders.ragged_dot_rewriter import RaggedDotRewriter
-from hlo_run.hlo_passes.expanders.reduce_window_resizer import ReduceWindowResizer
-from hlo_run.hlo_passes.expanders.reduce_window_rewriter import ReduceWindowRewriter
-from hlo_run.hlo_passes.expanders.result_caster import ResultCaster
-from hlo_run.hlo_passes.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
-from hlo_run.hlo_passes.expanders.rng_expander import RngExpander
-from hlo_run.hlo_passes.expanders.scaled_dot_rewriter import ScaledDotRewriter
-from hlo_run.hlo_passes.expanders.scan_expander import ScanExpander
-from hlo_run.hlo_passes.expanders.sorts.comparison_expander import ComparisonExpander
-from hlo_run.hlo_passes.expanders.sorts.permutation_sort_simplifier import PermutationSortSimplifier
-from hlo_run.hlo_passes.expanders.sorts.stable_sort_expander import StableSortExpander
-from hlo_run.hlo_passes.expanders.sorts.sub_byte_sort_expander import SubByteSortExpander
-from hlo_run.hlo_passes.expanders.sorts.topk_decomposer import TopkDecomposer
-from hlo_run.hlo_passes.expanders.stochastic_convert_decomposer import StochasticConvertDecomposer
-from hlo_run.hlo_passes.expanders.variadic_op_splitter import VariadicOpSplitter
 from hlo_run.hlo_passes.fuel import Fuel
-from hlo_run.hlo_passes.fusion.copy_fusion import CopyFusion
-from hlo_run.hlo_passes.fusion.fusion_wrapper import FusionWrapper
-from hlo_run.hlo_passes.fusion.multi_output_fusion import MultiOutputFusion
-from hlo_run.hlo_passes.fusion.nested_fusion_inliner import NestedFusionInliner
-from hlo_run.hlo_passes.fusion.priority_fusion import PriorityFusion
-from hlo_run.hlo_passes.fusion.rename_fusions import RenameFusions
-from hlo_run.hlo_passes.fusion.sort_iota_fusion import SortIotaFusion
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
-from hlo_run.hlo_passes.layout.broadcast_canonicalizer import BroadcastCanonicalizer
-from hlo_run.hlo_passes.layout.buffer_remover import BufferRemover
-from hlo_run.hlo_passes.layout.layout_assignment import LayoutAssignment
-from hlo_run.hlo_passes.layout.layout_normalization import LayoutNormalization
-from hlo_run.hlo_passes.layout.move_copy_to_users import MoveCopyToUsers
-from hlo_run.hlo_passes.layout.reshape_decomposer import ReshapeDecomposer
-from hlo_run.hlo_passes.layout.sub_byte_size_setter import SubByteSizeSetter
-from hlo_run.hlo_passes.library.algorithm_checker import AlgorithmChecker
-from hlo_run.hlo_passes.library.conv_padding_legalization import ConvPaddingLegalization
-from hlo_run.hlo_passes.library.conv_rewriter import ConvRewriter
-from hlo_run.hlo_passes.library.cublas_gemm_broadcast_folding_rewriter import CublasGemmBroadcastFoldingRewriter
-from hlo_run.hlo_passes.library.cublas_gemm_rewriter import CublasGemmRewriter
-from hlo_run.hlo_passes.library.cublas_pad_for_gemms import CublasPadForGemms
-from hlo_run.hlo_passes.library.cudnn_fused_convolution_rewriter import CudnnFusedConvolutionRewriter
-from hlo_run.hlo_passes.library.cudnn_pad_for_convolutions import CudnnPadForConvolutions
-from hlo_run.hlo_passes.library.cudnn_simplify_padding import CudnnSimplifyPadding
-from hlo_run.hlo_passes.library.custom_fusion_inliner import CustomFusionInliner
-from hlo_run.hlo_passes.library.dot_algorithm_rewriter import DotAlgorithmRewriter
-from hlo_run.hlo_passes.library.dot_normalizer import DotNormalizer
-from hlo_run.hlo_passes.library.sort_rewriter import SortRewriter
-from hlo_run.hlo_passes.library.topk_rewriter import TopkRewriter
-from hlo_run.hlo_passes.library.topk_specializer import TopkSpecializer
-from hlo_run.hlo_passes.library.topk_splitter import TopkSplitter
-from hlo_run.hlo_passes.library.triangular_solve_rewriter import TriangularSolveRewriter
-from hlo_run.hlo_passes.memory.copy_insertion import CopyInsertion
-from hlo_run.hlo_passes.memory.loop_schedule_linearizer import LoopScheduleLinearizer
-from hlo_run.hlo_passes.memory.optimize_input_output_buffer_alias import OptimizeInputOutputBufferAlias
-from hlo_run.hlo_passes.memory.schedule import Schedule
-from hlo_run.hlo_passes.memory.special_case_copies import SpecialCaseCopies
 from hlo_run.hlo_passes.observer import STAGES
-from hlo_run.hlo_passes.reductions.reduce_decomposer import ReduceDecomposer
-from hlo_run.hlo_passes.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
-from hlo_run.hlo_passes.reductions.reduction_dimension_grouper import ReductionDimensionGrouper
-from hlo_run.hlo_passes.reductions.reduction_layout_normalizer import ReductionLayoutNormalizer
-from hlo_run.hlo_passes.reductions.reduction_splitter import ReductionSplitter
-from hlo_run.hlo_passes.reductions.tree_reduction_rewriter import TreeReductionRewriter
-from hlo_run.hlo_passes.simplifiers.algsimp import AlgebraicSimplifier
-from hlo_run.hlo_passes.simplifiers.constant_folding import ConstantFolding
-from hlo_run.hlo_passes.simplifiers.convert_mover import ConvertMover
-from hlo_run.hlo_passes.simplifiers.cse_barrier_expander import CseBarrierExpander
-from hlo_run.hlo_passes.simplifiers.dce import Dce
-from hlo_run.hlo_passes.simplifiers.dynamic_dimension_simplifier import DynamicDimensionSimplifier
-from hlo_run.hlo_passes.simplifiers.float_normalization import FloatNormalization
-from hlo_run.hlo_passes.simplifiers.gather_simplifier import GatherSimplifier
-from hlo_run.hlo_passes.simplifiers.hlo_cse import HloCse
-from hlo_run.hlo_passes.simplifiers.reshape_mover import ReshapeMover
-from hlo_run.hlo_passes.simplifiers.sanitize_constant_names import SanitizeConstantNames
-from hlo_run.hlo_passes.simplifiers.scatter_simplifier import ScatterSimplifier
-from hlo_run.hlo_passes.simplifiers.scatter_slice_simplifier import ScatterSliceSimplifier
-from hlo_run.hlo_passes.simplifiers.sharding_remover import ShardingRemover
-from hlo_run.hlo_passes.simplifiers.simplify_fp_conversions import SimplifyFpConversions
-from hlo_run.hlo_passes.simplifiers.simplify_sorts import SimplifySorts
-from hlo_run.hlo_passes.simplifiers.slice_sinker import SliceSinker
-from hlo_run.hlo_passes.simplifiers.tuple_simplifier import TupleSimplifier
-from hlo_run.hlo_passes.simplifiers.zero_sized_hlo_elimination import ZeroSizedHloElimination
-from hlo_run.options import Options
-from hlo_run.pipeline.table_rows import Group, Row, check_names, numbered, spelling
+from hlo_run.options import CompileOptions, Options
+from hlo_run.pipeline.table_rows import Group, PassAt, Row, check_names, numbered, spelling
 from hlo_run.target import DEFAULT_TARGET, preset
+
+if TYPE_CHECKING:
+    from xdsl.context import Context
+    from xdsl.dialects.builtin import ModuleOp
 
 HloRow = Row[PassContext, HloPass]
 HloGroup = Group[PassContext, HloPass]
@@ -170,31 +38,61 @@ class KernelContext(PassContext):
     max_unroll_factor: int = 4
 
 
-KernelRow = Row[KernelContext, ModulePass]
+class KernelPass(Protocol):
+    """A pass over a kernel: any `ModulePass` of xDSL's, which is not imported to read the table."""
 
+    name: ClassVar[str]
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Edit `op` in place; raises errors of the HloRunError family only."""
+        ...
+
+
+KernelRow = Row[KernelContext, KernelPass]
+
+
+def _pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
+    return PassAt(f"hlo_run.hlo_passes.{module}", options)
+
+
+def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt[KernelContext, KernelPass]:
+    return PassAt(f"hlo_run.codegen.{module}", options)
+
+
+_SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
 # Apart from the other simplifications, since what moves converts and what moves reshapes undo each other.
-_MOVE_CONVERTS = (HloRow("convert-mover", lambda c: ConvertMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier()))
-
-
-def _simplify_with_layouts() -> AlgebraicSimplifier:
-    return AlgebraicSimplifier(sees_layouts=True, repeat=True)
+_MOVE_CONVERTS = (
+    HloRow("convert-mover", _pass("simplifiers.convert_mover"), for_opcodes=("convert",)),
+    HloRow("algsimp", _pass("simplifiers.algsimp")),
+)
 
 
 def _normalize_floats(narrow: str) -> HloRow:
-    return HloRow(f"float-normalization-{narrow}", lambda c: FloatNormalization(narrow), shares=True)
+    return HloRow(f"float-normalization-{narrow}", _pass("simplifiers.float_normalization", narrow=narrow), shares=True)
 
 
 def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRow:
     def runs(c: PassContext) -> bool:
         return c.target.sm >= since_sm
 
-    return HloRow("cublas-pad-for-gemms", lambda c: CublasPadForGemms(element_type, multiple), when=runs, shares=True)
+    return HloRow(
+        "cublas-pad-for-gemms",
+        _pass("library.cublas_pad_for_gemms", element_type=element_type, multiple=multiple),
+        for_opcodes=("dot",),
+        when=runs,
+        shares=True,
+    )
 
 
 _FLOAT_NORMALIZATION = (
     *(_normalize_floats(narrow) for narrow in WIDE_TYPES),
-    HloRow("simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision),
+    HloRow(
+        "simplify-fp-conversions",
+        _pass("simplifiers.simplify_fp_conversions"),
+        for_opcodes=("convert",),
+        when=lambda c: c.options.xla_allow_excess_precision,
+    ),
 )
 
 # Where a row stands is XLA's order, recorded in tests/data/xla_pipelines.txt; a row of ours without one says so.
@@ -203,224 +101,289 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         "pre-spmd-partitioner",
         (
             # Ours: XLA:GPU's passes know buffers.
-            HloRow("buffer-remover", lambda c: BufferRemover(), required=True),
-            HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
-            HloRow("call-inliner", lambda c: CallInliner()),
-            HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
-            HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
-            HloRow("topk-decomposer", lambda c: TopkDecomposer(takes_calls=False), shares=True),
-            HloRow("topk-rewriter", lambda c: TopkRewriter()),
+            HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
+            HloRow(
+                "flatten-call-graph",
+                _pass("control_flow.flatten_call_graph"),
+                for_opcodes=("conditional", "while", "call", "async-start"),
+            ),
+            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
+            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
+            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
+            HloRow(
+                "topk-decomposer", _pass("expanders.sorts.topk_decomposer", takes_calls=False), for_opcodes=("topk",), shares=True
+            ),
+            HloRow("topk-rewriter", _pass("library.topk_rewriter"), for_opcodes=("sort",)),
         ),
     ),
-    HloGroup("spmd-partitioner", (HloRow("spmd-partitioning", lambda c: SpmdPartitioning()),)),
+    HloGroup(
+        "spmd-partitioner", (HloRow("spmd-partitioning", _pass("collectives.spmd_partitioning"), for_opcodes=("custom-call",)),)
+    ),
     HloGroup(
         "sharding-removal",
         (
-            HloRow("sharding-remover", lambda c: ShardingRemover()),
-            HloRow("dce", lambda c: Dce()),
+            HloRow("sharding-remover", _pass("simplifiers.sharding_remover"), for_opcodes=("custom-call",)),
+            HloRow("dce", _pass("simplifiers.dce")),
         ),
     ),
     HloGroup(
         "optimization",
         (
-            HloRow("ragged_dot_rewriter", lambda c: RaggedDotRewriter()),
-            HloRow("scaled-dot-rewriter", lambda c: ScaledDotRewriter()),
-            HloRow("batched_gather_scatter_normalizer", lambda c: BatchedGatherScatterNormalizer()),
-            HloRow("topk-splitter", lambda c: TopkSplitter()),
-            HloRow("topk-specializer", lambda c: TopkSpecializer()),
-            HloRow("topk-decomposer", lambda c: TopkDecomposer(), shares=True),
-            HloRow("dot_dimension_sorter", lambda c: DotDimensionSorter()),
-            HloRow("dot_decomposer", lambda c: DotDecomposer()),
-            HloRow("result_caster", lambda c: ResultCaster()),
-            HloRow("operand_upcaster", lambda c: OperandUpcaster()),
-            HloRow("operand_converter", lambda c: OperandConverter()),
-            HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
-            HloRow("rng-expander", lambda c: RngExpander()),
-            HloRow("rng-bit-generator-expander", lambda c: RngBitGeneratorExpander()),
-            HloRow("permutation_sort_simplifier", lambda c: PermutationSortSimplifier()),
-            HloRow("sort-rewriter", lambda c: SortRewriter()),
-            HloRow("comparison-expander", lambda c: ComparisonExpander()),
-            HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
-            HloRow("select_and_scatter_expander", lambda c: SelectAndScatterExpander()),
-            HloRow("cholesky_expander", lambda c: CholeskyExpander()),
-            HloRow("gpu_scatter_expander", lambda c: GpuScatterExpander()),
-            HloRow("lu_expander", lambda c: LuExpander()),
-            HloRow("qr_expander", lambda c: QrExpander()),
-            HloRow("eigh_expander", lambda c: EighExpander()),
-            HloRow("dynamic-index-splitter", lambda c: DynamicIndexSplitter()),
-            HloRow("call-inliner", lambda c: CallInliner()),
-            HloRow("stochastic_convert_decomposer", lambda c: StochasticConvertDecomposer()),
-            HloRow("convolution_4d_expander", lambda c: Convolution4dExpander()),
-            HloRow("convolution-pred-expander", lambda c: ConvolutionPredExpander()),
-            HloRow("batchnorm_expander", lambda c: BatchNormExpander()),
-            HloRow("logistic-expander", lambda c: LogisticExpander()),
-            HloRow("conditional-canonicalizer", lambda c: ConditionalCanonicalizer()),
-            HloRow("dynamic-dimension-simplifier", lambda c: DynamicDimensionSimplifier()),
-            HloRow("associative-scan-rewriter", lambda c: AssociativeScanRewriter()),
-            HloRow("reduce-window-rewriter", lambda c: ReduceWindowRewriter()),
-            HloRow("reduce-window-resizer", lambda c: ReduceWindowResizer()),
-            HloRow("scan_expander", lambda c: ScanExpander()),
-            HloRow("dynamic_padder", lambda c: DynamicPadder()),
-            HloRow("sort-rewriter", lambda c: SortRewriter()),
-            HloRow("stable-sort-expander", lambda c: StableSortExpander()),
+            HloRow("ragged_dot_rewriter", _pass("expanders.ragged_dot_rewriter"), for_opcodes=("ragged-dot",)),
+            HloRow("scaled-dot-rewriter", _pass("expanders.scaled_dot_rewriter"), for_opcodes=("scaled-dot",)),
+            HloRow(
+                "batched_gather_scatter_normalizer",
+                _pass("expanders.indexed.batched_gather_scatter_normalizer"),
+                for_opcodes=("gather", "scatter"),
+            ),
+            HloRow("topk-splitter", _pass("library.topk_splitter"), for_opcodes=("custom-call",)),
+            HloRow("topk-specializer", _pass("library.topk_specializer"), for_opcodes=("custom-call",)),
+            HloRow("topk-decomposer", _pass("expanders.sorts.topk_decomposer"), for_opcodes=("topk", "custom-call"), shares=True),
+            HloRow("dot_dimension_sorter", _pass("dots.dot_dimension_sorter"), for_opcodes=("dot",)),
+            HloRow("dot_decomposer", _pass("dots.dot_decomposer"), for_opcodes=("dot",)),
+            HloRow("result_caster", _pass("expanders.result_caster"), for_opcodes=("dot", "convolution")),
+            HloRow("operand_upcaster", _pass("expanders.operand_upcaster"), for_opcodes=("dot", "convolution")),
+            HloRow("operand_converter", _pass("expanders.operand_converter"), for_opcodes=("dot",)),
+            HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
+            HloRow("rng-expander", _pass("expanders.rng_expander"), for_opcodes=("rng",)),
+            HloRow(
+                "rng-bit-generator-expander", _pass("expanders.rng_bit_generator_expander"), for_opcodes=("rng-bit-generator",)
+            ),
+            HloRow("permutation_sort_simplifier", _pass("expanders.sorts.permutation_sort_simplifier"), for_opcodes=("sort",)),
+            HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
+            HloRow("comparison-expander", _pass("expanders.sorts.comparison_expander"), for_opcodes=("compare",)),
+            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
+            HloRow(
+                "select_and_scatter_expander",
+                _pass("expanders.indexed.select_and_scatter_expander"),
+                for_opcodes=("select-and-scatter",),
+            ),
+            HloRow("cholesky_expander", _pass("expanders.linalg.cholesky_expander"), for_opcodes=("cholesky",)),
+            HloRow("gpu_scatter_expander", _pass("expanders.indexed.gpu_scatter_expander"), for_opcodes=("scatter",)),
+            HloRow("lu_expander", _pass("expanders.linalg.lu_expander"), for_opcodes=("custom-call",)),
+            HloRow("qr_expander", _pass("expanders.linalg.qr_expander"), for_opcodes=("custom-call",)),
+            HloRow("eigh_expander", _pass("expanders.linalg.eigh_expander"), for_opcodes=("custom-call",)),
+            HloRow(
+                "dynamic-index-splitter",
+                _pass("expanders.indexed.dynamic_index_splitter"),
+                for_opcodes=("dynamic-slice", "dynamic-update-slice"),
+            ),
+            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
+            HloRow(
+                "stochastic_convert_decomposer",
+                _pass("expanders.stochastic_convert_decomposer"),
+                for_opcodes=("stochastic-convert",),
+            ),
+            HloRow("convolution_4d_expander", _pass("expanders.convolution_4d_expander"), for_opcodes=("convolution",)),
+            HloRow("convolution-pred-expander", _pass("expanders.convolution_pred_expander"), for_opcodes=("convolution",)),
+            HloRow(
+                "batchnorm_expander",
+                _pass("expanders.batchnorm_expander"),
+                for_opcodes=("batch-norm-training", "batch-norm-inference", "batch-norm-grad"),
+            ),
+            HloRow("logistic-expander", _pass("expanders.logistic_expander"), for_opcodes=("logistic",)),
+            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
+            HloRow("dynamic-dimension-simplifier", _pass("simplifiers.dynamic_dimension_simplifier")),
+            HloRow("associative-scan-rewriter", _pass("expanders.associative_scan_rewriter"), for_opcodes=("scan",)),
+            HloRow("reduce-window-rewriter", _pass("expanders.reduce_window_rewriter"), for_opcodes=("reduce-window",)),
+            HloRow("reduce-window-resizer", _pass("expanders.reduce_window_resizer"), for_opcodes=("reduce-window",)),
+            HloRow("scan_expander", _pass("expanders.scan_expander"), for_opcodes=("scan",)),
+            HloRow("dynamic_padder", _pass("expanders.dynamic_padder")),
+            HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
+            HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",)),
             HloGroup(
                 "simplification",
                 (
-                    HloRow("zero_sized_hlo_elimination", lambda c: ZeroSizedHloElimination()),
-                    HloRow("gather_simplifier", lambda c: GatherSimplifier()),
-                    HloRow("gather_expander", lambda c: GatherExpander()),
-                    HloRow("scatter_simplifier", lambda c: ScatterSimplifier()),
-                    HloRow("scatter_expander", lambda c: ScatterExpander()),
-                    HloRow("scatter-slice-simplifier", lambda c: ScatterSliceSimplifier()),
-                    HloRow("dot-strength-reduction", lambda c: DotStrengthReduction()),
-                    HloRow("algsimp", lambda c: AlgebraicSimplifier()),
-                    HloRow("simplify-sorts", lambda c: SimplifySorts()),
-                    HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
-                    HloRow("while-loop-constant-sinking", lambda c: WhileLoopConstantSinking()),
-                    HloRow("simplify-while-loops", lambda c: WhileLoopSimplifier()),
-                    HloRow("slice-sinker", lambda c: SliceSinker()),
-                    HloRow("reshape-mover", lambda c: ReshapeMover()),
-                    HloRow("constant_folding", lambda c: ConstantFolding()),
-                    HloRow("simplify-conditional", lambda c: SimplifyConditional()),
-                    HloRow("cse", lambda c: HloCse()),
-                    HloRow("dce", lambda c: Dce()),
+                    HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
+                    HloRow("gather_simplifier", _pass("simplifiers.gather_simplifier"), for_opcodes=("gather",)),
+                    HloRow("gather_expander", _pass("expanders.indexed.gather_expander"), for_opcodes=("gather",)),
+                    HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier"), for_opcodes=("scatter",)),
+                    HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
+                    HloRow("scatter-slice-simplifier", _pass("simplifiers.scatter_slice_simplifier"), for_opcodes=("scatter",)),
+                    HloRow("dot-strength-reduction", _pass("dots.dot_strength_reduction"), for_opcodes=("dot",)),
+                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                    HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
+                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+                    HloRow(
+                        "while-loop-constant-sinking", _pass("control_flow.while_loop_constant_sinking"), for_opcodes=("while",)
+                    ),
+                    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
+                    HloRow("slice-sinker", _pass("simplifiers.slice_sinker"), for_opcodes=("slice",)),
+                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow("constant_folding", _pass("simplifiers.constant_folding")),
+                    HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
+                    HloRow("cse", _pass("simplifiers.hlo_cse")),
+                    HloRow("dce", _pass("simplifiers.dce")),
                 ),
                 repeat=25,
             ),
-            HloRow("dot-merger", lambda c: DotMerger()),
-            HloRow("transpose-folding", lambda c: TransposeFolding()),
+            HloRow("dot-merger", _pass("dots.dot_merger"), for_opcodes=("dot",)),
+            HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot",)),
             HloGroup("simplification-2", _MOVE_CONVERTS, repeat=25),
-            HloRow("computation-deduplicator", lambda c: ComputationDeduplicator()),
+            HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator")),
         ),
     ),
-    HloGroup("collective-optimizations", (HloRow("while-loop-trip-count-annotator", lambda c: WhileLoopTripCountAnnotator()),)),
+    HloGroup(
+        "collective-optimizations",
+        (
+            HloRow(
+                "while-loop-trip-count-annotator", _pass("control_flow.while_loop_trip_count_annotator"), for_opcodes=("while",)
+            ),
+        ),
+    ),
     HloGroup(
         "conv_canonicalization",
         (
             HloRow(
                 "float-normalization-bf16",
-                lambda c: FloatNormalization("bf16", ("convolution", "dot")),
+                _pass("simplifiers.float_normalization", narrow="bf16", opcodes=("convolution", "dot")),
                 when=lambda c: c.target.sm < 80,
                 shares=True,
             ),
-            HloRow("conv-rewriter", lambda c: ConvRewriter()),
-            HloRow("cudnn-fused-convolution-rewriter", lambda c: CudnnFusedConvolutionRewriter()),
-            HloRow("conv-padding-legalization", lambda c: ConvPaddingLegalization()),
-            HloRow("cudnn_pad_for_convolutions", lambda c: CudnnPadForConvolutions()),
-            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
-            HloRow("algsimp", lambda c: AlgebraicSimplifier(repeat=True)),
-            HloRow("cudnn_simplify_padding", lambda c: CudnnSimplifyPadding()),
+            HloRow("conv-rewriter", _pass("library.conv_rewriter"), for_opcodes=("convolution",)),
+            HloRow("cudnn-fused-convolution-rewriter", _pass("library.cudnn_fused_convolution_rewriter")),
+            HloRow("conv-padding-legalization", _pass("library.conv_padding_legalization"), for_opcodes=("custom-call",)),
+            HloRow("cudnn_pad_for_convolutions", _pass("library.cudnn_pad_for_convolutions"), for_opcodes=("custom-call",)),
+            HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
+            HloRow("cudnn_simplify_padding", _pass("library.cudnn_simplify_padding"), for_opcodes=("pad",)),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
-                (HloRow("reshape-mover", lambda c: ReshapeMover()), HloRow("algsimp", lambda c: AlgebraicSimplifier())),
+                (
+                    HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
+                    HloRow("algsimp", _pass("simplifiers.algsimp")),
+                ),
                 repeat=25,
             ),
             HloGroup("simplify_after_conv_canonicalization", _MOVE_CONVERTS, repeat=25),
-            HloRow("constant_folding", lambda c: ConstantFolding()),
+            HloRow("constant_folding", _pass("simplifiers.constant_folding")),
         ),
     ),
     HloGroup(
         "layout assignment",
         (
-            HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),
-            HloRow("layout-assignment", lambda c: LayoutAssignment(), settles_layouts=True),
-            HloRow("sub-byte-size-setter", lambda c: SubByteSizeSetter()),
-            HloRow("optimize_input_output_buffer_alias", lambda c: OptimizeInputOutputBufferAlias()),
+            HloRow(
+                "flatten-call-graph",
+                _pass("control_flow.flatten_call_graph"),
+                for_opcodes=("conditional", "while", "call", "async-start"),
+            ),
+            HloRow("layout-assignment", _pass("layout.layout_assignment"), settles_layouts=True),
+            HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
+            HloRow("optimize_input_output_buffer_alias", _pass("memory.optimize_input_output_buffer_alias")),
         ),
     ),
     HloGroup(
         "layout normalization",
         (
-            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
-            HloRow("move_copy_to_users", lambda c: MoveCopyToUsers()),
-            HloRow("layout_normalization", lambda c: LayoutNormalization()),
-            HloRow("algsimp", lambda c: _simplify_with_layouts()),
-            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
+            HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
+            HloRow("move_copy_to_users", _pass("layout.move_copy_to_users")),
+            HloRow("layout_normalization", _pass("layout.layout_normalization")),
+            HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
+            HloRow("broadcast_canonicalizer", _pass("layout.broadcast_canonicalizer"), for_opcodes=("broadcast",)),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 1", (HloRow("dot_dimension_merger", lambda c: DotDimensionMerger()),)),
+    HloGroup(
+        "nvptx post-layout_assignment part 1",
+        (HloRow("dot_dimension_merger", _pass("dots.dot_dimension_merger"), for_opcodes=("dot",)),),
+    ),
     HloGroup(
         "hlo normalization",
         (
-            HloRow("algsimp", lambda c: _simplify_with_layouts()),
-            HloRow("bitcast_dtypes_expander", lambda c: BitcastDtypesExpander()),
-            HloRow("transpose-folding", lambda c: TransposeFolding()),
-            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
-            HloRow("reduce-decomposer", lambda c: ReduceDecomposer()),
-            HloRow("algorithm-checker", lambda c: AlgorithmChecker()),
-            HloRow("dot_normalizer", lambda c: DotNormalizer()),
+            HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
+            HloRow("bitcast_dtypes_expander", _pass("expanders.bitcast_dtypes_expander"), for_opcodes=("bitcast-convert",)),
+            HloRow("transpose-folding", _pass("dots.transpose_folding"), for_opcodes=("dot",)),
+            HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
+            HloRow("reduce-decomposer", _pass("reductions.reduce_decomposer"), for_opcodes=("reduce",)),
+            HloRow("algorithm-checker", _pass("library.algorithm_checker"), for_opcodes=("dot",)),
+            HloRow("dot_normalizer", _pass("library.dot_normalizer"), for_opcodes=("dot",)),
             _pad_for_gemms("s8", 4),
             _pad_for_gemms("f16", 8),
             _pad_for_gemms("bf16", 8, since_sm=80),
-            HloRow("constant_folding", lambda c: ConstantFolding()),
-            HloRow("dot-algorithm-rewriter", lambda c: DotAlgorithmRewriter()),
-            HloRow("cublas-gemm-rewriter", lambda c: CublasGemmRewriter()),
-            HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
-            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
-            HloRow("layout_normalization", lambda c: LayoutNormalization()),
-            HloRow("algsimp", lambda c: _simplify_with_layouts()),
-            HloRow("broadcast_canonicalizer", lambda c: BroadcastCanonicalizer()),
-            HloRow("reduction-degenerate-dim-remover", lambda c: ReductionDegenerateDimRemover()),
-            HloRow("reduction-layout-normalizer", lambda c: ReductionLayoutNormalizer()),
-            HloRow("algsimp", lambda c: _simplify_with_layouts()),
-            HloRow("cse", lambda c: HloCse(sees_layouts=True)),
-            HloRow("constant_folding", lambda c: ConstantFolding()),
-            HloRow("dce", lambda c: Dce()),
-            HloRow("reduction-dimension-grouper", lambda c: ReductionDimensionGrouper()),
-            HloRow("reduction-splitter", lambda c: ReductionSplitter()),
-            HloRow("tree-reduction-rewriter", lambda c: TreeReductionRewriter()),
+            HloRow("constant_folding", _pass("simplifiers.constant_folding")),
+            HloRow("dot-algorithm-rewriter", _pass("library.dot_algorithm_rewriter"), for_opcodes=("dot",)),
+            HloRow("cublas-gemm-rewriter", _pass("library.cublas_gemm_rewriter")),
+            HloRow(
+                "cublas-gemm-broadcast-folding-rewriter",
+                _pass("library.cublas_gemm_broadcast_folding_rewriter"),
+                for_opcodes=("custom-call",),
+            ),
+            HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
+            HloRow("layout_normalization", _pass("layout.layout_normalization")),
+            HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
+            HloRow("broadcast_canonicalizer", _pass("layout.broadcast_canonicalizer"), for_opcodes=("broadcast",)),
+            HloRow(
+                "reduction-degenerate-dim-remover", _pass("reductions.reduction_degenerate_dim_remover"), for_opcodes=("reduce",)
+            ),
+            HloRow("reduction-layout-normalizer", _pass("reductions.reduction_layout_normalizer"), for_opcodes=("reduce",)),
+            HloRow("algsimp", _SIMPLIFY_WITH_LAYOUTS),
+            HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True)),
+            HloRow("constant_folding", _pass("simplifiers.constant_folding")),
+            HloRow("dce", _pass("simplifiers.dce")),
+            HloRow("reduction-dimension-grouper", _pass("reductions.reduction_dimension_grouper"), for_opcodes=("reduce",)),
+            HloRow("reduction-splitter", _pass("reductions.reduction_splitter"), for_opcodes=("reduce",)),
+            HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
         ),
     ),
     HloGroup(
         "post-layout_assignment",
         (
             HloGroup("float_normalization", _FLOAT_NORMALIZATION),
-            HloRow("cublas-gemm-broadcast-folding-rewriter", lambda c: CublasGemmBroadcastFoldingRewriter()),
-            HloRow("reshape-decomposer", lambda c: ReshapeDecomposer()),
-            HloRow("layout_normalization", lambda c: LayoutNormalization()),
-            HloRow("scatter_simplifier", lambda c: ScatterSimplifier(sees_layouts=True)),
-            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
-            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
             HloRow(
-                "simplify-fp-conversions", lambda c: SimplifyFpConversions(), when=lambda c: c.options.xla_allow_excess_precision
+                "cublas-gemm-broadcast-folding-rewriter",
+                _pass("library.cublas_gemm_broadcast_folding_rewriter"),
+                for_opcodes=("custom-call",),
+            ),
+            HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
+            HloRow("layout_normalization", _pass("layout.layout_normalization")),
+            HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)),
+            HloGroup("float_normalization", _FLOAT_NORMALIZATION),
+            HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+            HloRow(
+                "simplify-fp-conversions",
+                _pass("simplifiers.simplify_fp_conversions"),
+                for_opcodes=("convert",),
+                when=lambda c: c.options.xla_allow_excess_precision,
             ),
             HloGroup(
                 "remove-no-op-reduce-precision-algebraic-simplifier",
-                (HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True, repeat=True, is_last=True)),),
+                (HloRow("algsimp", _pass("simplifiers.algsimp", sees_layouts=True, repeat=True, is_last=True)),),
             ),
-            HloRow("cse", lambda c: HloCse(sees_layouts=True)),
+            HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True)),
         ),
     ),
-    HloGroup("nvptx post-layout_assignment part 2", (HloRow("triangular-solve-rewriter", lambda c: TriangularSolveRewriter()),)),
+    HloGroup(
+        "nvptx post-layout_assignment part 2",
+        (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
+    ),
     HloGroup("dynamic-slice", ()),
     HloGroup(
         "fusion",
         (
             # Ours: a fusion inside a fusion is fused like the instructions that it stands for.
-            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner()),
-            HloRow("variadic-op-splitter", lambda c: VariadicOpSplitter()),
-            HloRow("sort-iota-fusion", lambda c: SortIotaFusion()),
-            HloRow("priority-fusion", lambda c: PriorityFusion()),
-            HloRow("cse", lambda c: HloCse(sees_layouts=True, in_fusions=True)),
-            HloRow("dce", lambda c: Dce()),
-            HloRow("multi_output_fusion", lambda c: MultiOutputFusion()),
-            HloRow("cse", lambda c: HloCse(sees_layouts=True, in_fusions=True)),
-            HloRow("dce", lambda c: Dce()),
+            HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",)),
+            HloRow("variadic-op-splitter", _pass("expanders.variadic_op_splitter"), for_opcodes=("concatenate",)),
+            HloRow("sort-iota-fusion", _pass("fusion.sort_iota_fusion")),
+            HloRow("priority-fusion", _pass("fusion.priority_fusion")),
+            HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True, in_fusions=True)),
+            HloRow("dce", _pass("simplifiers.dce")),
+            HloRow("multi_output_fusion", _pass("fusion.multi_output_fusion")),
+            HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True, in_fusions=True)),
+            HloRow("dce", _pass("simplifiers.dce")),
         ),
     ),
     HloGroup(
         "post-fusion optimization",
         (
-            HloRow("rename_fusions", lambda c: RenameFusions()),
-            HloRow("dce", lambda c: Dce()),
-            HloRow("tuple-simplifier", lambda c: TupleSimplifier()),
+            HloRow("rename_fusions", _pass("fusion.rename_fusions"), for_opcodes=("fusion",)),
+            HloRow("dce", _pass("simplifiers.dce")),
+            HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
         ),
     ),
     HloGroup(
         "post-fusion-simplification-pipeline optimization",
         (
-            HloRow("algsimp", lambda c: AlgebraicSimplifier(sees_layouts=True)),
-            HloRow("computation-deduplicator", lambda c: ComputationDeduplicator(marks_fusions=True)),
+            HloRow("algsimp", _pass("simplifiers.algsimp", sees_layouts=True)),
+            HloRow("computation-deduplicator", _pass("control_flow.computation_deduplicator", marks_fusions=True)),
         ),
     ),
 )
@@ -431,38 +394,71 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         "autotuner",
         (
             # Ours, for a module that comes with a schedule.
-            HloRow("buffer-remover", lambda c: BufferRemover(), required=True),
-            HloRow("nested-fusion-inliner", lambda c: NestedFusionInliner(), required=True),
-            HloRow("custom-fusion-inliner", lambda c: CustomFusionInliner(), required=True),
+            HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
+            HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",), required=True),
+            HloRow("custom-fusion-inliner", _pass("library.custom_fusion_inliner"), required=True),
             # Ours: what is left of sorts that no kernel can do in place, in a module that comes with a schedule, too.
-            HloRow("stable-sort-expander", lambda c: StableSortExpander(), required=True),
-            HloRow("sub-byte-sort-expander", lambda c: SubByteSortExpander(), required=True),
-            HloRow("fusion-wrapper", lambda c: FusionWrapper(), required=True),
+            HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",), required=True),
+            HloRow(
+                "sub-byte-sort-expander", _pass("expanders.sorts.sub_byte_sort_expander"), for_opcodes=("sort",), required=True
+            ),
+            HloRow("fusion-wrapper", _pass("fusion.fusion_wrapper"), required=True),
         ),
     ),
     HloGroup(
         "pre-scheduling-copy-insertion",
         (
-            HloRow("dce", lambda c: Dce()),
+            HloRow("dce", _pass("simplifiers.dce")),
             # Ours: a module that comes with a schedule may share what it calls, and nothing before has made copies.
-            HloRow("flatten-call-graph", lambda c: FlattenCallGraph(), required=True),
-            HloRow("special-case-copies", lambda c: SpecialCaseCopies(), required=True),
-            HloRow("loop-schedule-linearizer", lambda c: LoopScheduleLinearizer()),
-            HloRow("copy-insertion", lambda c: CopyInsertion(), required=True),
-            HloRow("copy_fusion", lambda c: CopyFusion()),
-            HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),
+            HloRow(
+                "flatten-call-graph",
+                _pass("control_flow.flatten_call_graph"),
+                for_opcodes=("conditional", "while", "call", "async-start"),
+                required=True,
+            ),
+            HloRow("special-case-copies", _pass("memory.special_case_copies"), required=True),
+            HloRow("loop-schedule-linearizer", _pass("memory.loop_schedule_linearizer")),
+            HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
+            HloRow("copy_fusion", _pass("fusion.copy_fusion")),
+            HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names"), for_opcodes=("constant",)),
         ),
     ),
-    HloGroup("pre-scheduling-passes", (HloRow("schedule", lambda c: Schedule(), required=True),)),
+    HloGroup("pre-scheduling-passes", (HloRow("schedule", _pass("memory.schedule"), required=True),)),
     HloGroup(
         "post-scheduling-passes",
         (
             HloGroup(
                 "async-to-sync-converter",
-                (HloRow("gpu-convert-async-collectives-to-sync", lambda c: ConvertAsyncToSync(), required=True),),
+                (
+                    HloRow(
+                        "gpu-convert-async-collectives-to-sync",
+                        _pass("collectives.convert_async_to_sync"),
+                        for_opcodes=(
+                            "all-reduce-start",
+                            "all-gather-start",
+                            "collective-permute-start",
+                            "copy-start",
+                            "async-start",
+                        ),
+                        required=True,
+                    ),
+                ),
             ),
-            HloGroup("remat-pipeline", (HloRow("cse_barrier_expander", lambda c: CseBarrierExpander(), required=True),)),
-            HloGroup("sanitize-constant-names", (HloRow("sanitize-constant-names", lambda c: SanitizeConstantNames()),)),
+            HloGroup(
+                "remat-pipeline",
+                (
+                    HloRow(
+                        "cse_barrier_expander",
+                        _pass("simplifiers.cse_barrier_expander"),
+                        for_opcodes=("opt-barrier",),
+                        required=True,
+                    ),
+                ),
+            ),
+            HloGroup(
+                "sanitize-constant-names",
+                (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names"), for_opcodes=("constant",)),),
+            ),
         ),
     ),
 )
@@ -473,44 +469,44 @@ HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO
 # The pipeline that dumps, steps and flags know the kernel rows by.
 KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
-    KernelRow("simplify-arith", lambda c: SimplifyArith()),
-    KernelRow("canonicalize", lambda c: Canonicalize()),
-    KernelRow("cse", lambda c: Cse()),
-    KernelRow("erase-dead-functions", lambda c: EraseDeadFunctions()),
-    KernelRow("lower-xla-to-scf", lambda c: LowerXlaToScf(), required=True),
-    KernelRow("inliner", lambda c: Inliner()),
-    KernelRow("canonicalize-2", lambda c: Canonicalize()),
-    KernelRow("cse-2", lambda c: Cse()),
-    KernelRow("peel-loops", lambda c: PeelLoops()),
-    KernelRow("lower-xla-gpu-to-scf", lambda c: LowerXlaGpuToScf(), required=True),
-    KernelRow("propagate-slice-indices", lambda c: PropagateSliceIndices(), required=True),
-    KernelRow("simplify-arith-2", lambda c: SimplifyArith()),
-    KernelRow("flatten-tensors", lambda c: FlattenTensors(), required=True),
-    KernelRow("canonicalize-3", lambda c: Canonicalize()),
-    KernelRow("cse-3", lambda c: Cse()),
-    KernelRow("loop-invariant-code-motion", lambda c: LoopInvariantCodeMotion()),
-    KernelRow("unswitch-loops", lambda c: UnswitchLoops()),
-    KernelRow("loop-invariant-code-motion-2", lambda c: LoopInvariantCodeMotion()),
-    KernelRow("vectorize-loads-stores", lambda c: VectorizeLoadsStores(c.target.sm)),
-    KernelRow("optimize-loops", lambda c: OptimizeLoops(c.max_unroll_factor)),
-    KernelRow("canonicalize-4", lambda c: Canonicalize()),
-    KernelRow("cse-4", lambda c: Cse()),
-    KernelRow("convert-pure-call-ops", lambda c: ConvertPureCallOps(), required=True),
-    KernelRow("lower-tensors", lambda c: LowerTensors(), required=True),
-    KernelRow("convert-complex-to-standard", lambda c: ConvertComplexToStandard(), required=True),
-    KernelRow("merge-pointers-to-same-slice", lambda c: MergePointersToSameSlice(), required=True),
-    KernelRow("canonicalize-5", lambda c: Canonicalize()),
-    KernelRow("cse-5", lambda c: Cse()),
-    KernelRow("simplify-arith-3", lambda c: SimplifyArith()),
-    KernelRow("simplify-affine", lambda c: SimplifyAffine(), required=True),
-    KernelRow("convert-index-type", lambda c: ConvertIndexType(), required=True),
-    KernelRow("loop-invariant-code-motion-3", lambda c: LoopInvariantCodeMotion()),
-    KernelRow("symbol-dce", lambda c: SymbolDce()),
-    KernelRow("cse-6", lambda c: Cse()),
-    KernelRow("convert-float-nvidia", lambda c: ConvertFloatNvidia(c.target.sm)),
-    KernelRow("expand-float-ops", lambda c: ExpandFloatOps(), required=True),
-    KernelRow("scf-to-cf", lambda c: ScfToCf(), required=True),
-    KernelRow("lower-to-llvm-gpu", lambda c: LowerToLlvmGpu(), required=True),
+    KernelRow("simplify-arith", _kernel("kernel_passes.simplify_arith")),
+    KernelRow("canonicalize", _kernel("kernel_passes.canonicalize")),
+    KernelRow("cse", _kernel("kernel_passes.cse")),
+    KernelRow("erase-dead-functions", _kernel("kernel_passes.erase_dead_functions")),
+    KernelRow("lower-xla-to-scf", _kernel("kernel_passes.lower_xla_to_scf"), required=True),
+    KernelRow("inliner", _kernel("kernel_passes.inliner")),
+    KernelRow("canonicalize-2", _kernel("kernel_passes.canonicalize")),
+    KernelRow("cse-2", _kernel("kernel_passes.cse")),
+    KernelRow("peel-loops", _kernel("kernel_passes.peel_loops")),
+    KernelRow("lower-xla-gpu-to-scf", _kernel("kernel_passes.lower_xla_gpu_to_scf"), required=True),
+    KernelRow("propagate-slice-indices", _kernel("kernel_passes.propagate_slice_indices"), required=True),
+    KernelRow("simplify-arith-2", _kernel("kernel_passes.simplify_arith")),
+    KernelRow("flatten-tensors", _kernel("kernel_passes.flatten_tensors"), required=True),
+    KernelRow("canonicalize-3", _kernel("kernel_passes.canonicalize")),
+    KernelRow("cse-3", _kernel("kernel_passes.cse")),
+    KernelRow("loop-invariant-code-motion", _kernel("kernel_passes.loop_invariant_code_motion")),
+    KernelRow("unswitch-loops", _kernel("kernel_passes.unswitch_loops")),
+    KernelRow("loop-invariant-code-motion-2", _kernel("kernel_passes.loop_invariant_code_motion")),
+    KernelRow("vectorize-loads-stores", _kernel("kernel_passes.vectorize_loads_stores", sm=lambda c: c.target.sm)),
+    KernelRow("optimize-loops", _kernel("kernel_passes.optimize_loops", max_unroll_factor=lambda c: c.max_unroll_factor)),
+    KernelRow("canonicalize-4", _kernel("kernel_passes.canonicalize")),
+    KernelRow("cse-4", _kernel("kernel_passes.cse")),
+    KernelRow("convert-pure-call-ops", _kernel("kernel_passes.convert_pure_call_ops"), required=True),
+    KernelRow("lower-tensors", _kernel("kernel_passes.lower_tensors"), required=True),
+    KernelRow("convert-complex-to-standard", _kernel("kernel_passes.convert_complex_to_standard"), required=True),
+    KernelRow("merge-pointers-to-same-slice", _kernel("kernel_passes.merge_pointers_to_same_slice"), required=True),
+    KernelRow("canonicalize-5", _kernel("kernel_passes.canonicalize")),
+    KernelRow("cse-5", _kernel("kernel_passes.cse")),
+    KernelRow("simplify-arith-3", _kernel("kernel_passes.simplify_arith")),
+    KernelRow("simplify-affine", _kernel("kernel_passes.simplify_affine"), required=True),
+    KernelRow("convert-index-type", _kernel("kernel_passes.convert_index_type"), required=True),
+    KernelRow("loop-invariant-code-motion-3", _kernel("kernel_passes.loop_invariant_code_motion")),
+    KernelRow("symbol-dce", _kernel("kernel_passes.symbol_dce")),
+    KernelRow("cse-6", _kernel("kernel_passes.cse")),
+    KernelRow("convert-float-nvidia", _kernel("kernel_passes.convert_float_nvidia", sm=lambda c: c.target.sm)),
+    KernelRow("expand-float-ops", _kernel("kernel_passes.expand_float_ops"), required=True),
+    KernelRow("scf-to-cf", _kernel("kernel_passes.scf_to_cf"), required=True),
+    KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
 )
 
 # (row, later row, why): a test checks that the tables keep them.
@@ -539,7 +535,7 @@ ORDER: tuple[tuple[str, str, str], ...] = (
 
 def describe_rows() -> str:
     """Return a table of every row: group, name, whether it is required, first line of its pass's docstring."""
-    ctx = KernelContext(preset(DEFAULT_TARGET), Options())
+    ctx = KernelContext(preset(DEFAULT_TARGET), CompileOptions())
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
     rows += [(KERNEL_GROUP, row.name, row.required, row.make(ctx)) for row in KERNEL_PIPELINE]

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions
 
 ContextT = TypeVar("ContextT", bound=PassContext)
 PassT = TypeVar("PassT")
+
+
+@dataclass(frozen=True)
+class PassAt(Generic[ContextT, PassT]):
+    """Makes the pass of a module, which is imported when a row first makes it: a run waits only for passes that it needs.
+
+    The pass is the one public class of the module that can be applied. `options` are its fields; one that is a function is
+    called with the context.
+    """
+
+    module: str
+    options: Mapping[str, Any]
+
+    def __call__(self, ctx: ContextT) -> PassT:
+        options = {name: value(ctx) if callable(value) else value for name, value in self.options.items()}
+        return _pass_class(self.module)(**options)
+
+
+@functools.cache
+def _pass_class(module: str) -> Callable[..., Any]:
+    members = vars(importlib.import_module(module)).items()
+    classes = [value for name, value in members if isinstance(value, type) and value.__module__ == module and name[0] != "_"]
+    [found] = (value for value in classes if hasattr(value, "apply"))
+    return found
 
 
 @dataclass(frozen=True)
@@ -22,6 +48,8 @@ class Row(Generic[ContextT, PassT]):
 
     A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts`
     the verifier holds layouts too. A row that `shares` does a part of its pass's work; its pass is all such rows of the name.
+    A pass of `for_opcodes` has nothing to do in a module without such instructions outside of fusion bodies: the row is run, its
+    pass is neither made nor imported.
     `number` tells rows of the same pass apart, from 1; `numbered` sets it.
     """
 
@@ -31,6 +59,7 @@ class Row(Generic[ContextT, PassT]):
     when: Callable[[ContextT], bool] = lambda c: True
     settles_layouts: bool = False
     shares: bool = False
+    for_opcodes: tuple[str, ...] = ()
     number: int = 1
 
     @property
@@ -43,7 +72,7 @@ class Row(Generic[ContextT, PassT]):
         return self.when(ctx) and (self.required or _selected(ctx.options, self.name, groups))
 
 
-def _selected(options: Options, row: str, groups: tuple[str, ...]) -> bool:
+def _selected(options: CompileOptions, row: str, groups: tuple[str, ...]) -> bool:
     if options.required_rows_only:
         return False
     if options.only_rows:
@@ -108,7 +137,7 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
     return replace(group, rows=tuple(rows))
 
 
-def check_names(options: Options, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
+def check_names(options: CompileOptions, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
     """Return a warning for each name in a flag that no row has; raises UsageError for a required row that is disabled.
 
     `rows` are (name, groups, required). XLA takes names that it does not know, so that one list of flags fits several versions.

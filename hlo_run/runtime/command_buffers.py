@@ -22,7 +22,7 @@ from hlo_run.artifact import (
     WhileThunk,
 )
 from hlo_run.errors import UsageError
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions
 
 DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")
 """What XLA records unless told otherwise."""
@@ -85,7 +85,7 @@ class CommandBufferConversion:
                 return thunk
 
 
-def command_buffer_conversion(options: Options) -> CommandBufferConversion | None:
+def command_buffer_conversion(options: CompileOptions) -> CommandBufferConversion | None:
     """Return what the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
 
     The flag lists kinds, or changes the default by `+KIND` and `-KIND`.

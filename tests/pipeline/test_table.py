@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from hlo_run import parse
-from hlo_run.errors import UsageError
-from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.errors import InternalError, UsageError
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import Observer, Step
 from hlo_run.options import Options
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.table import BACKEND_PIPELINE, KERNEL_PIPELINE, ORDER, PIPELINE, HloGroup, HloRow, check_row_names
-from hlo_run.pipeline.table_rows import numbered
+from hlo_run.pipeline.table import (
+    BACKEND_PIPELINE,
+    KERNEL_PIPELINE,
+    ORDER,
+    PIPELINE,
+    HloGroup,
+    HloRow,
+    KernelContext,
+    check_row_names,
+)
+from hlo_run.pipeline.table_rows import base_name, numbered
 from hlo_run.target import DEFAULT_TARGET, preset
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "xla_pipelines.txt"
@@ -44,6 +53,52 @@ def test_names_are_unique_and_order_holds() -> None:
         assert len(set(names)) == len(names), "row names are unique in a table"
     names = [*hlo, *kernel]
     assert not [(first, later, why) for first, later, why in ORDER if names.index(first) >= names.index(later)]
+
+
+class _Empty:
+    """Stands for a module in which no instruction is found, and knows what it was asked for; offers nothing else."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.attrs: dict[str, Any] = {}
+        self.asked: set[str] = set()
+
+    def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
+        self.asked.update(opcodes)
+        return []
+
+
+def test_rows_for_opcodes_look_at_these_instructions_only() -> None:
+    context = PassContext(preset(DEFAULT_TARGET), Options())
+    rows = [row for group in PIPELINE for _, row in group.all_rows() if row.for_opcodes]
+    assert len(rows) > 80
+    for row in rows:
+        empty = _Empty()
+        row.make(context).apply(context, cast("HloModule", empty))
+        assert empty.asked == set(row.for_opcodes), row.name
+
+
+def test_every_pass_is_found_by_its_module() -> None:
+    context = KernelContext(preset(DEFAULT_TARGET), Options())
+    hlo = [row.make(context).name for group in PIPELINE for _, row in group.all_rows()]
+    kernel = {row.name: row.make(context).name for row in KERNEL_PIPELINE}
+    assert len(hlo) > 150
+    assert {base_name(name) for name in kernel} == set(kernel.values())
+
+
+def test_a_pass_without_its_opcodes_is_not_made() -> None:
+    def refuse(context: PassContext) -> HloPass:
+        raise AssertionError("nothing to do")
+
+    rows = (HloRow("no-dots", refuse, for_opcodes=("dot",)), HloRow("dots", refuse, for_opcodes=("dot", "add")))
+    names = _Names()
+    context = PassContext(preset(DEFAULT_TARGET), Options(), observers=(names,))
+    module = parse("HloModule m\nENTRY e { p = f32[2] parameter(0)\n ROOT a = f32[2] add(p, p) }")
+    run_hlo_groups((HloGroup("g", rows[:1]),), context, module)
+    assert names.seen == ["g: pipeline-start before no-dots", "g: no-dots before pipeline-end"]
+    with pytest.raises(InternalError, match="row 'dots'"):
+        run_hlo_groups((HloGroup("g", rows),), context, module)
 
 
 class _Names(Observer):

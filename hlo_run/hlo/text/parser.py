@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hlo_run.errors import ParseError
-from hlo_run.gc_pause import paused_collection
+from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.shape_text import starts_shape

@@ -48,7 +48,7 @@ class PriorityFusion:
         if all(observer.only_times for observer in ctx.observers):
             _fuse_all(module, ctx.target, ctx.fuel, None)
             return
-        before = module_to_string(module, dump_options(ctx.options))
+        before = module_to_string(module, dump_options(ctx.show))
         steps = priority_fusion_steps(module, ctx.target, ctx.fuel)
         for observer in ctx.observers:
             observer.decided(self.name, steps)

@@ -22,7 +22,7 @@ from hlo_run.hlo_passes.observer import (
     Step,
 )
 from hlo_run.hlo_passes.replacements import file_name, header
-from hlo_run.options import Options
+from hlo_run.options import ShowOptions
 from hlo_run.target import TargetSpec
 
 _FILE_NAME_LIMIT = 255
@@ -42,7 +42,7 @@ class DumpObserver(Observer):
     """
 
     def __init__(
-        self, options: Options, module_name: str, number: int, target: TargetSpec, write_stdout: Callable[[str], None]
+        self, options: ShowOptions, module_name: str, number: int, target: TargetSpec, write_stdout: Callable[[str], None]
     ) -> None:
         everything = options.v >= 5 or options.xla_dump_hlo_pass_re == ".*"
         emitters = options.xla_dump_emitter_re or (".*" if everything else "")

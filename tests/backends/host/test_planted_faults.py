@@ -108,7 +108,7 @@ def run(
 ) -> HostBackend:
     monkeypatch.setattr("hlo_run.pipeline.kernels.emit_kernel", Planter(edits))
     module = wrap_bare_module(hlo_run.parse(text))
-    executable: Executable = compile_module(PassContext(preset("h100"), Options(host_check=checks)), module.clone())
+    executable: Executable = compile_module(PassContext(preset("h100"), Options(), locates=True), module.clone())
     arguments = given or make_fake_arguments(module, 3)
     backend = HostBackend(checks=checks.split(","))
     got = backend.run(executable, arguments)

@@ -1,0 +1,203 @@
+"""`--check_each_pass`: the reference's result after every HLO row that changed something, and what changed its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.commands.isolate_fusion import write_isolated
+from hlo_run.commands.task import Task
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported
+from hlo_run.execution.arguments import MODULE_SEED, Arguments
+from hlo_run.execution.error_bounds import error_spec
+from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.isolate import isolate_between, needed_for
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo_passes.observer import Level, Observer, Step
+from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
+from hlo_run.reference.evaluate.evaluate import evaluate
+
+# A text of so many lines is shown, a longer one is only written.
+_SHOWN_LINES = 60
+
+
+def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
+    """Return what makes the observer that evaluates `module` after every row, on the first iteration's arguments."""
+    options = task.options
+    source = Arguments(replace(options, save_inputs=""), module, task.given, task.place, task.given_from)
+    values, _ = source.next(1)
+    interpreter = InterpreterBackend(source.grid)
+    alone = values if source.grid.size == 1 else []
+    return lambda working: PassChecker(
+        working,
+        lambda state: interpreter.run_module(state, values, MODULE_SEED),
+        alone,
+        error_spec(options),
+        task.folder,
+        task.console.err,
+    )
+
+
+@dataclass(frozen=True)
+class _State:
+    """A module at some point of the pipeline, and its result where the reference has one."""
+
+    module: HloModule
+    result: Literal | None
+
+
+class PassChecker(Observer):
+    """Evaluates `working` by `run` after every row that changed it; raises Mismatch for the first that changed its meaning.
+
+    What differs is cut out on both sides, with the values that go into it, and written into `folder`. `arguments` are the
+    module's on one device; without them nothing is cut out. Where the reference has no result the row is passed over, which
+    `say` is told.
+    """
+
+    def __init__(
+        self,
+        working: HloModule,
+        run: Callable[[HloModule], Literal],
+        arguments: Sequence[Literal],
+        spec: ErrorSpec,
+        folder: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._working, self._run, self._arguments, self._spec = working, run, arguments, spec
+        self._folder, self._say = folder, say
+        self._version = working.version
+        self._last = self._state("the module")
+
+    def after(self, step: Step) -> None:
+        if step.level is not Level.HLO or self._working.version == self._version:
+            return
+        self._version = self._working.version
+        now = self._state(f"row '{step.row}'")
+        last, self._last = self._last, now
+        if last.result is None or now.result is None:
+            return
+        shape = last.module.entry.root.shape
+        if _dims(shape) != _dims(now.module.entry.root.shape):
+            self._say(f"row '{step.row}' is not checked: the result has another shape")
+            return
+        comparison = compare(last.result, now.result, shape, self._spec)
+        if not comparison.ok:
+            raise self._mismatch(step, last.module, now.module, comparison)
+
+    def _state(self, what: str) -> _State:
+        copy = self._working.clone()
+        copy.schedule = None
+        try:
+            return _State(copy, self._run(copy))
+        except (Unsupported, DeviceError, MemoryError) as error:
+            self._say(f"the reference cannot evaluate what {what} gives: {error}")
+            return _State(copy, None)
+
+    def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> Mismatch:
+        notes = [f"after it: {comparison.summary()}"]
+        found = None
+        if self._arguments or not before.entry.parameters:
+            try:
+                found = smallest_difference(before, after, self._arguments, self._spec)
+            except HloRunError as error:
+                notes.append(f"the difference cannot be cut out: {error.message}")
+        if found is not None:
+            notes += self._show(step, before.name, found)
+        message = f"row '{step.row}' of pipeline '{step.pipeline}' changed the meaning of {before.name}"
+        return Mismatch(message, notes=tuple(notes))
+
+    def _show(self, step: Step, name: str, found: Difference) -> list[str]:
+        """Write the two modules with their arguments and return what to say about them."""
+        notes = [f"smallest computation that shows it: %{found.name}, {found.comparison.summary()}"]
+        for when, module in (("before", found.before), ("after", found.after)):
+            path = write_isolated(self._folder, f"{name}.{step.row}.{when}", module, found.values)
+            notes.append(f"{when}: hlo-run --inputs={path}.npz {path}.hlo")
+            text = module.to_string().rstrip()
+            if text.count("\n") < _SHOWN_LINES:
+                notes.append(text)
+        return notes
+
+
+def _dims(shape: Shape) -> object:
+    if shape.is_tuple:
+        return tuple(_dims(element) for element in shape.tuple_shapes)
+    return shape.element_type, shape.dims
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One value, called `name`, as two modules of the same parameters compute it, and where the two results differ."""
+
+    name: str
+    before: HloModule
+    after: HloModule
+    values: list[Literal]
+    comparison: Comparison
+
+
+def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence[Literal], spec: ErrorSpec) -> Difference | None:
+    """Return the first instruction of the entry, in the order of `after`, whose value is another than before.
+
+    Values are those of instructions that have one name, type and dimensions in both; the results are one more. What goes in
+    are values that agree. None if both modules agree, or only differ where they start from values that do.
+    """
+    pairs = _pairs(before, after)
+    values = [_values(module, instructions, arguments) for module, instructions in zip((before, after), pairs, strict=True)]
+    agreed: list[int] = []
+    for number, (one, two) in enumerate(zip(*pairs, strict=True)):
+        comparison = compare(values[0][number], values[1][number], one.shape, spec)
+        if comparison.ok:
+            agreed.append(number)
+            continue
+        inputs = [[instructions[i] for i in agreed] for instructions in pairs]
+        needed = _inputs_of(one, inputs[0]) | _inputs_of(two, inputs[1])
+        kept = [place for place in range(len(agreed)) if place in needed]
+        cut = [
+            isolate_between(root, [given[place] for place in kept], f"{two.name}_{when}")
+            for when, root, given in (("before", one, inputs[0]), ("after", two, inputs[1]))
+        ]
+        given = [values[0][agreed[place]] for place in kept]
+        shown = compare(evaluate(cut[0], given), evaluate(cut[1], given), one.shape, spec)
+        if not shown.ok:
+            return Difference(two.name, cut[0], cut[1], given, shown)
+    return None
+
+
+def _inputs_of(root: HloInstruction, inputs: Sequence[HloInstruction]) -> set[int]:
+    """Return the places of the inputs that `root` is computed from; constants are never inputs."""
+    places = {instruction: place for place, instruction in enumerate(inputs)}
+    needed = needed_for(root, places)
+    return {places[operand] for instruction in needed for operand in instruction.operands if operand in places}
+
+
+def _pairs(before: HloModule, after: HloModule) -> tuple[list[HloInstruction], list[HloInstruction]]:
+    """Return the instructions of both entries that stand for the same values, operands before users in `after`."""
+    named = {instruction.name: instruction for instruction in before.entry.instructions}
+    parameters = before.entry.parameters
+    places = {parameter: number for number, parameter in enumerate(after.entry.parameters)}
+    ones: list[HloInstruction] = []
+    twos: list[HloInstruction] = []
+    for two in after.entry.post_order():
+        one = parameters[places[two]] if two in places else named.get(two.name)
+        if one is None or "constant" in (one.opcode, two.opcode) or not two.shape.is_array or two is after.entry.root:
+            continue
+        if _dims(one.shape) == _dims(two.shape):
+            ones.append(one)
+            twos.append(two)
+    return [*ones, before.entry.root], [*twos, after.entry.root]
+
+
+def _values(module: HloModule, instructions: Sequence[HloInstruction], arguments: Sequence[Literal]) -> list[Literal]:
+    """Return what instructions of the entry evaluate to; the module is changed and put back."""
+    entry, root = module.entry, module.entry.root
+    shape = Shape.make_tuple(tuple(instruction.shape for instruction in instructions))
+    everything = entry.add(HloInstruction("everything", "tuple", shape, instructions), is_root=True)
+    try:
+        result = evaluate(module, arguments)
+    finally:
+        entry.root = root
+        entry.remove(everything)
+    assert isinstance(result, tuple)
+    return list(result)

@@ -1,0 +1,24 @@
+"""`--custom_calls=FILES.py`: Python files that register functions for custom calls."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import traceback
+
+from hlo_run.errors import HloRunError, UsageError
+
+
+def load_custom_calls(files: str) -> None:
+    """Run Python files, comma separated, that register functions; raises UsageError for one that fails."""
+    for path in filter(None, (name.strip() for name in files.split(","))):
+        if not os.path.exists(path):
+            raise UsageError(f"--custom_calls={path}: there is no such file")
+        try:
+            runpy.run_path(path)
+        except HloRunError:
+            raise
+        except Exception as error:  # whatever the user's file raises
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"at {frame.filename}:{frame.lineno}"
+            raise UsageError(f"--custom_calls={path}: {type(error).__name__}: {error}", notes=(where,)) from error

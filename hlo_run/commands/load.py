@@ -1,0 +1,71 @@
+"""Reading an input file: HLO text and what converts to it, a saved executable, or the dump of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import hlo_run
+from hlo_run import target as targets
+from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.task import Task
+from hlo_run.errors import UsageError
+from hlo_run.execution.output_files import is_executable_file
+from hlo_run.formats.read import read_module
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import HLO_INPUT, StopAtStage
+from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
+from hlo_run.pipeline.observers.stage import StageObserver
+
+
+def load(task: Task) -> HloModule:
+    """Return the module of the file; raises StopAtStage where nothing else is asked for, errors of the HloRunError family."""
+    if is_kernel_dump(task.file):
+        _resume(task, read_kernel_dump(task.file))
+    options = task.options
+    if is_executable_file(task.file):
+        if options.stage or options.output:
+            raise UsageError(f"'{task.file}' is compiled already", hint="--stage and --output want a module")
+        from hlo_run.execution.saved_executables import read_executable
+
+        task.executable = read_executable(task.file)
+        return hlo_run.parse(task.executable.source_text, task.file, verified=False)
+    source = read_module(task.file, options.input_format)
+    module = hlo_run.parse(source.text, task.file, options.verify != "off")
+    if options.stage == HLO_INPUT:
+        task.stage_output.show_module(module)
+        raise StopAtStage
+    if source.arguments is not None:
+        from hlo_run.hlo.arguments import fit_arguments  # only snapshots have arguments
+
+        task.given = fit_arguments(module, source.arguments, f"'{task.file}'")
+    return wrap_bare_module(module)
+
+
+def _resume(task: Task, dump: KernelIr) -> None:
+    """Let the module that a kernel's dump lies beside run with it; with a stage, compile the kernel alone (StopAtStage)."""
+    options = task.options
+    known = dump.target in targets.PRESETS and not options.xla_gpu_target_config_filename
+    target = options.target or (dump.target if known else "")
+    files = ",".join(filter(None, (options.kernel_ir_file, dump.file)))
+    task.options = options = replace(options, target=target, kernel_ir_file=files)
+    if options.stage:
+        from hlo_run.pipeline.kernels import compile_kernel_ir  # imports xDSL and llvmlite
+
+        watching = task.watch.observers(options)
+        watching.append(StageObserver(options.stage, task.stage_output.show))
+        try:
+            ctx = PassContext(choose_target(options), options.compile, tuple(watching), show=options.show)
+            compile_kernel_ir(replace(ctx, locates=options.print_locations or bool(options.host_check)), dump)
+        finally:
+            task.watch.show_times(options)
+        task.console.err(f"nothing to print: '{options.stage}' does not come after row '{dump.row}'")
+        raise StopAtStage
+    module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"
+    if not module.exists():
+        hint = f"--kernel_ir_file={dump.file} with the HLO file, or --stage=ptx"
+        raise UsageError(f"'{dump.file}' is kernel IR, and '{module}', its module, does not exist", hint=hint)
+    task.file = str(module)
+    task.options = replace(options, input_format="hlo")

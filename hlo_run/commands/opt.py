@@ -1,0 +1,253 @@
+"""`hlo-opt`: one module, or many in a file, through named passes or up to a stage, for tests that read the output."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import hlo_run
+from hlo_run.cache import choose_cache
+from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.watch import Watch
+from hlo_run.errors import UsageError
+from hlo_run.execution.console import Console
+from hlo_run.execution.output_files import write_output
+from hlo_run.formats.read import read_module
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
+from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.options import Options
+from hlo_run.options.opt import OptFlags
+
+if TYPE_CHECKING:
+    from hlo_run.pipeline.table import HloRow
+
+HLO, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "llvm-after-optimizations"
+TRANSFORMS, GPU = "transforms", "gpu"
+# XLA's names of one platform.
+PLATFORMS = {TRANSFORMS: TRANSFORMS, "gpu": GPU, "cuda": GPU}
+_SEPARATOR = "// -----"
+_Texts = Callable[[PassContext, HloModule], str]
+
+
+def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Console) -> int:
+    """Do what the command line asks and return 0; raises errors of the HloRunError family."""
+    platform = PLATFORMS.get(flags.platform.lower())
+    if platform is None:
+        raise UsageError(f"no platform is called '{flags.platform}'", hint=f"--platform is one of {', '.join(PLATFORMS)}")
+    if flags.list_passes or flags.list_stages:
+        console.out(",".join(sorted(_passes().values()) if flags.list_passes else _stages(platform)))
+        return 0
+    if len(files) != 1:
+        raise UsageError("Must specify a single input file", hint="hlo-opt FILE, or - for stdin")
+    if options.only_rows or options.disabled_rows or options.xla_fuel:
+        from hlo_run.pipeline.table import check_row_names
+
+        for warning in check_row_names(replace(options, stage="")):
+            console.err(f"warning: {warning}")
+    work = _work(flags, platform, options)
+    choose_cache(options.cache)
+    watch = Watch(0, console)
+    texts = [
+        _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)
+    ]
+    if options.output_file in ("", "-"):
+        for text in texts:
+            console.out(text)
+    else:
+        write_output(options.output_file, "".join(f"{text}\n" for text in texts).encode())
+    return 0
+
+
+def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
+    """Yield the modules of a file, each on the lines where it stands."""
+    text = read_module(file, input_format).text
+    lines = text.split("\n")
+    if not flags.split_input_file:
+        found = [0, len(lines) + 1]
+    else:
+        found = [0, *(number + 1 for number, line in enumerate(lines) if line == _SEPARATOR), len(lines) + 1]
+    for begin, end in pairwise(found):
+        chunk = lines[begin : end - 1]
+        left = next((number for number, line in enumerate(chunk, begin + 1) if line.startswith("// ---")), 0)
+        if left:
+            hint = f"modules are separated by lines that are exactly '{_SEPARATOR}', with --split-input-file"
+            raise UsageError(f"{file}:{left}: a separator of modules stands within a module", hint=hint)
+        yield "\n" * begin + "\n".join(chunk)
+
+
+def _chunk(text: str, file: str, work: _Texts, watch: Watch, options: Options) -> str:
+    module = hlo_run.parse(text, file, options.verify != "off")
+    with watch.compiling(options, module, choose_target(options)) as (ctx, working):
+        return work(ctx, working).rstrip("\n")
+
+
+def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
+    """Return what to do with a module: (context, module) to text."""
+    if flags.emit_proto:
+        return lambda ctx, module: _text_proto(module)
+    if flags.passes:
+        names = [name.strip() for name in flags.passes.split(",") if name.strip()]
+        known = {*_passes(), *_rows()}
+        for name in names:
+            if _spelling(name) not in known:
+                close = difflib.get_close_matches(_spelling(name), sorted(known), n=1)
+                raise UsageError(f"Pass {name} not found.", hint=f"did you mean {close[0]}?" if close else "see --list-passes")
+        return lambda ctx, module: _run_passes(names, ctx, module)
+    stage = options.stage or HLO
+    if stage not in _stages(platform):
+        known = ", ".join(_stages(platform))
+        hint = f"--platform={platform} has {known}" + ("; --platform=gpu has more" if platform == TRANSFORMS else "")
+        raise UsageError(f"no stage is called '{stage}'", hint=hint)
+    if platform == TRANSFORMS:
+        return lambda ctx, module: _module_text(ctx, module)
+    texts: dict[str, _Texts] = {
+        HLO: _optimized,
+        HLO_BACKEND: _scheduled,
+        LLVM_BEFORE_OPTIMIZATIONS: lambda ctx, module: _linked(ctx, module, LLVM_BEFORE_OPTIMIZATIONS),
+        LLVM: lambda ctx, module: _linked(ctx, module, LLVM),
+        LLVM_AFTER_OPTIMIZATIONS: lambda ctx, module: _linked(ctx, module, LLVM),
+        PTX: lambda ctx, module: "\n".join(["// GPU Executable", *_kernel_texts(ctx, module, PTX)]),
+    }
+    return texts.get(stage) or (lambda ctx, module: "\n".join(_kernel_texts(ctx, module, stage)))
+
+
+def _stages(platform: str) -> list[str]:
+    if platform == TRANSFORMS:
+        return [HLO]
+    return sorted({*STAGES, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS})
+
+
+def _spelling(name: str) -> str:
+    from hlo_run.pipeline.table_rows import spelling
+
+    return spelling(name)
+
+
+def _passes() -> dict[str, str]:
+    """Return the HLO passes by their names with dashes; XLA writes them with dashes or underscores."""
+    return {_spelling(row.pass_name): row.pass_name for row in _rows().values()}
+
+
+def _rows() -> dict[str, HloRow]:
+    """Return the rows of the HLO table by their names with dashes, in its order."""
+    from hlo_run.pipeline.table import PIPELINE
+
+    return {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
+
+
+def _module_text(ctx: PassContext, module: HloModule) -> str:
+    return module_to_string(module, dump_options(ctx.show))
+
+
+def _text_proto(module: HloModule) -> str:
+    from hlo_run.formats.write import module_to_bytes
+
+    return module_to_bytes(module, "pbtxt").decode()
+
+
+def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> str:
+    """Run passes in this order, whatever a target would leave out; a pass may stand more than once.
+
+    The modules are those that XLA's tests of passes take: floats of several widths may meet, and layouts need not fit together
+    where a pass stands before layout assignment.
+    """
+    from hlo_run.ops.verify import READING
+    from hlo_run.pipeline.runner import run_hlo_groups
+    from hlo_run.pipeline.table_rows import Group, numbered
+
+    chosen = [row for name in names for row in _rows_of_pass(name, ctx)]
+    order = list(_rows().values())
+    settled = next(number for number, row in enumerate(order) if row.settles_layouts)
+    keeps_layouts = not any(row in order[:settled] for row in chosen)
+    running = [replace(row, name=row.pass_name, number=1, required=True, when=_always) for row in chosen]
+    run_hlo_groups(numbered([Group("transforms_pipeline", tuple(running))]), ctx, module, READING, keeps_layouts)
+    return _module_text(ctx, module)
+
+
+def _rows_of_pass(name: str, ctx: PassContext) -> list[HloRow]:
+    """Return the one row that has the name, else the first row of the pass, else all rows that share the pass's work."""
+    rows = _rows()
+    asked = _spelling(name)
+    found = [row for row in rows.values() if _spelling(row.pass_name) == asked]
+    if not found:
+        return [rows[asked]]
+    if not found[0].shares:
+        return found[:1]
+    return list({repr(row.make(ctx)): row for row in reversed(found)}.values())[::-1]
+
+
+def _always(ctx: PassContext) -> bool:
+    del ctx
+    return True
+
+
+def _optimized(ctx: PassContext, module: HloModule) -> str:
+    from hlo_run.pipeline.runner import run_hlo_groups
+    from hlo_run.pipeline.table import HLO_PIPELINE
+
+    if module.schedule is None:
+        run_hlo_groups(HLO_PIPELINE, ctx, module)
+    return _module_text(ctx, module)
+
+
+def _scheduled(ctx: PassContext, module: HloModule) -> str:
+    from hlo_run.pipeline.compile import optimize
+
+    optimize(ctx, module)
+    return _module_text(ctx, module)
+
+
+class _Collector(Observer):
+    """Keeps the texts of a stage and stops there; every kernel comes to its own stop."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self.texts: list[str] = []
+
+    def after(self, step: Step) -> None:
+        if step.row == self._stage:
+            self._keep(step.text)
+
+    def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        if title == self._stage:
+            self._keep(text)
+
+    def _keep(self, text: Callable[[], str]) -> None:
+        self.texts.append(text().rstrip("\n"))
+        raise StopAtStage
+
+
+def _kernel_texts(ctx: PassContext, module: HloModule, stage: str) -> list[str]:
+    """Return the texts of a stage: one of the module, or one of each kernel in the order of the schedule."""
+    from hlo_run.pipeline.compile import compile_module
+
+    collector = _Collector(stage)
+    watched = replace(ctx, observers=(*ctx.observers, collector), show=replace(ctx.show, stage=stage))
+    with suppress(StopAtStage):
+        compile_module(watched, module)
+    return collector.texts
+
+
+_DEFINED = re.compile(r"^define [^@\n]*@\"?([^\s\"(]+)", re.MULTILINE)
+
+
+def _linked(ctx: PassContext, module: HloModule, stage: str) -> str:
+    """Return the LLVM modules of all kernels as one; the one with the largest first name leads, as in XLA."""
+    from hlo_run.codegen.llvm.nvptx import Module
+
+    texts = _kernel_texts(ctx, module, stage)
+    texts.sort(key=lambda text: min(_DEFINED.findall(text), default=""), reverse=True)
+    if not texts:
+        return ""
+    linked, *others = (Module.from_text(text) for text in texts)
+    for other in others:
+        linked.link(other)
+    return str(linked)

@@ -1,0 +1,77 @@
+"""The mode without a name: run a module on a platform, and compare with the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hlo_run.backends.grid import run_on_grid
+from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.backends.memory import check_memory
+from hlo_run.commands.compilation import compiling, set_device_counts
+from hlo_run.commands.task import Task
+from hlo_run.execution.arguments import Arguments
+from hlo_run.execution.iterations import Execution, Runner
+from hlo_run.execution.output_files import write_artefact
+from hlo_run.hlo.graph import HloModule
+from hlo_run.pipeline.executable_cache import compile_or_load
+from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
+
+if TYPE_CHECKING:
+    from hlo_run.backends import Backend
+    from hlo_run.backends.profile import Profile
+
+
+def run(task: Task, module: HloModule, reference: str) -> None:
+    """Run on the platform of the flags, compare with `reference` if it has a name; raises Mismatch if results differ."""
+    options, result = task.options, task.result
+    platform = result.platform = choose_platform(options.platform)
+    arguments = Arguments(options, module, task.given, task.place, task.given_from)
+    execution = Execution(options, task.console, module, arguments, task.place, result)
+    execution.prepare()
+    if platform == INTERPRETER:
+        interpreter = InterpreterBackend(arguments.grid)
+        result.device = interpreter.description
+        runner = Runner(
+            platform,
+            interpreter.description,
+            lambda values, seed, feeds: interpreter.run_module(module, values, seed, feeds=feeds),
+            lambda: interpreter.outfeed,
+        )
+        execution.run(runner, reference)
+        return
+    set_device_counts(options, module)
+    backend = open_backend(platform, options)
+    executable = task.executable
+    if executable is None:
+        with compiling(task, module, backend.target) as (ctx, working):
+            executable = compile_or_load(ctx, working)
+    check_memory(executable)
+    result.device = backend.description
+    try:
+        grid = arguments.grid
+        description = backend.description + (f", {grid}" if grid.size > 1 else "")
+        runner = Runner(
+            platform,
+            description,
+            lambda values, seed, feeds: run_on_grid(backend, executable, values, grid, seed, feeds),
+            lambda: backend.outfeed,
+        )
+        execution.run(runner, reference)
+    finally:
+        _report(task, backend)
+
+
+def _report(task: Task, backend: Backend) -> None:
+    """Say what the backend knows about the last run."""
+    task.result.launches = backend.launch_records()
+    if report := backend.report():
+        task.console.err(report)
+    if backend.profile is not None:
+        _show_profile(task, backend.profile)
+
+
+def _show_profile(task: Task, profile: Profile) -> None:
+    """Print the table, and write the trace where a file was named."""
+    task.console.err(profile.table())
+    if task.options.profile != "-":
+        write_artefact(task.options.profile, profile.chrome_trace())

@@ -1,0 +1,18 @@
+"""`--output=FILE.hlox`: compile, and save the executable."""
+
+from __future__ import annotations
+
+from hlo_run.commands.compilation import compiling
+from hlo_run.commands.task import Task
+from hlo_run.execution.saved_executables import write_executable
+from hlo_run.hlo.graph import HloModule
+from hlo_run.pipeline.executable_cache import compile_or_load
+
+
+def save_executable(task: Task, module: HloModule) -> None:
+    """Write the file; raises errors of the HloRunError family."""
+    options = task.options
+    with compiling(task, module) as (ctx, working):
+        executable = compile_or_load(ctx, working)
+        write_executable(options.output, executable, module, working, options.output_machine_code)
+        task.console.err(f"{options.output}: {module.name} for {executable.target}")

@@ -1,0 +1,52 @@
+"""`--stage=NAME`: print one stage of a compilation, and stop there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hlo_run.commands.compilation import compiling
+from hlo_run.commands.task import Task
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import Observer, StopAtStage
+from hlo_run.pipeline.observers.stage import StageObserver
+from hlo_run.pipeline.stage_cache import StageTexts
+
+
+def print_stage(task: Task, module: HloModule) -> None:
+    """Print the stage of the flags; raises StopAtStage once that is done, errors of the HloRunError family."""
+    with compiling(task, module) as (ctx, working):
+        texts = StageTexts.open(ctx, working) if task.options.output_format == "hlo" else None
+        known = texts.get() if texts is not None else None
+        if known is not None:
+            for text in known:
+                task.stage_output.show(text)
+            raise StopAtStage
+        _compile(ctx, working, task, texts)
+    task.console.err(f"nothing to print: {module.name} has no kernel, or the row did not run")
+
+
+def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> None:
+    """Compile until the stage has been printed, and keep what was."""
+    from hlo_run.pipeline.compile import compile_module  # imports the passes
+
+    printed: list[str] = []
+    watched = replace(ctx, observers=(*ctx.observers, _observer(task, working, printed.append)))
+    try:
+        compile_module(watched, working)
+    except StopAtStage:
+        if texts is not None:
+            texts.put(printed)
+        raise
+
+
+def _observer(task: Task, working: HloModule, keep: Callable[[str], None]) -> Observer:
+    """Return what shows the stage, of the module that is compiled."""
+
+    def write(text: str) -> None:
+        keep(text)
+        task.stage_output.show(text)
+
+    is_text = task.options.output_format == "hlo"
+    return StageObserver(task.options.stage, write if is_text else lambda _: task.stage_output.show_module(working))

@@ -1,0 +1,93 @@
+"""What sees the compilations of one file: observers, dumps, times, and what a bug of ours leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from hlo_run.errors import InternalError
+from hlo_run.execution.console import Console
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import FULL, module_to_string
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.observer import Observer
+from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.hlo_passes.replacements import read_replacements
+from hlo_run.options import Options, ShowOptions
+from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
+from hlo_run.pipeline.observers.timing import TimingObserver
+from hlo_run.pipeline.observers.verbose import VerboseObserver
+from hlo_run.target import TargetSpec
+
+
+class Watch:
+    """What sees the compilations of one file; `number` is the file's place on the command line, from 0."""
+
+    def __init__(self, number: int, console: Console) -> None:
+        self._number, self._console = number, console
+        self._timing = TimingObserver()
+
+    @contextmanager
+    def compiling(
+        self,
+        options: Options,
+        module: HloModule,
+        target: TargetSpec,
+        watching: Sequence[Callable[[HloModule], Observer]] = (),
+    ) -> Generator[tuple[PassContext, HloModule]]:
+        """Give what to compile with, and the copy of `module` to work on, since compilation edits.
+
+        `watching` make more observers, of that copy. An InternalError that leaves names a reproducer.
+        """
+        working = module.clone()
+        observers = self.observers(options)
+        dump = self._dump_observer(options, module.name, target)
+        if dump is not None:
+            dump.module("before_optimizations", module_to_string(module, dump_options(options)))
+            observers.append(dump)
+        observers += [make(working) for make in watching]
+        try:
+            with self._console.busy(f"compiling {module.name}"):
+                replacements = read_replacements(options, module.name)
+                # A fault that the Host's checks find shall lead back to the HLO instruction.
+                locates = options.print_locations or bool(options.host_check)
+                yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
+        except InternalError as error:
+            reproducer = _write_reproducer(module, options.xla_dump_to)
+            raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
+        finally:
+            self.show_times(options)
+
+    def observers(self, options: ShowOptions) -> list[Observer]:
+        """Return the observers that see every compilation."""
+        watching: list[Observer] = []
+        if options.v:
+            watching.append(VerboseObserver(options.v, self._console.err))
+        if options.time_passes:
+            watching.append(self._timing)
+        return watching
+
+    def show_times(self, options: ShowOptions) -> None:
+        """Print the seconds so far, if asked for."""
+        if options.time_passes:
+            self._console.err(self._timing.table())
+
+    def _dump_observer(self, options: ShowOptions, name: str, target: TargetSpec) -> DumpObserver | None:
+        if not options.xla_dump_to:
+            return None
+        pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
+        if pattern is not None and pattern.search(name) is None:
+            return None
+        return DumpObserver(options, name, self._number, target, self._console.out)
+
+
+def _write_reproducer(module: HloModule, directory: str) -> str:
+    """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
+    import tempfile  # only a bug needs it
+
+    folder = directory if directory not in ("", "-") else None
+    with tempfile.NamedTemporaryFile(
+        "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
+    ) as file:
+        file.write(module_to_string(module, FULL))
+    return file.name

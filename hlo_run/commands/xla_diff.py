@@ -1,0 +1,73 @@
+"""`--xla_diff`: what becomes of a module here beside what real XLA:GPU makes of it, on one measure for both."""
+
+from __future__ import annotations
+
+import hlo_run
+from hlo_run.analysis.cost.device_work import device_work
+from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_record, diff_sides, make_side
+from hlo_run.artifact import every_thunk
+from hlo_run.codegen.llvm.ptxas import find_ptxas
+from hlo_run.commands.compilation import choose_target, target_config
+from hlo_run.commands.task import Task
+from hlo_run.errors import UsageError
+from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_xla, environment_flags
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import FULL, module_to_string
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.options import CompileOptions
+from hlo_run.pipeline.compile import plan_module
+from hlo_run.target import TargetSpec
+
+MODES = ("emitters", "default")
+_AS_IS = "--xla_disable_all_hlo_passes"
+
+
+def xla_flags(options: CompileOptions, mode: str) -> list[str]:
+    """Return the flags that XLA's compiler gets: those that keep it comparable, and what it shares with our command line."""
+    if mode not in MODES:
+        raise UsageError(f"--xla_diff={mode} is unknown", hint=f"choose one of {', '.join(MODES)}")
+    flags = [*(EMITTERS_ONLY if mode == "emitters" else ()), *environment_flags()]
+    if not options.xla_allow_excess_precision:
+        flags.append("--xla_allow_excess_precision=false")
+    if options.required_rows_only:
+        flags.append(_AS_IS)
+    if options.disabled_rows:
+        flags.append("--xla_disable_hlo_passes=" + ",".join(options.disabled_rows))
+    return flags
+
+
+def compare_with_xla(ctx: PassContext, working: HloModule, text: str, file: str, target_config: str) -> XlaDiff:
+    """Compile the module of `text` with XLA, and `working`, the same module, with ours; `working` is optimised in place.
+
+    `target_config` is the card of `ctx` as XLA is told of it. Raises UsageError where XLA's compiler is not installed.
+    """
+    ptxas = find_ptxas(ctx.options.xla_gpu_cuda_data_dir)
+    cuda = ptxas.parent.parent if ptxas is not None else None
+    # XLA's passes do not expect what they themselves have made; here a schedule says so.
+    as_is = [_AS_IS] if working.schedule is not None else []
+    made = compile_with_xla(text, file, target_config, [*xla_flags(ctx.options, ctx.show.xla_diff), *as_is], cuda)
+    ours = our_side(ctx, working)
+    return diff_sides(working.name, ctx.target.name, ctx.show.xla_diff, ours, xla_side(made, ctx.target))
+
+
+def our_side(ctx: PassContext, module: HloModule) -> Side:
+    """Optimise `module` in place, and say what is made of it."""
+    plan = plan_module(ctx, module)
+    memory = sum(allocation.size_bytes for allocation in plan.buffers.planned)
+    return make_side([thunk.kind for thunk in every_thunk(plan.thunks)], memory, device_work(module, ctx.target))
+
+
+def xla_side(made: XlaCompilation, target: TargetSpec) -> Side:
+    """Say what XLA made."""
+    module = hlo_run.parse(made.text, "XLA's module", verified=False)
+    return make_side(made.thunk_kinds, made.memory_bytes, device_work(module, target))
+
+
+def show_xla_diff(task: Task, module: HloModule) -> None:
+    """Show what becomes of the module beside what XLA:GPU makes of it; raises errors of the HloRunError family."""
+    options = task.options
+    text = module_to_string(module, FULL)
+    with task.watch.compiling(options, module, choose_target(options)) as (ctx, working):
+        diff = compare_with_xla(ctx, working, text, task.file, target_config(options))
+    task.result.xla_diff = diff_record(diff)
+    task.console.xla_diff(diff)

@@ -1,0 +1,1 @@
+"""The run of one file: arguments, platform, iterations, what came out."""

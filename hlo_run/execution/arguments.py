@@ -1,0 +1,85 @@
+"""The arguments of a run: from where the flags say, for every iteration of every file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from hlo_run.execution.console import Place
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.options import Options
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.evaluate.devices import DeviceGrid
+from hlo_run.reference.literal_files import check_readable, read_values, write_values
+from hlo_run.reference.random import RandomEngine
+
+# The seed of the module's own random numbers, as in XLA's tools.
+MODULE_SEED = 42
+
+
+def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
+    """Return the file for one run: `path` itself if there is only one run, else with the run's numbers before the ending.
+
+    `in.npz` becomes `in.0002.npz` for the third of several files, `in.0002.iteration1.npz` with several iterations.
+    """
+    numbers = [f"{place.number:04d}"] if place.count > 1 else []
+    numbers += [f"iteration{iteration}"] if options.iterations > 1 else []
+    stem, ending = (path[:-4], ".npz") if path.endswith(".npz") else (path, "")
+    return ".".join([stem, *numbers]) + ending
+
+
+class Arguments:
+    """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
+
+    def __init__(
+        self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
+    ) -> None:
+        self._options, self._module, self._given, self._place = options, module, list(given), place
+        self._given_from = given_from
+        self._engine = RandomEngine(options.seed)
+        self._read_ahead: list[Literal] | None = None
+        self.grid = DeviceGrid.of(module, options.num_replicas, options.num_partitions)
+        self.titles = self.grid.argument_titles(module)
+        self.shapes = self.grid.argument_shapes(module)
+
+    def prepare(self) -> None:
+        """Read the first iteration's arguments if a file has them, and see that the other files are there.
+
+        Compiling may take long: who misspelt a name or gave the wrong array learns it before. Raises UsageError.
+        """
+        options = self._options
+        if options.inputs:
+            self._read_ahead = self._from_file(1)
+            check_readable(existing_path(options.inputs, options, self._place, i) for i in range(2, options.iterations + 1))
+
+    def _from_file(self, iteration: int) -> list[Literal]:
+        path = existing_path(self._options.inputs, self._options, self._place, iteration)
+        parameters = self._module.entry.parameters
+        names = [f"parameter {number} (%{p.name})" for number, p in enumerate(parameters)] * self.grid.size
+        return read_values(path, "arg", self.shapes, names)
+
+    def next(self, iteration: int) -> tuple[list[Literal], str]:
+        """Return the arguments of an iteration (they count from 1), and where they came from, in a few words."""
+        options = self._options
+        if options.inputs:
+            read_ahead, self._read_ahead = self._read_ahead, None
+            values = read_ahead if read_ahead is not None else self._from_file(iteration)
+            source = existing_path(options.inputs, options, self._place, iteration)
+        elif self._given:
+            values, source = self._given * self.grid.size, self._given_from
+        else:
+            zero = not options.random_init_input_literals
+            large = options.use_large_float_range
+            values = self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, self._engine, large, zero))
+            source = "zeros" if zero else f"seed {options.seed}"
+        if options.save_inputs:
+            path = run_path(options.save_inputs, options, self._place, iteration)
+            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
+        return values, source
+
+
+def existing_path(path: str, options: Options, place: Place, iteration: int) -> str:
+    """Return the file of one run if there is one, as the saving flags name it, else the file for all runs."""
+    own = run_path(path, options, place, iteration)
+    return own if os.path.exists(own) else path

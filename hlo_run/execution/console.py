@@ -1,0 +1,39 @@
+"""Where the text of a run goes, and a file's place on the command line."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hlo_run.errors import HloRunError
+
+if TYPE_CHECKING:
+    from hlo_run.analysis.cost.side_by_side import XlaDiff
+    from hlo_run.reference.compare.findings import Findings
+
+
+class Console(Protocol):
+    """Where a run's text goes: results to `out`, everything else to `err`; both add the last newline."""
+
+    def out(self, text: str) -> None: ...
+
+    def out_bytes(self, data: bytes) -> None: ...
+
+    def err(self, text: str) -> None: ...
+
+    def error(self, error: HloRunError) -> None: ...
+
+    def mismatch(self, findings: Findings) -> None: ...
+
+    def xla_diff(self, diff: XlaDiff) -> None: ...
+
+    def busy(self, what: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A file's place on the command line, from 0, among `count` files."""
+
+    number: int
+    count: int

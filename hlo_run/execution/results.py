@@ -1,0 +1,58 @@
+"""What became of every file of a command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hlo_run.errors import HloRunError, Mismatch, Unsupported
+
+if TYPE_CHECKING:
+    from hlo_run.reference.compare.compare import Comparison
+    from hlo_run.reference.compare.findings import Findings
+
+
+@dataclass(slots=True)
+class IterationResult:
+    """One run with one set of arguments; `arguments` says where those came from. No comparison: nothing to compare with."""
+
+    number: int
+    arguments: str
+    comparison: Comparison | None = None
+    findings: Findings | None = None
+
+
+@dataclass(slots=True)
+class FileResult:
+    """One file of the command line, filled in while it runs; `error` is what ended it.
+
+    `launches` are the records of the last run's kernels, where the backend keeps account of them; `xla_diff` is the comparison
+    of `--xla_diff`.
+    """
+
+    file: str
+    module: str = ""
+    platform: str = ""
+    device: str = ""
+    reference: str = ""
+    iterations: list[IterationResult] = field(default_factory=list[IterationResult])
+    launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    xla_diff: dict[str, Any] | None = None
+    error: HloRunError | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `mismatch`, `unsupported` or `error`."""
+        match self.error:
+            case None:
+                return "passed"
+            case Mismatch():
+                return "mismatch"
+            case Unsupported():
+                return "unsupported"
+            case _:
+                return "error"
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error is not None else 0

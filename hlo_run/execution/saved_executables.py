@@ -1,0 +1,46 @@
+"""Executables as files: `--output=FILE.hlox`, and such a file in place of a module."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from hlo_run.artifact import Executable
+from hlo_run.artifact.file import load, save
+from hlo_run.backends.memory import check_memory
+from hlo_run.errors import UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import FULL, module_to_string
+
+
+def read_executable(path: str) -> Executable:
+    """Return the executable in a file; raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be read: {os.strerror(error.errno or 0)}") from None
+    return load(data, path)
+
+
+def write_executable(
+    path: str, executable: Executable, source: HloModule, optimized: HloModule, with_machine_code: bool = False
+) -> None:
+    """Write an executable with the module it came from and the one it was made of; a file is written whole or not at all."""
+    if with_machine_code:
+        # Who does not ask for it does not wait for Host's engines.
+        from hlo_run.backends.host.backend import HostBackend
+
+        check_memory(executable)
+        executable = replace(executable, machine_code=HostBackend().machine_code(executable))
+    texts = {"source_text": module_to_string(source, FULL), "module_text": module_to_string(optimized, FULL)}
+    temporary = f"{path}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(save(replace(executable, **texts)))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"--output={path} cannot be written: {os.strerror(error.errno or 0)}") from None
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

@@ -1,0 +1,109 @@
+"""Reads `XLA_FLAGS`, flag files and command lines into texts by the names of flags.
+
+Precedence: command line > XLA_FLAGS > --debug_options_file > default. Spelling is XLA's: `--name=value`, booleans also
+bare; dashes are accepted for underscores.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from hlo_run.errors import UsageError
+from hlo_run.options.programs import FLAGS, Flags
+from hlo_run.options.text_files import read_text
+
+
+@dataclass(frozen=True, slots=True)
+class RawFlags:
+    """Flags as texts by field name, before their types are checked: those of the command line and, weaker, all others.
+
+    `files` are in order; `warnings` go to stderr.
+    """
+
+    given: dict[str, str]
+    defaults: dict[str, str]
+    files: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def read_flags(arguments: Iterable[str], environment: Mapping[str, str], flags: Flags = FLAGS) -> RawFlags:
+    """Read `flags` from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
+
+    Everything that does not begin with `-` is a file, `-` alone is stdin, `--` ends the flags. Raises UsageError.
+    """
+    given: dict[str, str] = {}
+    unknown: list[str] = []
+    files = _split(arguments, given, unknown, flags)
+    from_environment: dict[str, str] = {}
+    _split(_xla_flags(environment.get("XLA_FLAGS", "")), from_environment, unknown, flags)
+    path = given.get("debug_options_file", from_environment.get("debug_options_file", ""))
+    from_file = _debug_options(path, unknown, flags) if path else {}
+    defaults = from_file | from_environment
+    distinct = list(dict.fromkeys(unknown))
+    if distinct and given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1"):
+        raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0], flags))
+    warnings = (f"unknown XLA flags have no effect: {', '.join('--' + name for name in distinct)}",) if distinct else ()
+    return RawFlags(given, defaults, tuple(files), warnings)
+
+
+def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str], flags: Flags) -> list[str]:
+    """Sort tokens into flag values (by field name), unknown xla flags, and files, which are returned."""
+    files: list[str] = []
+    pending = list(tokens)
+    while pending:
+        token = pending.pop(0)
+        if token == "--":
+            return files + pending
+        if not token.startswith("-") or token == "-":
+            files.append(token)
+            continue
+        name, equals, text = token.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        name = flags.short_names.get(name, name)
+        if name in flags.fields:
+            bare = "true" if flags.fields[name].type == "bool" else flags.fields[name].metadata["bare"]
+            if not equals and not bare:
+                raise UsageError(f"--{name} needs a value", hint=f"write --{name}=VALUE")
+            values[name] = text if equals else bare
+        elif name.startswith("xla_"):
+            unknown.append(name)
+        else:
+            raise UsageError(f"unknown flag {token}", hint=_did_you_mean(name, flags))
+    return files
+
+
+def _did_you_mean(name: str, flags: Flags) -> str:
+    close = difflib.get_close_matches(name, (*flags.fields, *flags.short_names), n=1)
+    return f"did you mean --{close[0]}?" if close else "--help lists every flag"
+
+
+def _xla_flags(text: str) -> list[str]:
+    """Split `XLA_FLAGS`: flags at blanks, or, when it does not begin with `-`, the name of a file that holds them."""
+    if text.strip() and not text.lstrip().startswith("-"):
+        text = read_text(text.strip(), "XLA_FLAGS names a file that")
+    try:
+        tokens = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"XLA_FLAGS: {error}") from None
+    # XLA stops at the first token that is no flag.
+    end = next((i for i, token in enumerate(tokens) if not token.startswith("-")), len(tokens))
+    return tokens[:end]
+
+
+_PROTO_LINE = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
+
+
+def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str]:
+    """Read the `name: value` lines of a DebugOptions text proto."""
+    text = re.sub(r"(?m)^\s*#.*$", "", read_text(path, "--debug_options_file"))
+    values: dict[str, str] = {}
+    for name, value in _PROTO_LINE.findall(text):
+        if name in flags.fields:
+            values[name] = value.strip('"')
+        else:
+            unknown.append(name)
+    return values

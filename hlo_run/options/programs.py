@@ -1,0 +1,60 @@
+"""Which flags the programs `hlo-run` and `hlo-opt` have, by sections of --help."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hlo_run.options import CompileOptions, FlagOptions, Options, RunOptions, ShowOptions
+from hlo_run.options.opt import OptFlags
+
+FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The flags of a program by the sections of its help, and other spellings of some of them."""
+
+    sections: Mapping[str, FieldTable]
+    short_names: Mapping[str, str]
+
+    @property
+    def fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """All flags by name."""
+        return {name: field for table in self.sections.values() for name, field in table.items()}
+
+
+def _fields_of(record: Any) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(record)}
+
+
+FIELDS = _fields_of(Options)
+_SECTIONS = {
+    "Run": _fields_of(RunOptions),
+    "Compile": _fields_of(CompileOptions),
+    "Show": _fields_of(ShowOptions),
+    "Flags": _fields_of(FlagOptions),
+}
+_SHORT_NAMES = {"only": "xla_enable_hlo_passes_only", "disable": "xla_disable_hlo_passes", "o": "output_file"}
+FLAGS = Flags(_SECTIONS, _SHORT_NAMES)
+OWN_OPT_FLAGS = tuple(_fields_of(OptFlags))
+_RUNS_ONLY = frozenset(
+    """output output_format kernel_ir_file compile_processes xla_diff explain run_test_hlo_passes list_passes
+    check_each_pass""".split()
+)
+
+
+def _without_runs(section: str) -> dict[str, dataclasses.Field[Any]]:
+    return {name: field for name, field in _SECTIONS[section].items() if name not in _RUNS_ONLY}
+
+
+# What `hlo-opt` knows: nothing that is about running a module.
+OPT_FLAGS = Flags(
+    {
+        "Run": {**_fields_of(OptFlags), "input_format": FIELDS["input_format"]},
+        **{section: _without_runs(section) for section in ("Compile", "Show", "Flags")},
+    },
+    {**_SHORT_NAMES, "format": "input_format"},
+)

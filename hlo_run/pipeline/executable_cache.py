@@ -1,0 +1,66 @@
+"""Executables that were compiled before, in the user's cache: by the module, the flags of compilation, target and compiler.
+
+A module that is found is neither optimised nor are its kernels compiled, and neither xDSL nor llvmlite is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hlo_run.artifact import Executable
+from hlo_run.artifact.file import load, save
+from hlo_run.cache import LIMIT_BYTES, FileCache, compiler_digest, digest, open_cache
+from hlo_run.custom_calls import registered_targets
+from hlo_run.errors import UsageError
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.print_options import FULL
+from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.replacements import Replacements
+
+# A file that would push out many others stays away.
+MOST_BYTES = LIMIT_BYTES // 8
+
+
+def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
+    """Return the Executable of `module`; unless it comes from the cache, `module` is optimised in place.
+
+    Raises errors of the HloRunError family.
+    """
+    cache = open_for(ctx)
+    if cache is None:
+        return _compile(ctx, module)
+    key = key_of(ctx, module)
+    data = cache.get(key)
+    if data is not None:
+        try:
+            return load(data, key)
+        except UsageError:
+            pass
+    executable = _compile(ctx, module)
+    data = save(executable)
+    if len(data) <= MOST_BYTES:
+        cache.put(key, data)
+        cache.clean()
+    return executable
+
+
+def _compile(ctx: PassContext, module: HloModule) -> Executable:
+    from hlo_run.pipeline.compile import compile_module  # imports xDSL and llvmlite
+
+    return compile_module(ctx, module)
+
+
+def open_for(ctx: PassContext) -> FileCache | None:
+    """Return the cache; None where a compilation must take place to be seen or changed on the way."""
+    if ctx.observers or ctx.replacements != Replacements() or ctx.locates or ctx.options.output:
+        return None
+    return open_cache("executables")
+
+
+def key_of(ctx: PassContext, module: HloModule) -> str:
+    """Return the digest of all that the executable depends on; the order of instructions decides about names in it."""
+    text = module_to_string(module, replace(FULL, in_creation_order=True))
+    order = " ".join(instruction.name for computation in module.computations for instruction in computation.instructions)
+    forms = (module.has_header, module.has_entry, module.has_default_entry_layout, module.schedule is None)
+    return digest(compiler_digest(), repr(ctx.target), ctx.options.key(), repr(registered_targets()), repr(forms), order, text)

@@ -1,0 +1,107 @@
+"""Flags: spelling, precedence, XLA_FLAGS, flag files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hlo_run.cli import parse_arguments
+from hlo_run.errors import UsageError
+from hlo_run.options import Options
+from hlo_run.options.programs import FIELDS
+
+
+@pytest.fixture(autouse=True)
+def no_flags_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def _options(*arguments: str) -> Options:
+    return parse_arguments([*arguments, "x.hlo"])[0]
+
+
+def test_defaults_are_those_of_the_fields() -> None:
+    assert _options() == Options()
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "value"),
+    [
+        ("--print_literals", "print_literals", True),
+        ("--print-literals", "print_literals", True),
+        ("--print_literals=TRUE", "print_literals", True),
+        ("--run_test_hlo_passes=false", "run_test_hlo_passes", False),
+        ("--run_test_hlo_passes=0", "run_test_hlo_passes", False),
+        ("--v=5", "v", 5),
+        ("--host_check", "host_check", "all"),
+        ("--host_check=race", "host_check", "race"),
+        ("--abs_error_bound=1e-7", "abs_error_bound", 1e-7),
+        ("--only=cse,inliner", "xla_enable_hlo_passes_only", "cse,inliner"),
+        ("--disable=cse", "xla_disable_hlo_passes", "cse"),
+        ("--reference_platform=", "reference_platform", ""),
+        ("--reference_platform=''", "reference_platform", "''"),
+    ],
+)
+def test_spellings(flag: str, name: str, value: object) -> None:
+    assert getattr(_options(flag), name) == value
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--v", "needs a value"),
+        ("--v=much", "not a valid integer"),
+        ("--verify=sometimes", "is not one of"),
+        ("--print_literals=perhaps", "not a valid boolean"),
+        ("--nonsense", "unknown flag --nonsense"),
+        ("--strict_flags --xla_gpu_ftz=true", "unknown flag --xla_gpu_ftz"),
+    ],
+)
+def test_refusals(flag: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _options(*flag.split())
+
+
+def test_a_near_miss_gets_a_hint() -> None:
+    with pytest.raises(UsageError) as raised:
+        _options("--iteration=3")
+    assert "--iterations" in raised.value.hint
+
+
+def test_both_row_lists_at_once_are_refused() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        _options("--only=cse", "--disable=inliner")
+
+
+def test_files_dashes_and_the_end_of_flags() -> None:
+    _, files, _ = parse_arguments(["a.hlo", "-", "--", "--v=1"])
+    assert files == ("a.hlo", "-", "--v=1")
+
+
+def test_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "flags.pbtxt"
+    file.write_text('# comment\nseed: 11\niterations: 12\nxla_dump_to: "d"\n')
+    monkeypatch.setenv("XLA_FLAGS", "--iterations=22 --v=2")
+    options = _options(f"--debug_options_file={file}", "--v=3")
+    assert (options.seed, options.iterations, options.v, options.xla_dump_to) == (11, 22, 3, "d")
+
+
+def test_xla_flags_may_name_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "flags"
+    file.write_text("--v=4\n--seed=9\n")
+    monkeypatch.setenv("XLA_FLAGS", str(file))
+    options = _options()
+    assert (options.v, options.seed) == (4, 9)
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        _options()
+
+
+def test_unknown_xla_flags_warn_once() -> None:
+    _, _, warnings = parse_arguments(["--xla_gpu_ftz=true", "--xla_gpu_ftz=false", "x.hlo"])
+    assert warnings == ("unknown XLA flags have no effect: --xla_gpu_ftz",)
+
+
+def test_every_flag_has_help() -> None:
+    assert all(info.metadata["help"].endswith((".", ")", "..")) for info in FIELDS.values())
