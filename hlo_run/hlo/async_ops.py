@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     # The graph prints itself, and the printer asks these questions.
     from hlo_run.hlo.graph import HloComputation, HloInstruction
 
-ASYNC_OPCODES = ("async-start", "async-update", "async-done")
 MAIN_THREAD = "main"
 
 

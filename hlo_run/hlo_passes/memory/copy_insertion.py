@@ -28,13 +28,11 @@ from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.hlo.tuple_edits import copy_leaves
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.buffer_calls import is_buffer
-
-# They do nothing when they run: no order of theirs matters.
-_NO_CODE = frozenset("parameter constant tuple get-tuple-element bitcast after-all domain opt-barrier add-dependency".split())
 
 
 @dataclass(frozen=True)
@@ -199,13 +197,13 @@ def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
 
 def _run_before(first: HloInstruction, second: HloInstruction, known: dict[HloInstruction, set[HloInstruction]]) -> None:
     """Add a control dependency; `known` remembers what instructions run after anyhow."""
-    if first.parent is None or second.parent is None or first.opcode in _NO_CODE:
+    if first.parent is None or second.parent is None or first.opcode in NO_CODE:
         return
     for one, other in zip(reversed(list(_callers(first))), reversed(list(_callers(second))), strict=False):
         if one is not other:
             if other not in known:
                 known[other] = _made_for(other)
-            if one.parent is other.parent and one not in known[other] and other.opcode not in _NO_CODE:
+            if one.parent is other.parent and one not in known[other] and other.opcode not in NO_CODE:
                 known[other].add(one)
                 other.control_predecessors.append(one)
                 other.touch()
@@ -218,7 +216,7 @@ def _made_for(instruction: HloInstruction) -> set[HloInstruction]:
     waiting = list(found)
     while waiting:
         operand = waiting.pop()
-        if operand.opcode in _NO_CODE:
+        if operand.opcode in NO_CODE:
             fresh = set(operand.operands) - found
             found |= fresh
             waiting += fresh
