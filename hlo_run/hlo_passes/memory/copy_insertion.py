@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.copy_lives import Copy, CopyKind, Life
@@ -118,8 +118,12 @@ class _Edits:
                     self._copy_result(instruction, leaves)
                 case CopyKind.ROOT | CopyKind.RESULT:
                     self._copy_root(instruction, leaves)
-                case _:
+                case CopyKind.IN_PLACE | CopyKind.INIT:
                     self._copy_operand(instruction, number, leaves)
+                case CopyKind.WRITTEN:
+                    raise AssertionError("a copy that is written exists already")
+                case _:
+                    assert_never(kind)
         return self._made
 
     def _note(self, copies: dict[ShapeIndex, HloInstruction], leaves: dict[ShapeIndex, Life]) -> None:
