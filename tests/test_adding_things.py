@@ -160,6 +160,55 @@ def test_a_pass_is_its_file_and_its_row(toy: Toy) -> None:
     assert _agrees(toy.run(PASS_MODULE, "--check_each_pass"))
 
 
+EMITTER = (
+    Edit(
+        "codegen/emitters/toy_negation.py",
+        "",
+        '''"""The emitter for a lone negation, which is a loop of another name."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from hlo_run.analysis.decision import Decision, no, yes
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument
+from hlo_run.codegen.emitters.loop import LoopEmitter
+
+
+class ToyNegationEmitter(LoopEmitter):
+    kind: ClassVar[str] = "toy negation"
+
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
+        return yes("it is one") if analysis.roots[0].opcode == "negate" else no("the root is not a negation")
+
+    def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
+        return replace(super().emit(analysis, kernel_name, arguments), kind=self.kind)
+''',
+    ),
+    Edit("codegen/emitters/table.py", "EMITTERS = (\n", "    ToyNegationEmitter,\n"),
+    Edit(
+        "codegen/emitters/table.py",
+        "from hlo_run.codegen.emitters.sort import SortEmitter\n",
+        "from hlo_run.codegen.emitters.toy_negation import ToyNegationEmitter\n",
+    ),
+)
+EMITTER_MODULE = """HloModule toy
+
+ENTRY toy {
+  p = f32[24] parameter(0)
+  ROOT n = f32[24] negate(p)
+}
+"""
+
+
+def test_an_emitter_is_its_file_and_its_row(toy: Toy) -> None:
+    toy.add(*EMITTER)
+    assert len({edit.file for edit in EMITTER}) == 2
+    assert "toy negation" in toy.run(EMITTER_MODULE, "--stage=fusion-analysis").stdout
+    assert _agrees(toy.run(EMITTER_MODULE))
+
+
 SMALL_FLOAT = (
     Edit(
         "hlo/values/dtype.py",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.transpose_description import normalize_transpose
 from hlo_run.hlo.graph import HloInstruction
+
+if TYPE_CHECKING:
+    # The analysis chooses among the rows of emitters, which ask for tilings.
+    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 
 _MAX_UNROLL = 4
 _MAX_WINDOW_TO_UNROLL = 8
