@@ -28,7 +28,7 @@ cbrt erf | 1 | result_accuracy | | float
 acos acosh asin asinh atanh cosine cosh sine sinh tan tanh | 1 | result_accuracy | | float complex
 exponential exponential-minus-one log log-plus-one logistic rsqrt sqrt | 1 | result_accuracy | | float complex
 add multiply maximum minimum | 2 | | commutative associative | pred signed unsigned float complex
-mulhi | 2 | | | pred signed unsigned float complex
+mulhi | 2 | | commutative | pred signed unsigned float complex
 and or xor | 2 | | commutative associative | pred signed unsigned
 subtract divide remainder power | 2 | | | signed unsigned float complex
 shift-left shift-right-arithmetic shift-right-logical | 2 | | | signed unsigned float complex
@@ -123,7 +123,7 @@ all-gather | - | channel_id replica_groups constrain_layout dimensions! use_glob
 all-gather-start | - | channel_id replica_groups constrain_layout dimensions! use_global_device_ids | side_effect async_start
 all-to-all | - | channel_id replica_groups constrain_layout dimensions | keeps_layout
 ragged-all-to-all | - | channel_id replica_groups dimensions
-collective-broadcast | - | channel_id replica_groups has_dynamic_root
+collective-broadcast | - | channel_id replica_groups has_dynamic_root | side_effect
 collective-permute | - | channel_id source_target_pairs! slice_sizes | keeps_layout
 collective-permute-start | - | channel_id source_target_pairs! slice_sizes | side_effect async_start
 [async_done side_effect]
