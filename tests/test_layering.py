@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         errors cache garbage_collection interrupts
         options target artifact custom_calls indexing parallel
         hlo.values
-        hlo.attributes
+        hlo.attributes hlo.opcodes
         hlo
         hlo.text hlo.verify dialects formats
         ops dialects.editing

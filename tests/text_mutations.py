@@ -15,9 +15,9 @@ import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.attributes.table import ATTRIBUTES
 from hlo_run.hlo.fingerprint import module_fingerprint
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FINGERPRINT, FULL
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo.values.opcodes import OPCODES
 from hlo_run.ops.infer import infer_module
 
 FOLDER = Path(__file__).resolve().parent / "data" / "fuzz"

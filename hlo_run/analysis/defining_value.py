@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import FORWARDING
 
 ShapeIndex = tuple[int, ...]
-# They hand on the buffer of operand 0 (XLA's dataflow analysis: bitcast, barriers, add-dependency).
-FORWARDING = frozenset(("bitcast", "opt-barrier", "add-dependency"))
 
 
 def defining_value(instruction: HloInstruction, index: ShapeIndex = ()) -> tuple[HloInstruction, ShapeIndex]:

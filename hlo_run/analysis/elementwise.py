@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.ops.elementwise import INFER
-
-ELEMENTWISE = frozenset((*INFER, "map"))
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 
 
 def is_elementwise(instruction: HloInstruction) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloComputation, HloModule
-
-# Opcodes whose called computations run instruction by instruction.
-CONTROL_FLOW = frozenset(("call", "while", "conditional", "async-start"))
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
 def executed_computations(module: HloModule) -> list[HloComputation]:

@@ -7,6 +7,7 @@ the same value in 8 bits.
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, CONTROL_FLOW, MOVES_ELEMENTS, NO_CODE, SIDE_EFFECT
 
 # The type in which what has no support computes, in the order in which the types are looked at.
 WIDE_TYPES = {
@@ -23,18 +24,16 @@ WIDE_TYPES = {
     "f4e2m1fn": "f16",
     "f8e8m0fnu": "f32",
 }
-# What only hands values on: between computations, devices, or out of tuples.
+# XLA's `FloatSupport`: what only hands values on, between computations, devices, or out of tuples.
 _HANDING_ON = frozenset(
-    """parameter constant tuple get-tuple-element call while conditional fusion custom-call domain opt-barrier add-dependency
-    after-all async-start async-update async-done infeed outfeed send send-done recv recv-done copy-start copy-done rng
-    rng-bit-generator rng-get-and-update-state all-gather all-gather-start all-gather-done all-reduce all-reduce-start
-    all-reduce-done all-to-all ragged-all-to-all collective-broadcast collective-permute collective-permute-start
-    collective-permute-done reduce-scatter get-dimension-size""".split()
+    (
+        *(NO_CODE | CONTROL_FLOW | ASYNC_START | ASYNC_DONE | COLLECTIVE | SIDE_EFFECT),
+        *"async-update fusion custom-call rng-bit-generator get-dimension-size".split(),
+    )
 )
-_MOVING = frozenset(
-    """bitcast bitcast-convert broadcast compare concatenate convert convolution copy dynamic-reshape dynamic-slice
-    dynamic-update-slice gather pad ragged-dot reduce-precision reshape reverse scaled-dot scatter select set-dimension-size
-    slice sort stochastic-convert topk transpose""".split()
+_MOVING = MOVES_ELEMENTS | frozenset(
+    """bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice dynamic-update-slice gather pad
+    ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort stochastic-convert topk""".split()
 )
 _BITS = frozenset("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt".split())
 _BF16_FUNCTIONS = frozenset(("exponential", "log"))

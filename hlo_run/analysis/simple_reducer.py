@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import float_info
-
-_OPCODES = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
 
 
 def simple_reducer(computation: HloComputation) -> str:
     """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else nothing."""
     root = computation.root
-    if root.opcode not in _OPCODES or len(computation.parameters) != 2:
+    if root.opcode not in ASSOCIATIVE or len(computation.parameters) != 2:
         return ""
     return root.opcode if set(root.operands) == set(computation.parameters) else ""
 

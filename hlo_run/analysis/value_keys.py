@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.shape import Shape
 
-_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
 # What says nothing about the value.
 _SILENT = frozenset(("metadata", "origin", "statistics"))
 
@@ -26,7 +26,7 @@ class ValueKeys:
 
     def of(self, instruction: HloInstruction, operands: tuple[Hashable, ...]) -> Hashable:
         """Return the key of an instruction, its operands being known by the keys given."""
-        if instruction.opcode in _COMMUTATIVE and len(operands) == 2:
+        if instruction.opcode in COMMUTATIVE and len(operands) == 2:
             operands = tuple(sorted(operands, key=hash))
         attributes = tuple((name, freeze(value)) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT)
         called = tuple((name, *map(self.of_computation, group)) for name, group in instruction.called.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias, assert_never
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
@@ -13,11 +14,13 @@ from hlo_run.artifact.library_thunks import (
     ConvolutionThunk,
     FftThunk,
     GemmThunk,
+    LibraryThunk,
     ResizeThunk,
     SelectKThunk,
     TriangularSolveThunk,
 )
 from hlo_run.artifact.thunks import (
+    CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
     CustomCallThunk,
@@ -29,6 +32,7 @@ from hlo_run.artifact.thunks import (
     RngSeedThunk,
     RngStateThunk,
     SendThunk,
+    SequentialThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -74,12 +78,27 @@ def _own(thunk: Thunk) -> Accesses:
             return Accesses((thunk.predicate,), ())
         case ConditionalThunk():
             return Accesses((thunk.selector,), ())
+        case SequentialThunk() | CommandBufferThunk():
+            return Accesses()
         case _:
             sources, results = _arrays(thunk)
             return Accesses(_slices(sources), _slices(results))
 
 
-def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTree | None]]:
+_WithArrays: TypeAlias = (
+    LibraryThunk
+    | SortThunk
+    | RngSeedThunk
+    | CustomCallThunk
+    | CollectiveThunk
+    | InfeedThunk
+    | OutfeedThunk
+    | SendThunk
+    | RecvThunk
+)
+
+
+def _arrays(thunk: _WithArrays) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTree | None]]:
     match thunk:
         case GemmThunk():
             read = (thunk.lhs, thunk.rhs, thunk.addend, thunk.bias, *thunk.scales, thunk.result_scale)
@@ -107,7 +126,7 @@ def _arrays(thunk: Thunk) -> tuple[Iterable[ArrayTree | None], Iterable[ArrayTre
         case OutfeedThunk() | SendThunk():
             return (thunk.source,), ()
         case _:
-            return (), ()
+            assert_never(thunk)
 
 
 def _slices(trees: Iterable[ArrayTree | None]) -> tuple[BufferSlice, ...]:

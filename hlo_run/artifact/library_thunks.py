@@ -8,6 +8,12 @@ from typing import Literal, TypeAlias
 from hlo_run.artifact.buffers import ArraySpec
 
 
+class LibraryWork:
+    """What a library does: the kinds of `LibraryThunk`."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class DotNumbers:
     """Which dimensions of the operands of a product go together; all others are free, those of the left one first.
@@ -22,7 +28,7 @@ class DotNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class GemmThunk:
+class GemmThunk(LibraryWork):
     """result = epilogue(alpha * scales * lhs . rhs + beta * addend + bias) * result_scale, in the order of a dot's dimensions.
 
     `epilogue` is XLA's: DEFAULT, BIAS, RELU, GELU, BIAS_RELU, BIAS_GELU, each perhaps with `_AUX`, which stores in
@@ -49,7 +55,7 @@ class GemmThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ResizeThunk:
+class ResizeThunk(LibraryWork):
     """Between an array of dynamic sizes and one of its bounds with the sizes, an s32 for each dimension, beside it.
 
     If `is_padding` the source is the dynamic one and the sizes are written, else the result is and they are read.
@@ -86,7 +92,7 @@ class ConvolutionNumbers:
 
 
 @dataclass(frozen=True, slots=True)
-class ConvolutionThunk:
+class ConvolutionThunk(LibraryWork):
     """result = activation(scale * convolution(source, weights) + side_scale * side + bias).
 
     `direction` says which of the three arrays is computed from the other two: forward the result, backward-input the source,
@@ -112,7 +118,7 @@ class ConvolutionThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class FftThunk:
+class FftThunk(LibraryWork):
     """Transform the innermost `len(lengths)` dimensions; inverses divide by the number of elements."""
 
     name: str
@@ -124,7 +130,7 @@ class FftThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class CholeskyThunk:
+class CholeskyThunk(LibraryWork):
     """The triangular factor of symmetric matrices in the last two dimensions; the other triangle of the result is zero."""
 
     name: str
@@ -135,7 +141,7 @@ class CholeskyThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class TriangularSolveThunk:
+class TriangularSolveThunk(LibraryWork):
     """result = x of a . x = b, or x . a = b; `transpose` says what is done to `a` first."""
 
     name: str
@@ -150,7 +156,7 @@ class TriangularSolveThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectKThunk:
+class SelectKThunk(LibraryWork):
     """The `k` largest (or smallest) of the last dimension in order, and where they stood; equal ones as they stood."""
 
     name: str

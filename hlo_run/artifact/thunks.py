@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
-from hlo_run.artifact.library_thunks import LibraryThunk
+from hlo_run.artifact.library_thunks import LibraryThunk, LibraryWork
+
+
+class HostTransfer:
+    """What goes between the device and its host or another device."""
+
+    __slots__ = ()
+
+
+class Nesting:
+    """What runs sequences of thunks."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,7 @@ class CustomCallThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class InfeedThunk:
+class InfeedThunk(HostTransfer):
     """Take the next entry of the queue that the host fills."""
 
     name: str
@@ -101,7 +113,7 @@ class InfeedThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class OutfeedThunk:
+class OutfeedThunk(HostTransfer):
     """Hand data to the host."""
 
     name: str
@@ -110,7 +122,7 @@ class OutfeedThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class SendThunk:
+class SendThunk(HostTransfer):
     """Post a message on a channel, to the host or to the devices that `pairs` (source, target) names: without any, to itself."""
 
     name: str
@@ -122,7 +134,7 @@ class SendThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class RecvThunk:
+class RecvThunk(HostTransfer):
     """Take the message of whoever sends to this device on a channel; nobody: zeros."""
 
     name: str
@@ -133,7 +145,7 @@ class RecvThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class SequentialThunk:
+class SequentialThunk(Nesting):
     """The body of a call."""
 
     name: str
@@ -142,7 +154,7 @@ class SequentialThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class WhileThunk:
+class WhileThunk(Nesting):
     """Run `body` while `condition` leaves a byte other than 0 in `predicate`; with a trip count, so many times unasked."""
 
     name: str
@@ -154,7 +166,7 @@ class WhileThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionalThunk:
+class ConditionalThunk(Nesting):
     """Run one branch. A pred selector chooses branch 0 for true; of a number out of range becomes the last branch's."""
 
     name: str
@@ -165,7 +177,7 @@ class ConditionalThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandBufferThunk:
+class CommandBufferThunk(Nesting):
     """Thunks that are recorded once and replayed."""
 
     name: str
@@ -211,5 +223,18 @@ def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
             return thunk.branches
         case SequentialThunk() | CommandBufferThunk():
             return (thunk.thunks,)
-        case _:
+        case (
+            KernelThunk()
+            | CopyThunk()
+            | MemsetThunk()
+            | LibraryWork()
+            | SortThunk()
+            | RngStateThunk()
+            | RngSeedThunk()
+            | CustomCallThunk()
+            | CollectiveThunk()
+            | HostTransfer()
+        ):
             return ()
+        case _:
+            assert_never(thunk)

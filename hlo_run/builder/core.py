@@ -15,9 +15,10 @@ from hlo_run.errors import HloRunError, ParseError, UsageError, Where
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
+from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.text.instruction_rules import Draft, settle
 from hlo_run.hlo.text.parser import UNKNOWN_SHAPE
-from hlo_run.hlo.values.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import infer_shape
 from hlo_run.ops.verify import verify

@@ -15,67 +15,9 @@ from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, IntegerType,
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from hlo_run.hlo.values.dtype import DTYPES, FloatFormat
+
 Add: TypeAlias = Callable[[Operation], SSAValue]
-
-
-@dataclass(frozen=True)
-class Format:
-    """A narrow float: exponent bias, stored mantissa bits, and how it spells what is not finite.
-
-    `special` is `ieee` (infinities and NaN above the largest exponent), `fn` (NaN is all ones), `fnuz` (NaN is what would
-    be -0), `finite`, or `exponent` (unsigned powers of two; NaN is all ones).
-    """
-
-    bits: int
-    mantissa: int
-    bias: int
-    special: str
-
-    @property
-    def magnitude(self) -> int:
-        """All bits but the sign."""
-        return (1 << (self.bits - 1)) - 1
-
-    @property
-    def infinity(self) -> int:
-        """The magnitude of infinity in an `ieee` format."""
-        return self.magnitude >> self.mantissa << self.mantissa
-
-    @property
-    def largest(self) -> int:
-        """The magnitude of the largest finite number."""
-        match self.special:
-            case "ieee":
-                return self.infinity - 1
-            case "fn":
-                return self.magnitude - 1
-            case _:
-                return self.magnitude
-
-    @property
-    def nan(self) -> int:
-        """The magnitude of a NaN."""
-        return self.infinity | 1 << (self.mantissa - 1) if self.special == "ieee" else self.magnitude
-
-    @property
-    def step(self) -> float:
-        """The distance of subnormal numbers."""
-        return 2.0 ** (1 - self.bias - self.mantissa)
-
-
-FORMATS: dict[str, Format] = {
-    "f8E5M2": Format(8, 2, 15, "ieee"),
-    "f8E4M3": Format(8, 3, 7, "ieee"),
-    "f8E3M4": Format(8, 4, 3, "ieee"),
-    "f8E4M3FN": Format(8, 3, 7, "fn"),
-    "f8E4M3FNUZ": Format(8, 3, 8, "fnuz"),
-    "f8E4M3B11FNUZ": Format(8, 3, 11, "fnuz"),
-    "f8E5M2FNUZ": Format(8, 2, 16, "fnuz"),
-    "f8E8M0FNU": Format(8, 0, 127, "exponent"),
-    "f4E2M1FN": Format(4, 1, 1, "finite"),
-}
-# Stored mantissa bits and exponent bias.
-_WIDE: dict[Attribute, tuple[int, int]] = {f32: (23, 127), f64: (52, 1023)}
 
 
 def is_small_float(type_: Attribute) -> bool:
@@ -83,9 +25,10 @@ def is_small_float(type_: Attribute) -> bool:
     return isa(type_, AnyFloat) and type_.bitwidth <= 8
 
 
-def format_of(type_: Attribute) -> Format:
+def format_of(type_: Attribute) -> FloatFormat:
+    """Return how a float type is spelled in bits; IR types have HLO's names but for capitals."""
     assert isa(type_, AnyFloat), "only floats have a format"
-    return FORMATS[type_.name]
+    return DTYPES[type_.name.lower()].float_format
 
 
 @dataclass
@@ -137,15 +80,16 @@ def _power_of_two(integers: _Integers, bits: SSAValue) -> SSAValue:
     return integers.select(bits, "eq", 0xFF, 0x7FC00000, wide)
 
 
-def _extended_bits(integers: _Integers, bits: SSAValue, form: Format) -> SSAValue:
-    mantissa, bias = _WIDE[f32]
+def _extended_bits(integers: _Integers, bits: SSAValue, form: FloatFormat) -> SSAValue:
+    wide_form = format_of(f32)
+    mantissa, bias = wide_form.mantissa_bits, wide_form.bias
     magnitude = integers.mask(bits, form.magnitude)
-    shifted = integers.up(magnitude, mantissa - form.mantissa)
+    shifted = integers.up(magnitude, mantissa - form.mantissa_bits)
     normal = integers.plus(shifted, (bias - form.bias) << mantissa)
     step = integers.add(arith.ConstantOp(FloatAttr(form.step, f32)))
     steps = integers.add(arith.UIToFPOp(magnitude, f32))
     subnormal = integers.add(arith.BitcastOp(integers.add(arith.MulfOp(steps, step)), i32))
-    wide = integers.select(magnitude, "ult", 1 << form.mantissa, subnormal, normal)
+    wide = integers.select(magnitude, "ult", 1 << form.mantissa_bits, subnormal, normal)
     if form.special == "ieee":
         wide = integers.select(magnitude, "uge", form.infinity, integers.plus(shifted, (255 - _top(form)) << mantissa), wide)
     elif form.special == "fn":
@@ -156,9 +100,9 @@ def _extended_bits(integers: _Integers, bits: SSAValue, form: Format) -> SSAValu
     return integers.add(arith.OrIOp(wide, sign))
 
 
-def _top(form: Format) -> int:
+def _top(form: FloatFormat) -> int:
     """The largest exponent field."""
-    return form.infinity >> form.mantissa
+    return form.infinity >> form.mantissa_bits
 
 
 def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
@@ -166,7 +110,8 @@ def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
     form = format_of(result)
     if value.type in (f16, bf16) or is_small_float(value.type):
         value = extend(add, value, f32) if is_small_float(value.type) else add(arith.ExtFOp(value, f32))
-    mantissa, bias = _WIDE[value.type]
+    wide_form = format_of(value.type)
+    mantissa, bias = wide_form.mantissa_bits, wide_form.bias
     width = 32 if value.type == f32 else 64
     integers = _Integers(add, IntegerType(width))
     bits = add(arith.BitcastOp(value, integers.type))
@@ -181,14 +126,15 @@ def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
     return add(arith.BitcastOp(narrow, result))
 
 
-def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: Format) -> SSAValue:
+def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: FloatFormat) -> SSAValue:
     """Return the magnitude in the narrow format, which is too large for it where the number is."""
-    mantissa, bias = _WIDE[type_]
-    dropped = mantissa - form.mantissa
+    wide_form = format_of(type_)
+    mantissa, bias = wide_form.mantissa_bits, wide_form.bias
+    dropped = mantissa - form.mantissa_bits
     odd = integers.mask(integers.down(magnitude, dropped), 1)
     half = integers.plus(odd, (1 << (dropped - 1)) - 1)
     normal = integers.down(integers.add(arith.AddiOp(magnitude, half)), dropped)
-    normal = integers.plus(normal, -((bias - form.bias) << form.mantissa))
+    normal = integers.plus(normal, -((bias - form.bias) << form.mantissa_bits))
     # Beside this number, floats are a subnormal step apart: the addition rounds to it.
     assert isa(type_, AnyFloat), "a float is rounded"
     anchor = integers.add(arith.ConstantOp(FloatAttr(2.0**mantissa * form.step, type_)))
@@ -200,7 +146,7 @@ def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: F
 
 
 def _with_specials(
-    integers: _Integers, code: SSAValue, bits: SSAValue, magnitude: SSAValue, infinity: int, form: Format
+    integers: _Integers, code: SSAValue, bits: SSAValue, magnitude: SSAValue, infinity: int, form: FloatFormat
 ) -> SSAValue:
     """Return the narrow bits: sign, overflow and NaN; `infinity` is the magnitude of the wide one."""
     overflow = {"ieee": form.infinity, "finite": form.largest}.get(form.special, form.nan)
@@ -218,7 +164,7 @@ def _with_specials(
     return integers.add(arith.OrIOp(code, sign))
 
 
-def _flipped(integers: _Integers, sign: SSAValue, form: Format) -> Operation:
+def _flipped(integers: _Integers, sign: SSAValue, form: FloatFormat) -> Operation:
     return arith.XOrIOp(sign, integers.number(1 << (form.bits - 1)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
-ASYNC_OPCODES = ("async-start", "async-update", "async-done")
 MAIN_THREAD = "main"
 
 

@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 
 from hlo_run.hlo.graph import AttributeValue, HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 
-# What stays although nothing uses its result (XLA's `HasSideEffect`); fusions never have any.
-SIDE_EFFECTS = frozenset(
-    """all-reduce-start all-reduce-done all-gather-start all-gather-done collective-permute-start collective-permute-done
-    copy-start copy-done infeed outfeed recv recv-done send send-done rng rng-get-and-update-state""".split()
-)
-_COLLECTIVES = frozenset(("all-gather", "all-reduce", "all-to-all", "reduce-scatter"))
-_CALLERS = frozenset(("async-start", "call", "conditional", "while"))
+# Without an effect unless they are on a channel; a start always has one.
+_COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
 
 
 @dataclass(frozen=True)
@@ -163,15 +159,15 @@ def copy_instruction(
 
 def has_side_effect(instruction: HloInstruction) -> bool:
     """True if the instruction does more than return a value (XLA's `HasSideEffect`)."""
-    if instruction.opcode in SIDE_EFFECTS:
+    if instruction.opcode in SIDE_EFFECT:
         return True
     if instruction.opcode == "custom-call":
         return bool(instruction.attrs.get("custom_call_has_side_effect", False))
-    if instruction.opcode in _CALLERS:
+    if instruction.opcode in CONTROL_FLOW:
         return any(has_side_effect(inner) for c in instruction.called_computations for inner in c.instructions)
-    # A collective on a channel talks to other devices.
-    return (
-        instruction.opcode in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all") and "channel_id" in instruction.attrs
+    # On a channel it may meet an instruction of another program; a layout that is pinned is one for others to rely on.
+    return instruction.opcode in _COLLECTIVES and (
+        "channel_id" in instruction.attrs or bool(instruction.attrs.get("constrain_layout", False))
     )
 
 

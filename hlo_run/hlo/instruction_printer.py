@@ -7,13 +7,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hlo_run.hlo.async_ops import ASYNC_OPCODES, async_start, is_one_instruction
+from hlo_run.hlo.async_ops import async_start, is_one_instruction
 from hlo_run.hlo.attributes.table import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import format_int_lists
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.print_options import PrintOptions
 from hlo_run.hlo.values.literal import Literal, format_literal
-from hlo_run.hlo.values.opcodes import OPCODES
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
 
@@ -54,7 +55,7 @@ class InstructionPrinter:
         """Return the instruction in one line (more, if called bodies are printed in it)."""
         options = self._options
         opcode = instruction.opcode
-        if opcode in ASYNC_OPCODES and (body := self._sugared(instruction)) is not None:
+        if opcode in ASYNC and (body := self._sugared(instruction)) is not None:
             opcode = f"{body.root.opcode}-{opcode.removeprefix('async-')}"
         shape = ""
         if options.result_shape and instruction.shape.element_type != "unknown":

@@ -1,11 +1,11 @@
-"""Shape rules of element-wise opcodes: which element types each takes, and what comes out (`ops.md` 2, 3 and 4)."""
+"""Shape rules of element-wise opcodes, most of them from the table: `Opcode.takes` and `gives` (`ops.md` 2, 3 and 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.definition import Opcode
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.rule import (
     Rule,
@@ -28,18 +28,13 @@ from hlo_run.ops.rule import (
 _COMPONENT = {"c64": "f32", "c128": "f64"}
 _COMPLEX = {"f32": "c64", "f64": "c128"}
 
-# The result's element type from the operand's.
-_SAME = "same"
-_PRED = "pred"
-_REAL = "real"
-
 
 def _wrong_kind(opcode: str, shape: Shape) -> ParseError:
     return refuse(f"{opcode} does not take elements of type {shape.element_type} (operand of shape {brief(shape)})")
 
 
-def _result(shape: Shape, result: str) -> Shape:
-    if result == _PRED:
+def _result(shape: Shape, gives: str) -> Shape:
+    if gives == "pred":
         return changed_type(shape, "pred")
     return changed_type(shape, _COMPONENT[shape.element_type]) if shape.dtype.is_complex else shape
 
@@ -65,34 +60,30 @@ def _dynamic_where_either(first: Shape, second: Shape) -> Shape:
     return with_dynamic(first, [one or other for one, other in pairs])
 
 
-def _unary(opcode: str, kinds: str, result: str = _SAME) -> tuple[str, Rule]:
-    """Return the rule of one operand with elements of one of `kinds`."""
-    allowed = frozenset(kinds.split())
+def _unary(opcode: Opcode) -> Rule:
+    """Return the rule of one operand with elements of one of the kinds that the opcode takes."""
+    name, takes, gives = opcode.name, opcode.takes, opcode.gives
 
     def infer(instruction: HloInstruction) -> Shape:
         shape = array_operand(instruction)
-        if shape.dtype.kind not in allowed:
-            raise _wrong_kind(opcode, shape)
-        return shape if result == _SAME else _result(shape, result)
+        if shape.dtype.kind not in takes:
+            raise _wrong_kind(name, shape)
+        return shape if gives == "same" else _result(shape, gives)
 
-    return opcode, infer
+    return infer
 
 
-def _binary(opcode: str, kinds: str) -> tuple[str, Rule]:
-    """Return the rule of two operands that have one shape, with elements of one of `kinds`."""
-    allowed = frozenset(kinds.split())
+def _binary(opcode: Opcode) -> Rule:
+    """Return the rule of two operands that have one shape, with elements of one of the kinds that the opcode takes."""
+    name, takes = opcode.name, opcode.takes
 
     def infer(instruction: HloInstruction) -> Shape:
         shape = _joined([array_operand(instruction, 0), array_operand(instruction, 1)])
-        if shape.dtype.kind not in allowed:
-            raise _wrong_kind(opcode, shape)
+        if shape.dtype.kind not in takes:
+            raise _wrong_kind(name, shape)
         return shape if not shape.layout or not shape.layout.extra else changed_type(shape, shape.element_type)
 
-    return opcode, infer
-
-
-def _each(make: Callable[..., tuple[str, Rule]], opcodes: str, *options: str) -> dict[str, Rule]:
-    return dict(make(opcode, *options) for opcode in opcodes.split())
+    return infer
 
 
 def _complex(instruction: HloInstruction) -> Shape:
@@ -190,26 +181,9 @@ def _reduce_precision(instruction: HloInstruction) -> Shape:
     return shape
 
 
-_INTEGER = "signed unsigned"
-_NUMBER = f"{_INTEGER} float complex"
-
-# Its keys are the element-wise opcodes, all but `map`.
+# Its keys are the elementwise opcodes, all but `map`.
 INFER: dict[str, Rule] = {
-    **_each(_unary, "abs", "signed float complex", _REAL),
-    **_each(_unary, "negate", _NUMBER),
-    **_each(_unary, "sign", "signed float complex"),
-    **_each(_unary, "not", f"pred {_INTEGER}"),
-    **_each(_unary, "floor ceil round-nearest-afz round-nearest-even cbrt erf", "float"),
-    **_each(_unary, "is-finite", "float", _PRED),
-    **_each(_unary, "real imag", "float complex", _REAL),
-    **_each(_unary, "popcnt count-leading-zeros", _INTEGER),
-    **_each(_unary, "exponential exponential-minus-one log log-plus-one sine cosine tan sqrt rsqrt", "float complex"),
-    **_each(_unary, "tanh logistic acos acosh asin asinh atanh sinh cosh", "float complex"),
-    **_each(_binary, "add multiply maximum minimum mulhi", f"pred {_NUMBER}"),
-    **_each(_binary, "subtract divide remainder power", _NUMBER),
-    **_each(_binary, "shift-left shift-right-arithmetic shift-right-logical", _NUMBER),
-    **_each(_binary, "atan2", "float complex"),
-    **_each(_binary, "and or xor", f"pred {_INTEGER}"),
+    **{name: (_unary if opcode.arity == 1 else _binary)(opcode) for name, opcode in OPCODES.items() if opcode.takes},
     "complex": _complex,
     "compare": _compare,
     "select": _select,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.ops.rule import refuse
@@ -13,14 +14,11 @@ PARTITIONS = "cross_partition"
 REPLICAS_AND_PARTITIONS = "cross_replica_and_partition"
 FLATTENED = "flattened_id"
 
-# Opcodes that can say `use_global_device_ids`.
-_GLOBAL = frozenset("all-reduce all-reduce-start reduce-scatter all-gather all-gather-start".split())
-
 
 def group_mode(instruction: HloInstruction) -> str:
     """Return whose numbers the replica groups (or source-target pairs) hold."""
     has_channel = instruction.attrs.get("channel_id") is not None
-    if instruction.opcode not in _GLOBAL:
+    if instruction.opcode not in TAKES_GLOBAL_IDS:
         return PARTITIONS if has_channel else REPLICAS
     if instruction.attrs.get("use_global_device_ids", False):
         if not has_channel:

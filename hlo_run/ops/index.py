@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.indexing import IndexingMap, compose, constant, dim
-from hlo_run.ops import elementwise, index_linalg, index_shaping
+from hlo_run.ops import index_linalg, index_shaping
 from hlo_run.ops.index_rule import IndexRule, array_of, from_scalar, identity, operand_dims, output_dims, to_scalar
 from hlo_run.ops.index_shaping import bitcast_map, is_simple_gather
 
@@ -47,8 +48,8 @@ def _fusion_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
 
 
 _ELEMENTWISE = (
-    *(opcode for opcode in elementwise.INFER if opcode != "bitcast-convert"),
-    *("map", "all-reduce", "all-reduce-start", "all-reduce-done", "get-tuple-element", "opt-barrier", "domain", "copy-done"),
+    *(ELEMENTWISE - {"bitcast-convert"}),
+    *("all-reduce", "all-reduce-start", "all-reduce-done", "get-tuple-element", "opt-barrier", "domain", "copy-done"),
 )
 
 OPERAND: dict[str, IndexRule] = {

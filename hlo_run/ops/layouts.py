@@ -7,19 +7,9 @@ from collections.abc import Iterator, Sequence
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.module import instruction_error
-
-# XLA's `LayoutAssignment::InstructionCanChangeLayout` says no to these.
-KEEPS_LAYOUT = frozenset(
-    """abs add add-dependency and atan2 bitcast-convert cbrt ceil cholesky clamp compare complex concatenate convert cosine
-    count-leading-zeros divide dynamic-slice dynamic-update-slice erf exponential exponential-minus-one fft floor imag is-finite
-    log log-plus-one logistic map maximum minimum multiply negate not opt-barrier or pad popcnt power real reduce-precision
-    reduce-window remainder reverse round-nearest-afz round-nearest-even rsqrt scatter select select-and-scatter
-    set-dimension-size shift-left shift-right-arithmetic shift-right-logical sign sine slice sort sqrt stochastic-convert
-    subtract tan tanh triangular-solve xor all-gather all-to-all collective-permute acos acosh asin asinh atanh cosh sinh
-    mulhi""".split()
-)
 
 # What must agree in layout: the shape expected, the one found, and what they are.
 _Pair = tuple[Shape, Shape, str]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, CONTROL_FLOW
 from hlo_run.hlo.verify.module import instruction_error
 from hlo_run.ops.rule import brief
 
 # What hands buffers on, or says itself which widths go together.
-_MIXED = frozenset(
-    """call conditional constant convolution dot ragged-dot scaled-dot all-reduce all-reduce-start all-reduce-done all-gather
-    all-gather-start all-gather-done all-to-all collective-permute-done copy-done custom-call domain fusion get-tuple-element
-    infeed opt-barrier outfeed parameter recv recv-done reduce-precision send send-done sort tuple while
-    async-start async-update async-done""".split()
+_MIXED = (
+    CONTROL_FLOW
+    | ASYNC_DONE
+    | frozenset(
+        """async-update constant convolution custom-call domain dot fusion get-tuple-element infeed opt-barrier outfeed parameter
+    ragged-dot recv reduce-precision scaled-dot send sort tuple all-gather all-gather-start all-reduce all-reduce-start
+    all-to-all""".split()
+    )
 )
 
 # Their shape rules take the element type from the written shape.

@@ -80,26 +80,6 @@ def same_type(first: Shape, second: Shape) -> bool:
     return first.is_array and second.is_array and first.dtype.is_float and second.dtype.is_float
 
 
-# Largest exponent and bits of the significand of the floats, by which XLA orders their precision.
-_PRECISION = {
-    "f8e8m0fnu": (128, 1),
-    "f4e2m1fn": (3, 2),
-    "f6e2m3fn": (3, 4),
-    "f6e3m2fn": (5, 3),
-    "f8e3m4": (4, 5),
-    "f8e4m3b11fnuz": (5, 4),
-    "f8e4m3": (8, 4),
-    "f8e4m3fnuz": (8, 4),
-    "f8e4m3fn": (9, 4),
-    "f8e5m2": (16, 3),
-    "f8e5m2fnuz": (16, 3),
-    "f16": (16, 11),
-    "bf16": (128, 8),
-    "f32": (128, 24),
-    "f64": (1024, 53),
-}
-
-
 def wider_type(first: str, second: str) -> str:
     """Return the element type with more range, then more precision; two floats that agree in both are refused."""
     if first == second:
@@ -112,9 +92,9 @@ def wider_type(first: str, second: str) -> str:
 
 def _precision(name: str) -> tuple[int, int, int, int, bool]:
     dtype = DTYPES[name]
-    part = {"c64": "f32", "c128": "f64"}.get(name, name)
-    exponent, significand = _PRECISION.get(part, (-1, -1))
-    return dtype.is_complex, exponent, significand, DTYPES[part].bits, dtype.is_signed
+    part = DTYPES[{"c64": "f32", "c128": "f64"}.get(name, name)]
+    exponent, mantissa = (part.format.max_exponent, part.format.mantissa_bits) if part.format else (-1, -1)
+    return dtype.is_complex, exponent, mantissa, part.bits, dtype.is_signed
 
 
 def dim_list(instruction: HloInstruction, attribute: str, rank: int, ordered: bool = False) -> tuple[int, ...]:

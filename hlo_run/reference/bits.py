@@ -7,25 +7,6 @@ import numpy as np
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.values import Array
 
-# Exponent bits and mantissa bits (without the hidden one).
-FLOAT_FORMATS: dict[str, tuple[int, int]] = {
-    "f64": (11, 52),
-    "f32": (8, 23),
-    "f16": (5, 10),
-    "bf16": (8, 7),
-    "f8e5m2": (5, 2),
-    "f8e5m2fnuz": (5, 2),
-    "f8e4m3": (4, 3),
-    "f8e4m3fn": (4, 3),
-    "f8e4m3fnuz": (4, 3),
-    "f8e4m3b11fnuz": (4, 3),
-    "f8e3m4": (3, 4),
-    "f8e8m0fnu": (8, 0),
-    "f6e2m3fn": (2, 3),
-    "f6e3m2fn": (3, 2),
-    "f4e2m1fn": (2, 1),
-}
-
 
 def to_packed_bytes(line: Array, dtype: DType) -> Array:
     """Return the bytes of a buffer that holds the elements in order; types below a byte are packed, low bits first."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DType
-from hlo_run.reference.bits import FLOAT_FORMATS, element_bits, from_element_bits, from_packed_bytes, to_packed_bytes
+from hlo_run.reference.bits import element_bits, from_element_bits, from_packed_bytes, to_packed_bytes
 from hlo_run.reference.complex_functions import real_part
 from hlo_run.reference.values import Array, arrays_row, map_elements, narrow, table, widen
 
@@ -80,7 +80,7 @@ def reduce_precision(x: Array, dtype: DType, exponent_bits: int, mantissa_bits: 
     Works on the bits: a part that is as wide as the type's own, or wider, changes nothing. NaN stays, and stands for
     infinity in types without one.
     """
-    own_exponent_bits, own_mantissa_bits = FLOAT_FORMATS[dtype.name]
+    own_exponent_bits, own_mantissa_bits = dtype.float_format.exponent_bits, dtype.float_format.mantissa_bits
     bits = x.view(np.dtype(f"u{x.dtype.itemsize}"))
     number = bits.dtype.type
     sign_mask, exponent_mask = number(1 << (dtype.bits - 1)), number(((1 << own_exponent_bits) - 1) << own_mantissa_bits)

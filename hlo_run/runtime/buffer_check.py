@@ -17,6 +17,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.artifact import BufferSlice
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import FORWARDED_PART
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.runtime.buffers import BufferAssignment
@@ -25,19 +26,6 @@ from hlo_run.runtime.buffers import BufferAssignment
 Content: TypeAlias = "int | tuple[Content, ...]"
 _Index = tuple[int, ...]
 _LOOP_TURNS = 2
-# They are names for operands, or parts of them.
-_FORWARDED_PART: dict[str, _Index] = {
-    "bitcast": (),
-    "opt-barrier": (),
-    "add-dependency": (),
-    "domain": (),
-    "async-update": (),
-    "async-done": (1,),
-    "copy-done": (0,),
-    "all-reduce-done": (),
-    "all-gather-done": (1,),
-    "collective-permute-done": (1,),
-}
 
 
 def check_buffers(module: HloModule, buffers: BufferAssignment) -> None:
@@ -182,8 +170,8 @@ class _Run:
             case _:
                 for operand, content in zip(instruction.operands, operands, strict=True):
                     self._check(operand, content, instruction)
-        if opcode in _FORWARDED_PART:
-            return _at(operands[0], _FORWARDED_PART[opcode])
+        if opcode in FORWARDED_PART:
+            return _at(operands[0], FORWARDED_PART[opcode])
         return self._make(instruction, _forwarded(opcode, operands))
 
     def _loop(self, loop: HloInstruction, state: Content, constants: dict[HloInstruction, Content]) -> Content:

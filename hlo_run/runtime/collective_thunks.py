@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.emission import Emission, EmitThunk
 
@@ -17,9 +18,6 @@ _KINDS: dict[str, CollectiveKind] = {
     "collective-permute": "kCollectivePermute",
     "ragged-all-to-all": "kRaggedAllToAll",
 }
-# What a library can reduce with.
-_REDUCTIONS = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
-_WITH_GLOBAL_IDS = frozenset(("all-reduce", "all-gather", "reduce-scatter"))
 
 
 def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
@@ -57,7 +55,7 @@ def _mode(instruction: HloInstruction) -> GroupMode:
         raise ParseError("use_global_device_ids needs a channel_id", instruction.where)
     if not has_channel:
         return "kCrossReplica"
-    if instruction.opcode not in _WITH_GLOBAL_IDS:
+    if instruction.opcode not in TAKES_GLOBAL_IDS:
         return "kCrossPartition"
     return "kFlattenedID" if is_global else "kCrossReplicaAndPartition"
 
@@ -75,11 +73,11 @@ def _reduction(instruction: HloInstruction) -> str:
     reducer: HloComputation = instruction.called["to_apply"][0]
     root = reducer.root
     is_plain = len(root.operands) == 2 and set(root.operands) == set(reducer.parameters)
-    if root.opcode not in _REDUCTIONS or len(reducer.parameters) != 2 or not is_plain:
+    if root.opcode not in ASSOCIATIVE or len(reducer.parameters) != 2 or not is_plain:
         raise Unsupported(
             f"'{instruction.opcode}' with the reduction %{reducer.name}: %{instruction.name}",
             instruction.where,
-            hint=f"reduce with one of {', '.join(sorted(_REDUCTIONS))}",
+            hint=f"reduce with one of {', '.join(sorted(ASSOCIATIVE))}",
         )
     return root.opcode
 

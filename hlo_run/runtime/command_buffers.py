@@ -10,14 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from hlo_run.artifact import (
+    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
+    CustomCallThunk,
     GemmThunk,
+    HostTransfer,
     KernelThunk,
+    LibraryWork,
+    MemsetThunk,
+    RngSeedThunk,
+    RngStateThunk,
     SequentialThunk,
+    SortThunk,
     Thunk,
     WhileThunk,
 )
@@ -66,8 +75,20 @@ class CommandBufferConversion:
                 return "WHILE" in self.kinds and self._all_recorded(thunk.condition) and self._all_recorded(thunk.body)
             case SequentialThunk():
                 return self._all_recorded(thunk.thunks)
-            case _:
+            case (
+                MemsetThunk()
+                | LibraryWork()
+                | SortThunk()
+                | RngStateThunk()
+                | RngSeedThunk()
+                | CustomCallThunk()
+                | CollectiveThunk()
+                | HostTransfer()
+                | CommandBufferThunk()
+            ):
                 return False
+            case _:
+                assert_never(thunk)
 
     def _all_recorded(self, thunks: Sequence[Thunk]) -> bool:
         return all(self._is_recorded(thunk) for thunk in thunks)
@@ -81,8 +102,22 @@ class CommandBufferConversion:
                 return replace(thunk, branches=tuple(self.convert(branch) for branch in thunk.branches))
             case SequentialThunk():
                 return replace(thunk, thunks=self.convert(thunk.thunks))
-            case _:
+            case (
+                KernelThunk()
+                | CopyThunk()
+                | MemsetThunk()
+                | LibraryWork()
+                | SortThunk()
+                | RngStateThunk()
+                | RngSeedThunk()
+                | CustomCallThunk()
+                | CollectiveThunk()
+                | HostTransfer()
+                | CommandBufferThunk()
+            ):
                 return thunk
+            case _:
+                assert_never(thunk)
 
 
 def command_buffer_conversion(options: CompileOptions) -> CommandBufferConversion | None:

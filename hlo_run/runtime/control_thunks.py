@@ -157,7 +157,6 @@ OPCODES: dict[str, EmitThunk] = {
     "rng-get-and-update-state": _rng_state,
     "replica-id": _replica_id,
     "partition-id": _partition_id,
-    "domain": _identity,
 }
 _IDENTITIES = """Sharding MoveToHost MoveToDevice annotate_device_placement Pin Unpin LayoutConstraint InspectSharding
     SPMDFullToShardShape SPMDShardToFullShape""".split()

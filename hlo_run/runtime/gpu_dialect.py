@@ -11,16 +11,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 from hlo_run.artifact import (
     BufferSlice,
+    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
+    CustomCallThunk,
     Executable,
+    HostTransfer,
     KernelThunk,
+    LibraryWork,
     MemsetThunk,
+    RngSeedThunk,
+    RngStateThunk,
     SequentialThunk,
+    SortThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -85,8 +93,18 @@ class _Writer:
                 return self._while(thunk, indent)
             case ConditionalThunk():
                 return self._conditional(thunk, indent)
-            case _:
+            case (
+                LibraryWork()
+                | SortThunk()
+                | RngStateThunk()
+                | RngSeedThunk()
+                | CustomCallThunk()
+                | CollectiveThunk()
+                | HostTransfer()
+            ):
                 return [indent + self._call(thunk)]
+            case _:
+                assert_never(thunk)
 
     def _launch(self, thunk: KernelThunk) -> str:
         kernel = self._kernels[thunk.kernel]

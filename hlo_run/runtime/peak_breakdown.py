@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
-from hlo_run.analysis.executed_computations import CONTROL_FLOW, executed_computations
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.metadata import OpMetadata
 

@@ -9,15 +9,25 @@ A thunk's neighbours are the nearest ones before and after it that touch memory 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from hlo_run.artifact import (
     Accesses,
     BufferSlice,
+    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
+    CopyThunk,
+    CustomCallThunk,
     Executable,
+    HostTransfer,
     KernelThunk,
+    LibraryWork,
+    MemsetThunk,
+    RngSeedThunk,
+    RngStateThunk,
     SequentialThunk,
+    SortThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -106,8 +116,20 @@ class _Printer:
             case SequentialThunk() | CommandBufferThunk():
                 inner = self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
                 return f"\n{inner}" if isinstance(thunk, CommandBufferThunk) else inner
-            case _:
+            case (
+                CopyThunk()
+                | MemsetThunk()
+                | LibraryWork()
+                | SortThunk()
+                | RngStateThunk()
+                | RngSeedThunk()
+                | CustomCallThunk()
+                | CollectiveThunk()
+                | HostTransfer()
+            ):
                 return thunk.kind if thunk.kind in _SELF_DESCRIBED else "(no description)"
+            case _:
+                assert_never(thunk)
 
     def _inner(self, thunks: Sequence[Thunk], level: int) -> str:
         return self.sequence(thunks, level + 2) if thunks else "No thunks.\n"

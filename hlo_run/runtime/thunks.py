@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from hlo_run.analysis.buffers.copied_operands import copied_operands
-from hlo_run.analysis.defining_value import FORWARDING
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.emission import Emission, EmitThunk
 from hlo_run.runtime.kernel_requests import KernelRequest, KernelRequests
 from hlo_run.target import TargetSpec
 
-# Nothing happens on the device: their value exists already, or is only a name for other values.
-_NO_THUNK = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "after-all", *FORWARDING))
+# They do something even where all arrays of the result are empty.
 _EFFECTS = frozenset(("outfeed", "infeed", "send", "custom-call", "while", "conditional", "call"))
 
 
@@ -41,7 +40,7 @@ class _Planner:
         if computation not in self._emitted:
             thunks: list[Thunk] = []
             for instruction in self._schedule[computation]:
-                if instruction.opcode not in _NO_THUNK and not _is_nothing(instruction):
+                if instruction.opcode not in NO_CODE and not _is_nothing(instruction):
                     thunks += _emitter(instruction)(self.emission, instruction)
             self._emitted[computation] = tuple(thunks)
         return self._emitted[computation]

@@ -13,9 +13,9 @@ from opcode_cases import CASES, COMPUTATIONS, Case, computations, method_name
 import hlo_run
 from hlo_run import HloBuilder
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
-from hlo_run.hlo.values.opcodes import OPCODES
 
 
 def written(case: Case) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 import hlo_run
 from hlo_run.errors import ParseError
-from hlo_run.hlo.values.opcodes import OPCODES
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.ops.infer import INFER
 
 _COMPUTATIONS = """

@@ -10,8 +10,8 @@ import verify_cases
 
 import hlo_run
 from hlo_run.errors import ParseError
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.text.parser import parse_module
-from hlo_run.hlo.values.opcodes import OPCODES
 from hlo_run.ops.verify import COMPILING, LAID_OUT, READING, Strictness, verify
 
 

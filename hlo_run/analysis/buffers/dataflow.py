@@ -18,25 +18,13 @@ from hlo_run.analysis.buffers.dataflow_values import HloPosition, HloUse, HloVal
 from hlo_run.analysis.buffers.phi_graph import replaceable_phis
 from hlo_run.analysis.computation_order import computation_post_order, flat_post_order, nested_computations
 from hlo_run.analysis.defining_value import ShapeIndex
-from hlo_run.analysis.executed_computations import CONTROL_FLOW
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, FORWARDED_PART
 from hlo_run.hlo.values.shape import Shape
 
-# They hand on operand 0 as it is, or a part of it.
-_FORWARDED_PART: dict[str, ShapeIndex] = {
-    "bitcast": (),
-    "opt-barrier": (),
-    "add-dependency": (),
-    "domain": (),
-    "all-reduce-done": (),
-    "async-update": (),
-    "copy-done": (0,),
-    "async-done": (1,),
-    "all-gather-done": (1,),
-    "collective-permute-done": (1,),
-}
-_NO_OWN_VALUE = frozenset((*_FORWARDED_PART, "get-tuple-element", "while", "conditional", "call"))
+# The values in their results are those of others.
+_NO_OWN_VALUE = frozenset((*FORWARDED_PART, "get-tuple-element", "while", "conditional", "call"))
 
 # The numbers of every operand, by user and operand.
 _Places: TypeAlias = "dict[HloInstruction, dict[HloInstruction, list[int]]]"
@@ -157,8 +145,8 @@ class _Analysis:
 
     def _transfer(self, instruction: HloInstruction) -> ValueTree:
         opcode, operands = instruction.opcode, instruction.operands
-        if opcode in _FORWARDED_PART:
-            return self._trees[operands[0]].at(_FORWARDED_PART[opcode])
+        if opcode in FORWARDED_PART:
+            return self._trees[operands[0]].at(FORWARDED_PART[opcode])
         match opcode:
             case "get-tuple-element":
                 return self._trees[operands[0]].parts[int(instruction.attrs["index"])]

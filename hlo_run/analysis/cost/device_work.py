@@ -14,19 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from hlo_run.analysis.cost.node_cost import CostAnalysis
-from hlo_run.analysis.executed_computations import CONTROL_FLOW, executed_computations
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import COMMUTATIVE, CONTROL_FLOW, NO_CODE
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
 # What only names values that are there, and what ends something that began before.
-_NO_WORK = CONTROL_FLOW | frozenset(
-    """parameter constant tuple get-tuple-element bitcast after-all add-dependency opt-barrier optimization-barrier domain
-    partition-id replica-id async-update async-done copy-done send-done recv-done""".split()
+_NO_WORK = (
+    NO_CODE | CONTROL_FLOW | frozenset("partition-id replica-id async-update async-done copy-done send-done recv-done".split())
 )
-_COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
 # Attributes that say nothing about values, or how a compiler comes by them.
 _SILENT = frozenset(
     """metadata origin statistics frontend_attributes sharding backend_config parameter_number literal channel_id kind
@@ -131,7 +130,7 @@ def _computation_digest(computation: HloComputation) -> str:
 
 def _digest(instruction: HloInstruction, known: dict[HloInstruction, str]) -> str:
     operands = [known[operand] for operand in instruction.operands]
-    if instruction.opcode in _COMMUTATIVE:
+    if instruction.opcode in COMMUTATIVE:
         operands.sort()
     attributes = ";".join(f"{name}={instruction.attrs[name]!r}" for name in sorted(instruction.attrs) if name not in _SILENT)
     called = ";".join(_computation_digest(c) for _, group in sorted(instruction.called.items()) for c in group)

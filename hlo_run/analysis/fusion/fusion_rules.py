@@ -19,10 +19,12 @@ from hlo_run.target import TargetSpec
 MAX_OPERANDS_AND_OUTPUTS = 96
 _MAX_UNNESTED_REDUCTIONS = 8
 _MAX_IR_SIZE = 10_000
-_FUSIBLE = frozenset(
-    """broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad reduce reduce-window reshape
-    reverse scatter slice transpose""".split()
+# Besides the elementwise ops: what a loop can compute as a part of it (XLA's `IsLoopFusibleAsProducer`, without reduce).
+LOOP_FUSIBLE = frozenset(
+    """broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad reduce-window reshape reverse
+    slice transpose""".split()
 )
+_FUSIBLE = LOOP_FUSIBLE | {"reduce", "scatter"}
 
 
 def is_fusible_bitcast(node: Node) -> bool:

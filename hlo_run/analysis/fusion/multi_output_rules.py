@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from hlo_run.analysis.bitcast_kind import is_reshape_or_transpose_bitcast, transpose_is_bitcast
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.analysis.fusion.fusion_rules import is_fusible, is_fusible_bitcast
+from hlo_run.analysis.fusion.fusion_rules import LOOP_FUSIBLE, is_fusible, is_fusible_bitcast
 from hlo_run.analysis.fusion.in_place_fusion import in_place_operands
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
 from hlo_run.analysis.tiling.node_facts import Facts, is_contiguous_reduction
@@ -22,10 +22,6 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
 _SMALL_OPERAND_BYTES = 1024
-_LOOP_PRODUCERS = frozenset(
-    """broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad reduce-window reshape reverse
-    slice transpose""".split()
-)
 
 
 class MultiOutputRules:
@@ -61,7 +57,7 @@ class MultiOutputRules:
         instruction = node.instruction
         if instruction.opcode == "reduce":
             return not instruction.shape.is_tuple
-        return instruction.opcode in _LOOP_PRODUCERS or is_elementwise(instruction) or is_fusible_bitcast(node)
+        return instruction.opcode in LOOP_FUSIBLE or is_elementwise(instruction) or is_fusible_bitcast(node)
 
     def judge_shapes(self, one: Node, two: Node) -> Decision:
         """Refuse nodes whose loops do not go over the same elements."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hlo_run.analysis.bitcast_kind import aligned_order
-from hlo_run.analysis.defining_value import FORWARDING, ShapeIndex
+from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.ops.layouts import KEEPS_LAYOUT
 
 Order: TypeAlias = tuple[int, ...]
 Value: TypeAlias = "tuple[HloInstruction, ShapeIndex]"
@@ -29,7 +29,7 @@ Use: TypeAlias = "tuple[HloInstruction | None, int, ShapeIndex]"
 _Item: TypeAlias = "Value | Use"
 
 # Their elements are other values under another name.
-_NAMES = frozenset(("tuple", "get-tuple-element", *FORWARDING)) - {"bitcast"}
+NAMES = frozenset(("tuple", "get-tuple-element", "opt-barrier", "add-dependency"))
 # How often a wish may replace a wish: enough to end.
 _MAX_CHANGES = 2
 
@@ -43,7 +43,7 @@ def leaf_at(shape: Shape, index: ShapeIndex) -> Shape:
 
 def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
     """Return the value that stands at `index`; a bitcast makes a value of its own here, since it may change the layout."""
-    while instruction.opcode in _NAMES:
+    while instruction.opcode in NAMES:
         if instruction.opcode == "tuple":
             instruction, index = instruction.operands[index[0]], index[1:]
         elif instruction.opcode == "get-tuple-element":
@@ -111,13 +111,13 @@ class LayoutPropagation:
         """Settle all values and uses."""
         order = self.computation.post_order()
         for instruction in order:
-            if instruction.opcode not in _NAMES:
+            if instruction.opcode not in NAMES:
                 for number, operand in enumerate(instruction.operands):
                     if operand.shape.is_array:
                         self._users.setdefault(value_behind(operand, ()), []).append((instruction, number))
         self._spread()
         for instruction in order:
-            if instruction.opcode in _NAMES:
+            if instruction.opcode in NAMES:
                 continue
             for index, leaf in instruction.shape.leaves():
                 if leaf.is_array and (instruction, index) not in self.values:

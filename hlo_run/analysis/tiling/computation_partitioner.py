@@ -20,12 +20,13 @@ from functools import lru_cache
 
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
 
-_MOVES_ELEMENTS_ONLY = frozenset("bitcast constant iota parameter reshape reverse transpose broadcast slice copy".split())
+_NO_COMPUTE = MOVES_ELEMENTS | {"constant", "iota", "parameter"}
 
 
 @dataclass(eq=False)
@@ -39,7 +40,7 @@ class Subgraph:
     @property
     def is_no_compute(self) -> bool:
         """True if it only moves elements; such a function is always inlined."""
-        return all(instruction.opcode in _MOVES_ELEMENTS_ONLY for instruction in self.instructions)
+        return all(instruction.opcode in _NO_COMPUTE for instruction in self.instructions)
 
 
 @dataclass(frozen=True, eq=False)

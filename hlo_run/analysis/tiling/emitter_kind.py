@@ -1,23 +1,43 @@
-"""Which kind of emitter makes the kernel of a fusion? XLA's order of rules (`GetEmitterFusionKind`)."""
+"""Which kind of emitter makes the kernel of a fusion, and how is it launched? XLA's order of rules (`GetEmitterFusionKind`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from hlo_run.analysis.decision import Decision, no, yes
+from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.analysis.tiling.reduction_description import ReductionDescription, find_reduction
+from hlo_run.analysis.tiling.reduction_tiling import tile_reduction
 from hlo_run.analysis.tiling.row_fusion import RowFusion
+from hlo_run.analysis.tiling.scatter_tiling import tile_scatter
 from hlo_run.analysis.tiling.slice_roots import judge_slices
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, find_consistent_transpose
+from hlo_run.analysis.tiling.transpose_tiling import tiling_of_heroes
 from hlo_run.hlo.graph import HloInstruction
 
+if TYPE_CHECKING:
+    # The analysis chooses among the rows.
+    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+
 MAX_CONCATENATE_OPERANDS = 4
-# A kind, what finds its description, and what a yes says of the hero.
-_DESCRIBED = (
-    ("reduction", find_reduction, "is shared by threads"),
-    ("transpose", find_consistent_transpose, "exchanges elements in a tile"),
-)
+Description: TypeAlias = "ReductionDescription | TransposeDescription | RowFusion"
+_Heroes: TypeAlias = "Sequence[HloInstruction]"
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """A kind of emitter. `judge` looks at the roots and their heroes: a description or a yes takes the fusion.
+
+    `why` is what is said of the instruction that the description is about. `launch` returns how a kernel would be launched, for
+    the kinds whose launch the fusion passes work out like the emitter; those with one like a loop's have none.
+    """
+
+    name: str
+    judge: Callable[[_Heroes, _Heroes], Description | Decision]
+    why: str = ""
+    launch: Callable[[FusionAnalysis], LaunchDimensions] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +45,28 @@ class EmitterKind:
     """The kind, what it is about, and the verdict on each kind asked, up to the one taken."""
 
     name: str
-    description: ReductionDescription | TransposeDescription | RowFusion | None
+    description: Description | None
     decisions: tuple[tuple[str, Decision], ...]
 
 
-def choose_emitter_kind(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> EmitterKind:
+def choose_emitter_kind(roots: _Heroes, heroes: _Heroes) -> EmitterKind:
     """Return the kind for these roots and their heroes; the fusion instruction's own kind (kLoop, kInput) decides nothing."""
     decisions: list[tuple[str, Decision]] = []
-    for name, find, why in _DESCRIBED:
-        found = find(roots, heroes)
-        if not isinstance(found, Decision):
-            decisions.append((name, yes(f"{found.instruction.name} {why}")))
-            return EmitterKind(name, found, tuple(decisions))
-        decisions.append((name, found))
-    for name, judge in _JUDGED:
-        decision = judge(roots, heroes)
-        decisions.append((name, decision))
+    for row in KINDS:
+        found = row.judge(roots, heroes)
+        decision = found if isinstance(found, Decision) else yes(f"{found.instruction.name} {row.why}")
+        decisions.append((row.name, decision))
         if decision:
-            return EmitterKind(name, None, tuple(decisions))
-    decisions.append(("loop", yes("takes every fusion")))
-    return EmitterKind("loop", None, tuple(decisions))
+            return EmitterKind(row.name, None if isinstance(found, Decision) else found, tuple(decisions))
+    raise AssertionError("the last kind takes every fusion")
 
 
-def _judge_input_slices(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+def _judge_input_slices(roots: _Heroes, heroes: _Heroes) -> Decision:
     del heroes
     return judge_slices(roots)
 
 
-def _judge_scatter(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+def _judge_scatter(roots: _Heroes, heroes: _Heroes) -> Decision:
     del heroes
     scatter = next((root for root in roots if root.opcode == "scatter"), None)
     if scatter is None:
@@ -60,7 +74,7 @@ def _judge_scatter(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruct
     return yes(f"{scatter.name} changes its operand") if len(roots) == 1 else no(f"{scatter.name} is not the only root")
 
 
-def _judge_concatenate(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+def _judge_concatenate(roots: _Heroes, heroes: _Heroes) -> Decision:
     (hero, *others) = heroes
     if hero.opcode != "concatenate":
         return no("no hero is a concatenate")
@@ -73,7 +87,7 @@ def _judge_concatenate(roots: Sequence[HloInstruction], heroes: Sequence[HloInst
     return yes(f"a loop for each operand of {hero.name}")
 
 
-def _judge_sort(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> Decision:
+def _judge_sort(roots: _Heroes, heroes: _Heroes) -> Decision:
     del heroes
     (root, *others) = roots
     if root.opcode != "sort" or others:
@@ -81,9 +95,33 @@ def _judge_sort(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction
     return yes(f"{root.name} exchanges pairs, step by step")
 
 
-_JUDGED = (
-    ("input slices", _judge_input_slices),
-    ("scatter", _judge_scatter),
-    ("sort", _judge_sort),
-    ("concatenate", _judge_concatenate),
+def _judge_loop(roots: _Heroes, heroes: _Heroes) -> Decision:
+    del roots, heroes
+    return yes("takes every fusion")
+
+
+def _launch_reduction(analysis: FusionAnalysis) -> LaunchDimensions:
+    assert isinstance(analysis.description, ReductionDescription), "a reduction kind has a description"
+    return tile_reduction(analysis.description, analysis, 1).launch
+
+
+def _launch_transpose(analysis: FusionAnalysis) -> LaunchDimensions:
+    assert isinstance(analysis.description, TransposeDescription), "a transpose kind has a description"
+    return tiling_of_heroes(analysis.description, analysis.heroes, analysis.target).launch
+
+
+def _launch_scatter(analysis: FusionAnalysis) -> LaunchDimensions:
+    return tile_scatter(analysis).launch
+
+
+# In XLA's order. `codegen/emitters/table.py` has the emitter of every kind.
+KINDS = (
+    KindRow("reduction", find_reduction, "is shared by threads", _launch_reduction),
+    KindRow("transpose", find_consistent_transpose, "exchanges elements in a tile", _launch_transpose),
+    KindRow("input slices", _judge_input_slices),
+    KindRow("scatter", _judge_scatter, launch=_launch_scatter),
+    KindRow("sort", _judge_sort),
+    KindRow("concatenate", _judge_concatenate),
+    KindRow("loop", _judge_loop),
 )
+LAUNCHES = {row.name: row.launch for row in KINDS if row.launch is not None}

@@ -8,15 +8,11 @@ from dataclasses import dataclass
 from typing import overload
 
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.analysis.tiling.emitter_kind import EmitterKind, choose_emitter_kind
+from hlo_run.analysis.tiling.emitter_kind import LAUNCHES, EmitterKind, choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analysis_of
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.node_facts import Facts
-from hlo_run.analysis.tiling.reduction_description import ReductionDescription
-from hlo_run.analysis.tiling.reduction_tiling import tile_reduction
-from hlo_run.analysis.tiling.scatter_tiling import tile_scatter
-from hlo_run.analysis.tiling.transpose_description import TransposeDescription, describe_transpose
-from hlo_run.analysis.tiling.transpose_tiling import tile_transpose
+from hlo_run.analysis.tiling.transpose_description import TransposeDescription
 from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR, unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
@@ -73,18 +69,19 @@ class KernelPlanner:
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         """Return the kernel of `consumer`, with `producer` in it if there is one."""
         kind, roots, heroes = self._kind(producer, consumer)
-        if kind.name == "loop" or kind.name == "input slices":
-            return self._loop(producer, consumer)
         if kind.name == "concatenate":
             return self._concatenate(producer, consumer, heroes)
-        if not isinstance(kind.description, (ReductionDescription, TransposeDescription)):
-            return PlannedKernel(kind.name, self._launch(self._analysis(producer, consumer, kind, roots, heroes)))
+        launch_of = LAUNCHES.get(kind.name)
+        if launch_of is None:
+            return self._loop(producer, consumer)
+        if kind.description is None:
+            return PlannedKernel(kind.name, launch_of(self._analysis(producer, consumer, kind, roots, heroes)))
         # Of its operands, a reduction needs to know the narrowest, and a transpose none.
         bits = 0 if isinstance(kind.description, TransposeDescription) else self._operand_bits(producer, consumer)
         key = (bits, *(root.instruction for root in roots), *(hero.instruction for hero in heroes))
         found = self._tiled.get(key)
         if found is None:
-            launch = self._launch(self._analysis(producer, consumer, kind, roots, heroes))
+            launch = launch_of(self._analysis(producer, consumer, kind, roots, heroes))
             found = self._tiled[key] = PlannedKernel(kind.name, launch)
         return found
 
@@ -148,17 +145,6 @@ class KernelPlanner:
             _InstructionsOf(nodes),
             [operand.instruction.shape for operand in operands],
         )
-
-    def _launch(self, analysis: FusionAnalysis) -> LaunchDimensions:
-        description = analysis.description
-        if isinstance(description, ReductionDescription):
-            return tile_reduction(description, analysis, 1).launch
-        if isinstance(description, TransposeDescription):
-            heroes = [hero for hero in dict.fromkeys(analysis.heroes) if hero.opcode == "transpose" and describe_transpose(hero)]
-            element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
-            return (description.packed or tile_transpose(description, element_bytes, self._target)).launch
-        assert analysis.kind == "scatter", f"no launch for {analysis.kind}"
-        return tile_scatter(analysis).launch
 
     def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> PlannedKernel:
         (hero,) = (hero.instruction for hero in heroes)

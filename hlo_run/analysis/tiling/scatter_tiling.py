@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
 from hlo_run.analysis.tiling.unroll_factor import unroll_factor
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing.expr import dim, symbol
 from hlo_run.indexing.indexing_map import IndexingMap
@@ -28,11 +28,14 @@ from hlo_run.indexing.reshape import delinearize
 from hlo_run.indexing.thread_map import grid_variables
 from hlo_run.indexing.variable import Variable
 
+if TYPE_CHECKING:
+    # The analysis chooses among the rows of emitters, which ask for tilings.
+    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+
 _MAX_THREADS = 1024
 _WARPS_PER_BLOCK = 4
 _MAX_VECTOR_BITS = 128
 # Reducers for which updates may be combined among themselves before they meet the operand.
-_ASSOCIATIVE = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
 
 # plain: no two updates meet. atomic: each write is one. in order: a block does one update after the other.
 Writes = Literal["plain", "atomic", "in order"]
@@ -193,7 +196,7 @@ def _is_associative(scatter: HloInstruction) -> bool:
         root = root.operands[0]
     if root.opcode == "parameter":
         return True
-    return root.opcode in _ASSOCIATIVE and {operand.opcode for operand in root.operands} == {"parameter"}
+    return root.opcode in ASSOCIATIVE and {operand.opcode for operand in root.operands} == {"parameter"}
 
 
 def _whole_warps(threads: int, analysis: FusionAnalysis) -> int:

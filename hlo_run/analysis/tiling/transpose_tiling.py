@@ -9,11 +9,13 @@ The extra column keeps the threads of a warp, which go down a column when they f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
-from hlo_run.analysis.tiling.transpose_description import TILE_SIZE, TransposeDescription
+from hlo_run.analysis.tiling.packed_transpose import PackedTranspose
+from hlo_run.analysis.tiling.transpose_description import TILE_SIZE, TransposeDescription, describe_transpose
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import Expr, dim, symbol
@@ -118,6 +120,16 @@ def tile_transpose(description: TransposeDescription, hero_element_bytes: Sequen
     threads = TILE_SIZE * _ROWS_OF_THREADS
     launch = LaunchDimensions((blocks, 1, 1), (threads, 1, 1))
     return TransposeTiling(description, vector_size, tuple(block_sizes), tuple(shared_dims), exchanged, steps, launch)
+
+
+def tiling_of_heroes(
+    description: TransposeDescription, heroes: Iterable[HloInstruction], target: TargetSpec
+) -> TransposeTiling | PackedTranspose:
+    """Return how a fusion's heroes, of which `description` is one, are cut into tiles; only transposes count."""
+    if description.packed:
+        return description.packed
+    transposes = (hero for hero in dict.fromkeys(heroes) if hero.opcode == "transpose" and describe_transpose(hero))
+    return tile_transpose(description, [-(-hero.shape.dtype.bits // 8) for hero in transposes], target)
 
 
 def _vector_size(

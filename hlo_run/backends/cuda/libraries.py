@@ -7,9 +7,28 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
-from hlo_run.artifact import CholeskyThunk, ConvolutionThunk, FftThunk, GemmThunk, Thunk, TriangularSolveThunk
+from hlo_run.artifact import (
+    CholeskyThunk,
+    CollectiveThunk,
+    ConvolutionThunk,
+    CopyThunk,
+    CustomCallThunk,
+    FftThunk,
+    GemmThunk,
+    HostTransfer,
+    KernelThunk,
+    MemsetThunk,
+    Nesting,
+    ResizeThunk,
+    RngSeedThunk,
+    RngStateThunk,
+    SelectKThunk,
+    SortThunk,
+    Thunk,
+    TriangularSolveThunk,
+)
 from hlo_run.backends.cuda.convolution import CuDnn, plan_convolution
 from hlo_run.backends.cuda.fft import CuFft, plan_fft
 from hlo_run.backends.cuda.linalg import Factoriser, Solver, plan_cholesky, plan_solve
@@ -93,8 +112,23 @@ class Libraries:
                 plan = plan_fft(thunk)
                 if not isinstance(plan, str):
                     self._transformer().run(plan, address, self._stream)
-            case _:
+            case (
+                ResizeThunk()
+                | SelectKThunk()
+                | KernelThunk()
+                | CopyThunk()
+                | MemsetThunk()
+                | SortThunk()
+                | RngStateThunk()
+                | RngSeedThunk()
+                | CustomCallThunk()
+                | CollectiveThunk()
+                | HostTransfer()
+                | Nesting()
+            ):
                 return "no library is used for it"
+            case _:
+                assert_never(thunk)
         return plan if isinstance(plan, str) else ""
 
     # ---- opening ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -16,22 +16,27 @@ from hlo_run.artifact import (
     ArraySpec,
     ArrayTree,
     BufferSlice,
+    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
     CustomCallThunk,
     Executable,
     GemmThunk,
+    HostTransfer,
     InfeedThunk,
     Kernel,
     KernelThunk,
+    LibraryWork,
     MemsetThunk,
+    Nesting,
     OutfeedThunk,
     RecvThunk,
     RngSeedThunk,
     RngStateThunk,
     SendThunk,
     SequentialThunk,
+    SortThunk,
     Thunk,
     WhileThunk,
     tree_leaves,
@@ -118,11 +123,13 @@ class CudaRun:
                 self._custom_call(thunk)
             case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
                 self._transfer(thunk)
-            case _:
+            case LibraryWork() | SortThunk() | CustomCallThunk() | CollectiveThunk():
                 if not self._state.libraries.run(thunk):
                     call = library_call(thunk)
                     assert call is not None, f"{thunk.kind} is run here"
                     self._by_numpy(call)
+            case _:
+                assert_never(thunk)
 
     def _command_buffer(self, thunk: CommandBufferThunk) -> None:
         """Run a command buffer from its graph, if it has one and nobody wants to know how long each part takes."""
@@ -139,8 +146,19 @@ class CudaRun:
                 return True
             case GemmThunk():
                 return self._state.libraries.takes_product(thunk)
-            case _:
+            case (
+                LibraryWork()
+                | SortThunk()
+                | RngStateThunk()
+                | RngSeedThunk()
+                | CustomCallThunk()
+                | CollectiveThunk()
+                | HostTransfer()
+                | Nesting()
+            ):
                 return False
+            case _:
+                assert_never(thunk)
 
     def _while(self, thunk: WhileThunk) -> None:
         if thunk.trip_count is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from hlo_run.artifact import (
     CustomCallThunk,
     InfeedThunk,
     KernelThunk,
+    LibraryWork,
     MemsetThunk,
     OutfeedThunk,
     RecvThunk,
@@ -28,6 +29,7 @@ from hlo_run.artifact import (
     RngStateThunk,
     SendThunk,
     SequentialThunk,
+    SortThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -89,10 +91,12 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return CustomCallStep(machine, thunk)
         case InfeedThunk() | OutfeedThunk() | SendThunk() | RecvThunk():
             return TransferStep(machine, thunk)
-        case _:
+        case LibraryWork() | SortThunk() | CustomCallThunk():
             call = library_call(thunk)
             assert call is not None, f"{thunk.kind} has a step"
             return LibraryStep(machine, thunk, call)
+        case _:
+            assert_never(thunk)
 
 
 def run_steps(machine: Machine, steps: Sequence[Step]) -> None:

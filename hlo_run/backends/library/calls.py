@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from hlo_run.artifact import (
     CholeskyThunk,
     CollectiveThunk,
     ConvolutionThunk,
+    CopyThunk,
     CustomCallThunk,
     FftThunk,
     GemmThunk,
+    HostTransfer,
+    KernelThunk,
+    MemsetThunk,
+    Nesting,
     ResizeThunk,
+    RngSeedThunk,
+    RngStateThunk,
     SelectKThunk,
     SortThunk,
     Thunk,
@@ -48,5 +57,7 @@ def library_call(thunk: Thunk) -> LibraryCall | None:
             return matrix_library_call(thunk)
         case CollectiveThunk():
             return lone_call(thunk)
-        case _:
+        case KernelThunk() | CopyThunk() | MemsetThunk() | RngStateThunk() | RngSeedThunk() | HostTransfer() | Nesting():
             return None
+        case _:
+            assert_never(thunk)

@@ -183,6 +183,8 @@ def _bitcast_convert(b: IrBuilder, instruction: HloInstruction, values: Sequence
 
 
 def _reduce_precision(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
+    if instruction.shape.dtype.float_format.special == "exponent":
+        raise unsupported(instruction)
     bits = instruction.attrs["exponent_bits"], instruction.attrs["mantissa_bits"]
     return reduce_precision(b, values[0], instruction.shape.dtype, *bits)
 

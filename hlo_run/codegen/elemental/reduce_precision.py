@@ -9,21 +9,13 @@ from xdsl.ir import SSAValue
 from hlo_run.codegen.elemental.builder import IrBuilder
 from hlo_run.hlo.values.dtype import DType
 
-# Mantissa bits that are stored; the exponent has what the sign and these leave.
-_MANTISSA_BITS = {
-    **{"f16": 10, "bf16": 7, "f32": 23, "f64": 52},
-    **{"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "f8e4m3fn": 3, "f8e4m3fnuz": 3, "f8e4m3b11fnuz": 3, "f8e5m2fnuz": 2},
-    "f4e2m1fn": 1,
-}
-
 
 def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits: int, mantissa_bits: int) -> SSAValue:
     """Return `value` rounded to nearest even; overflow gives infinity, underflow a signed zero.
 
     A NaN stays, as on XLA:CPU, also with no mantissa bits to hold it, where XLA:GPU makes it infinity.
     """
-    mantissa = _MANTISSA_BITS[dtype.name]
-    exponent = dtype.bits - 1 - mantissa
+    exponent, mantissa = dtype.float_format.exponent_bits, dtype.float_format.mantissa_bits
     if exponent_bits >= exponent and mantissa_bits >= mantissa:
         return value
     type_ = IntegerType(dtype.bits)

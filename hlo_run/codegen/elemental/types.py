@@ -32,21 +32,25 @@ from xdsl.ir import Attribute
 from hlo_run.errors import Unsupported, Where
 from hlo_run.hlo.values.shape import Shape
 
+# Floats of at most 8 bits that kernels hold; their names are HLO's but for capitals.
+_SMALL_FLOATS = (
+    Float8E5M2Type,
+    Float8E4M3Type,
+    Float8E4M3FNType,
+    Float8E4M3B11FNUZType,
+    Float8E5M2FNUZType,
+    Float8E4M3FNUZType,
+    Float8E3M4Type,
+    Float8E8M0FNUType,
+    Float4E2M1FNType,
+)
 _ELEMENT_TYPES: dict[str, Attribute] = {
     "pred": IntegerType(8),
     "f16": Float16Type(),
     "bf16": BFloat16Type(),
     "f32": Float32Type(),
     "f64": Float64Type(),
-    "f8e5m2": Float8E5M2Type(),
-    "f8e4m3": Float8E4M3Type(),
-    "f8e4m3fn": Float8E4M3FNType(),
-    "f8e4m3b11fnuz": Float8E4M3B11FNUZType(),
-    "f8e5m2fnuz": Float8E5M2FNUZType(),
-    "f8e4m3fnuz": Float8E4M3FNUZType(),
-    "f8e3m4": Float8E3M4Type(),
-    "f8e8m0fnu": Float8E8M0FNUType(),
-    "f4e2m1fn": Float4E2M1FNType(),
+    **{kind.name.lower(): kind() for kind in _SMALL_FLOATS},
     "c64": ComplexType(Float32Type()),
     "c128": ComplexType(Float64Type()),
     **{f"{sign}{bits}": IntegerType(bits) for sign in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},

@@ -20,7 +20,6 @@ from typing import ClassVar
 
 from xdsl.ir import SSAValue
 
-from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
@@ -29,7 +28,7 @@ from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
 from hlo_run.analysis.tiling.unroll_factor import unroll_factor
 from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call
 from hlo_run.codegen.emitters.epilogue import emit_epilogue, hero_to_root_map
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of, numbered
 from hlo_run.dialects.xla_gpu import YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
@@ -39,15 +38,10 @@ from hlo_run.indexing.variable import Variable
 from hlo_run.ops.index import user_map
 
 
-class ConcatenateEmitter:
+class ConcatenateEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "concatenate"
-
-    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions whose hero is a concatenate of few operands."""
-        del arguments
-        return analysis.decision(self.kind) or no("no hero is a concatenate")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""

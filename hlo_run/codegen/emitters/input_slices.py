@@ -16,7 +16,6 @@ from typing import ClassVar
 
 from xdsl.ir import Block, SSAValue
 
-from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
@@ -25,22 +24,15 @@ from hlo_run.analysis.tiling.thread_map import loop_map
 from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.index import user_map
 
-# XLA's limit for the loops of every emitter but the loop emitter.
 
-
-class InputSlicesEmitter:
+class InputSlicesEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "input slices"
-
-    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions of several results, all of which are slices."""
-        del arguments
-        return analysis.decision(self.kind) or no("not every root is a slice")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""

@@ -15,7 +15,7 @@ from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, UnitAttr
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
-from hlo_run.analysis.decision import Decision
+from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
@@ -70,6 +70,17 @@ class KernelEmitter(Protocol):
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what cannot be emitted."""
         ...
+
+
+class KindEmitter:
+    """An emitter of the fusions that the analysis found to be of its kind."""
+
+    kind: ClassVar[str]
+
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
+        """Return what the analysis said of this kind."""
+        del arguments
+        return analysis.decision(self.kind) or no(f"the {analysis.kind} emitter takes it")
 
 
 class EntryFunction:

@@ -25,7 +25,6 @@ from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, ModuleOp, Tenso
 from xdsl.dialects.utils import FastMathFlag
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
-from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
@@ -37,7 +36,7 @@ from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call, result_shapes
 from hlo_run.codegen.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of
 from hlo_run.dialects.types import is_vector
 from hlo_run.dialects.xla_gpu import (
     AllocateSharedOp,
@@ -52,19 +51,13 @@ from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import bitcast_map
 
-# XLA's limit for the loops of every emitter but the loop emitter.
 _DYNAMIC_POSITION = DenseArrayBase.from_list(i64, [DYNAMIC_INDEX])
 
 
-class ReductionEmitter:
+class ReductionEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "reduction"
-
-    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions that the analysis found a reduction for."""
-        del arguments
-        return analysis.decision(self.kind) or no("no hero is a reduce")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""

@@ -23,7 +23,6 @@ from xdsl.dialects import tensor
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
 
-from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
@@ -34,22 +33,17 @@ from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call
 from hlo_run.codegen.emitters.epilogue import emit_epilogue, used_ids
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, PredicatedInsertOp, ShuffleReduceOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
 
 
-class RowsEmitter:
+class RowsEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "rows"
-
-    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions that the analysis found rows for."""
-        del arguments
-        return analysis.decision(self.kind) or no("it was made for no row-by-row kernel")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission."""

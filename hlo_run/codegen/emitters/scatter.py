@@ -22,7 +22,6 @@ from typing import ClassVar
 from xdsl.ir import SSAValue
 
 from hlo_run.analysis.buffers.in_place import in_place_operands
-from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
@@ -31,7 +30,7 @@ from hlo_run.analysis.tiling.thread_map import drop_unused_ids
 from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter
 from hlo_run.codegen.emitters.scatter_kernel import ScatterKernel
 from hlo_run.codegen.emitters.sorted_scatter import emit_sorted
 from hlo_run.dialects.xla_gpu import SyncThreadsOp, YieldOp
@@ -41,18 +40,11 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.thread_map import thread_map
 from hlo_run.indexing.variable import Variable
 
-# XLA's limit for the loops of every emitter but the loop emitter.
 
-
-class ScatterEmitter:
+class ScatterEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "scatter"
-
-    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions whose root is a scatter."""
-        del arguments
-        return analysis.decision(self.kind) or no("the root is no scatter")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel; raises Unsupported for what has no elemental emission, or is not done in place."""

@@ -24,7 +24,6 @@ from xdsl.dialects import arith, scf, tensor
 from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import Block, Region, SSAValue
 
-from hlo_run.analysis.decision import Decision, no
 from hlo_run.analysis.tiling.computation_partitioner import partition
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
@@ -36,7 +35,7 @@ from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, pure_call
 from hlo_run.codegen.elemental.types import element_type
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.expr import Expr, dim, symbol
@@ -50,15 +49,10 @@ _ELEMENTS, _PAIRS = 4, 2
 _THREAD = dim(0)
 
 
-class SortEmitter:
+class SortEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "sort"
-
-    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions whose root is a sort."""
-        del arguments
-        return analysis.decision(self.kind) or no("the root is no sort")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel of the step that the analysis says; raises Unsupported for what has no elemental emission."""

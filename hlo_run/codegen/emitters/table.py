@@ -1,4 +1,8 @@
-"""The emitters, in the order in which they are tried."""
+"""The emitters, in the order in which they are tried: one row each.
+
+`KINDS` of `analysis/tiling/emitter_kind.py` judges which fusions the emitters of a kind take, and says how they are launched. An
+emitter of its own judgement (`accepts`) needs no row there.
+"""
 
 from __future__ import annotations
 

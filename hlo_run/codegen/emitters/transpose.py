@@ -42,20 +42,18 @@ from hlo_run.analysis.tiling.index_width import index_width_bits
 from hlo_run.analysis.tiling.packed_transpose import PackedTranspose
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, describe_transpose
-from hlo_run.analysis.tiling.transpose_tiling import TransposeTiling, tile_transpose
+from hlo_run.analysis.tiling.transpose_tiling import TransposeTiling, tiling_of_heroes
 from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, pure_call
 from hlo_run.codegen.elemental.types import element_type
 from hlo_run.codegen.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of, numbered
 from hlo_run.dialects.types import is_tensor, is_vector
 from hlo_run.dialects.xla_gpu import AllocateSharedOp, SyncThreadsOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
-
-# XLA's limit for the loops of every emitter but the loop emitter.
 
 
 _DYNAMIC_POSITIONS = {"static_position": DenseArrayBase.from_list(i64, [DYNAMIC_INDEX, DYNAMIC_INDEX])}
@@ -67,15 +65,14 @@ _TRANSFER = {
 }
 
 
-class TransposeEmitter:
+class TransposeEmitter(KindEmitter):
     """The emitter; see the module's docstring."""
 
     kind: ClassVar[str] = "transpose"
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions that the analysis found a transpose for."""
-        del arguments
-        decision = analysis.decision(self.kind) or no("no hero is a transpose")
+        """Fusions that the analysis found a transpose for, if their tiles fit."""
+        decision = super().accepts(analysis, arguments)
         if not decision:
             return decision
         needed, available = _shared_bytes(analysis), analysis.target.shared_memory_per_block_bytes
@@ -88,8 +85,7 @@ class TransposeEmitter:
         transposed = _transposed(analysis)
         heroes = tuple(dict.fromkeys(transposed.values()))
         side_outputs = tuple(root for root in analysis.roots if root not in transposed)
-        element_bytes = [-(-hero.shape.dtype.bits // 8) for hero in heroes]
-        tiling = description.packed or tile_transpose(description, element_bytes, analysis.target)
+        tiling = tiling_of_heroes(description, heroes, analysis.target)
         sources = tuple(hero.operands[0] for hero in heroes)
         fused = partition(analysis.fusion.fused_computation, (*heroes, *sources, *side_outputs))
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)

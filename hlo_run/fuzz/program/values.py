@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from hlo_run.hlo.values.dtype import DTYPES
+
 Dims = tuple[int, ...]
 
 
@@ -55,8 +57,9 @@ def _integer(name: str, weight: float) -> ElementType:
     return ElementType(name, "signed" if signed else "unsigned", bits, bits, 2.0 ** (bits - signed) - (not signed), 0, weight)
 
 
-def _float(name: str, bits: int, digits: int, highest: float, most_grain: int, weight: float) -> ElementType:
-    return ElementType(name, "float", bits, digits, highest, most_grain, weight)
+def _float(name: str, highest: float, most_grain: int, weight: float) -> ElementType:
+    dtype = DTYPES[name]
+    return ElementType(name, "float", dtype.bits, dtype.float_format.mantissa_bits + 1, highest, most_grain, weight)
 
 
 TYPES: dict[str, ElementType] = {
@@ -65,18 +68,18 @@ TYPES: dict[str, ElementType] = {
         ElementType("pred", "pred", 8, 1, 1, 0, 2.0),
         *(_integer(n, w) for n, w in (("s2", 0.2), ("u2", 0.2), ("s4", 0.5), ("u4", 0.5), ("s8", 1.0), ("u8", 1.0))),
         *(_integer(n, w) for n, w in (("s16", 0.5), ("u16", 0.5), ("s32", 5.0), ("u32", 1.0), ("s64", 1.0), ("u64", 0.5))),
-        _float("f32", 32, 24, 2.0**60, 100, 9.0),
-        _float("f64", 64, 53, 2.0**60, 100, 1.5),
-        _float("f16", 16, 11, 2.0**14, 20, 2.0),
-        _float("bf16", 16, 8, 2.0**60, 100, 2.0),
-        _float("f8e4m3fn", 8, 4, 8, 6, 0.6),
-        _float("f8e5m2", 8, 3, 8, 6, 0.6),
-        _float("f8e4m3", 8, 4, 8, 6, 0.2),
-        _float("f8e3m4", 8, 5, 8, 5, 0.2),
-        _float("f8e4m3b11fnuz", 8, 4, 8, 6, 0.2),
-        _float("f8e5m2fnuz", 8, 3, 8, 6, 0.2),
-        _float("f8e4m3fnuz", 8, 4, 8, 6, 0.2),
-        _float("f4e2m1fn", 4, 2, 4, 1, 0.2),
+        _float("f32", 2.0**60, 100, 9.0),
+        _float("f64", 2.0**60, 100, 1.5),
+        _float("f16", 2.0**14, 20, 2.0),
+        _float("bf16", 2.0**60, 100, 2.0),
+        _float("f8e4m3fn", 8, 6, 0.6),
+        _float("f8e5m2", 8, 6, 0.6),
+        _float("f8e4m3", 8, 6, 0.2),
+        _float("f8e3m4", 8, 5, 0.2),
+        _float("f8e4m3b11fnuz", 8, 6, 0.2),
+        _float("f8e5m2fnuz", 8, 6, 0.2),
+        _float("f8e4m3fnuz", 8, 6, 0.2),
+        _float("f4e2m1fn", 4, 1, 0.2),
         ElementType("c64", "complex", 64, 24, 2.0**60, 100, 0.4),
         ElementType("c128", "complex", 128, 53, 2.0**60, 100, 0.2),
     )

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hlo_run.errors import Unsupported, Where
 from hlo_run.hlo.attributes.lexer import Lexer
-from hlo_run.hlo.values.dtype import DType
-from hlo_run.hlo.values.literal import NAN_MANTISSA_BITS, Array, Literal, float_info
+from hlo_run.hlo.values.dtype import DTYPES, DType
+from hlo_run.hlo.values.literal import Array, Literal, float_info
 from hlo_run.hlo.values.shape import UNBOUNDED, Shape
 
 # Of an elided constant; beyond it the filled array would fill the machine before any device refuses it.
@@ -349,12 +349,12 @@ def _parse_nan(lexer: Lexer, dtype: DType) -> Any:
     if payload is None:
         lexer.advance()
         return value[()]
-    mantissa_bits = NAN_MANTISSA_BITS.get(dtype.name)
+    mantissa_bits = dtype.float_format.payload_bits
     bits = int(payload[1], 16)
     if bits == _DEFAULT_DOUBLE_PAYLOAD:
         lexer.jump(payload.end())
         return value[()]
-    if mantissa_bits is None or not 0 < bits < 1 << mantissa_bits:
+    if not 0 < bits < 1 << mantissa_bits:
         raise lexer.error(f"the NaN payload 0x{payload[1]} does not fit into {dtype.name.upper()}", lexer.pos)
     lexer.jump(payload.end())
     exponent = ((1 << (dtype.bits - 1 - mantissa_bits)) - 1) << mantissa_bits
@@ -377,7 +377,4 @@ def _parse_complex(lexer: Lexer, dtype: DType) -> Any:
     return np.array([real, imaginary], dtype=part.numpy).view(dtype.numpy)[0]
 
 
-_COMPLEX_PART = {
-    "c64": DType("f32", "float", 32, np.dtype(np.float32)),
-    "c128": DType("f64", "float", 64, np.dtype(np.float64)),
-}
+_COMPLEX_PART = {"c64": DTYPES["f32"], "c128": DTYPES["f64"]}

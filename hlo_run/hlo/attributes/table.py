@@ -1,8 +1,8 @@
 """Attributes by name: one table that parses and prints each, whatever the opcode.
 
-A new opcode with known attributes is a row of `opcodes.py`; a new attribute is a row of `ATTRIBUTES`. The few names that
-mean different things to different opcodes have rows in `_OF_OPCODE`. Called computations are read by the parser, which knows
-the names.
+A new opcode with known attributes is a row of `hlo/opcodes/table.py`; a new attribute is a row of `ATTRIBUTES`. The few
+names that mean different things to different opcodes have rows in `_OF_OPCODE`. Called computations are read by the parser,
+which knows the names.
 """
 
 from __future__ import annotations

@@ -10,14 +10,15 @@ import re
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.traits import ASYNC_START
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.text.pending import Attributes, Pending, check_required
-from hlo_run.hlo.values.opcodes import OPCODES
 
 # What is said of the async op holds of the wrapped instruction too; its last async op has the last word.
 _SHARED_ATTRIBUTES = ("metadata", "backend_config", "frontend_attributes", "origin")
 _SUGAR = re.compile(r"(.+)-(start|update|done)")
-_WITHOUT_SUGAR = frozenset("all-gather all-reduce collective-permute copy send recv async".split())
+_WITHOUT_SUGAR = frozenset(start.removesuffix("-start") for start in ASYNC_START)
 
 
 def split_sugar(word: str) -> tuple[str, str] | None:

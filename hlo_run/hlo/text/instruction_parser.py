@@ -6,19 +6,20 @@ import re
 from dataclasses import replace
 from typing import Protocol
 
-from hlo_run.hlo.async_ops import ASYNC_OPCODES
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.literal_parser import ElidedFill, parse_literal
 from hlo_run.hlo.attributes.shape_text import parse_shape, starts_shape
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import parse_integer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
+from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.text.async_parser import finish_async, share_attributes, split_sugar
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.text.parse_hints import did_you_mean, legal_name, name_hint, unknown_opcode
 from hlo_run.hlo.text.pending import Attributes, Body, Names, Pending, check_required
 from hlo_run.hlo.text.printed_forms import Head, read_head, read_operands
-from hlo_run.hlo.values.opcodes import COMMON_ATTRIBUTES, OPCODES
 from hlo_run.hlo.values.shape import Shape
 
 UNKNOWN_SHAPE = Shape("unknown")
@@ -398,7 +399,7 @@ class InstructionParser:
     def _finish(self, pending: Pending) -> None:
         """Make the instruction, and hand it to the one in whose operands it stands."""
         opcode = pending.opcode
-        if opcode.name in ASYNC_OPCODES:
+        if opcode.name in ASYNC:
             body = finish_async(self.lexer, pending)
             if body is not None:
                 self._computations.closed(body, pending.start)
@@ -415,7 +416,7 @@ class InstructionParser:
             raise self.lexer.error(f"instruction already exists: {name}", pending.start, f"previously defined here: {previous}")
         self._names[name] = self._current.add(instruction, pending.is_root)
         self._stack.pop()
-        if opcode.name in ASYNC_OPCODES:
+        if opcode.name in ASYNC:
             share_attributes(instruction)
         if pending.is_nested:
             parent = self._stack[-1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.values.opcodes import OPCODES
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, for_leaves
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.lexer import RESERVED, Lexer
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo.values.opcodes import OPCODES
 
 
 def name_hint(lexer: Lexer) -> str:

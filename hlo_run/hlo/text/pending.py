@@ -8,7 +8,7 @@ from typing import TypeAlias
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.values.opcodes import Opcode
+from hlo_run.hlo.opcodes.definition import Opcode
 from hlo_run.hlo.values.shape import Shape
 
 Attributes: TypeAlias = "dict[str, AttributeValue]"

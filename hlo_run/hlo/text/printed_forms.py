@@ -14,8 +14,9 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.attributes.lexer import RESERVED, Lexer
 from hlo_run.hlo.attributes.shape_text import array_shape
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.definition import Opcode
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.dtype import DTYPES
-from hlo_run.hlo.values.opcodes import OPCODES, Opcode
 from hlo_run.hlo.values.shape import Shape
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*+"

@@ -1,4 +1,4 @@
-"""The element types of HLO: names, widths, numpy counterparts."""
+"""The element types of HLO, each defined in one row: name, width, numpy counterpart, and how a float is spelled in bits."""
 
 from __future__ import annotations
 
@@ -10,17 +10,69 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
+class FloatFormat:
+    """How a float is spelled in bits: of the exponent, stored ones of the mantissa, the exponent's bias, what is not finite.
+
+    `special` is `ieee` (infinities and NaN above the largest exponent), `fn` (NaN is all ones), `fnuz` (NaN is what would
+    be -0), `finite`, or `exponent` (powers of two without a sign; NaN is all ones).
+    """
+
+    bits: int
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    special: str
+
+    @property
+    def max_exponent(self) -> int:
+        """The exponent from which on numbers are too large (C++'s `numeric_limits::max_exponent`)."""
+        return (1 << self.exponent_bits) - self.bias - (self.special in ("ieee", "exponent"))
+
+    @property
+    def magnitude(self) -> int:
+        """All bits but the sign."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def infinity(self) -> int:
+        """The magnitude of infinity in an `ieee` format."""
+        return self.magnitude >> self.mantissa_bits << self.mantissa_bits
+
+    @property
+    def largest(self) -> int:
+        """The magnitude of the largest finite number."""
+        return {"ieee": self.infinity - 1, "fn": self.magnitude - 1}.get(self.special, self.magnitude)
+
+    @property
+    def nan(self) -> int:
+        """The magnitude of a NaN."""
+        return self.infinity | 1 << (self.mantissa_bits - 1) if self.special == "ieee" else self.magnitude
+
+    @property
+    def step(self) -> float:
+        """The distance of subnormal numbers."""
+        return 2.0 ** (1 - self.bias - self.mantissa_bits)
+
+    @property
+    def payload_bits(self) -> int:
+        """The width of a NaN's payload and the quiet bit above it; 0 where there is one NaN or none."""
+        return self.mantissa_bits if self.special == "ieee" else 0
+
+
+@dataclass(frozen=True, slots=True)
 class DType:
     """One element type.
 
     `bits` is XLA's bit width (pred counts as 8, as everywhere in XLA:GPU); `storage_bits` is what a buffer holds per
     element. `kind` is one of pred, signed, unsigned, float, complex, opaque. `numpy` is the type of a literal's items.
+    `format` is that of a float; of all others None.
     """
 
     name: str
     kind: str
     bits: int
     numpy: np.dtype[Any]
+    format: FloatFormat | None = None
 
     @property
     def is_float(self) -> bool:
@@ -43,9 +95,20 @@ class DType:
     def is_complex(self) -> bool:
         return self.kind == "complex"
 
+    @property
+    def float_format(self) -> FloatFormat:
+        """How a float is spelled in bits; only floats are asked."""
+        assert self.format is not None, f"{self.name} is not a float"
+        return self.format
+
 
 def _row(name: str, kind: str, bits: int, numpy: Any) -> DType:
     return DType(name, kind, bits, np.dtype(numpy))
+
+
+def _float(name: str, numpy: Any, exponent_bits: int, mantissa_bits: int, bias: int, special: str = "ieee") -> DType:
+    bits = exponent_bits + mantissa_bits + (special != "exponent")
+    return DType(name, "float", bits, np.dtype(numpy), FloatFormat(bits, exponent_bits, mantissa_bits, bias, special))
 
 
 DTYPES: dict[str, DType] = {
@@ -66,21 +129,21 @@ DTYPES: dict[str, DType] = {
         _row("u16", "unsigned", 16, np.uint16),
         _row("u32", "unsigned", 32, np.uint32),
         _row("u64", "unsigned", 64, np.uint64),
-        _row("f16", "float", 16, np.float16),
-        _row("bf16", "float", 16, ml_dtypes.bfloat16),
-        _row("f32", "float", 32, np.float32),
-        _row("f64", "float", 64, np.float64),
-        _row("f8e5m2", "float", 8, ml_dtypes.float8_e5m2),
-        _row("f8e4m3", "float", 8, ml_dtypes.float8_e4m3),
-        _row("f8e4m3fn", "float", 8, ml_dtypes.float8_e4m3fn),
-        _row("f8e4m3b11fnuz", "float", 8, ml_dtypes.float8_e4m3b11fnuz),
-        _row("f8e5m2fnuz", "float", 8, ml_dtypes.float8_e5m2fnuz),
-        _row("f8e4m3fnuz", "float", 8, ml_dtypes.float8_e4m3fnuz),
-        _row("f8e3m4", "float", 8, ml_dtypes.float8_e3m4),
-        _row("f8e8m0fnu", "float", 8, ml_dtypes.float8_e8m0fnu),
-        _row("f4e2m1fn", "float", 4, ml_dtypes.float4_e2m1fn),
-        _row("f6e2m3fn", "float", 6, ml_dtypes.float6_e2m3fn),
-        _row("f6e3m2fn", "float", 6, ml_dtypes.float6_e3m2fn),
+        _float("f16", np.float16, 5, 10, 15),
+        _float("bf16", ml_dtypes.bfloat16, 8, 7, 127),
+        _float("f32", np.float32, 8, 23, 127),
+        _float("f64", np.float64, 11, 52, 1023),
+        _float("f8e5m2", ml_dtypes.float8_e5m2, 5, 2, 15),
+        _float("f8e4m3", ml_dtypes.float8_e4m3, 4, 3, 7),
+        _float("f8e4m3fn", ml_dtypes.float8_e4m3fn, 4, 3, 7, "fn"),
+        _float("f8e4m3b11fnuz", ml_dtypes.float8_e4m3b11fnuz, 4, 3, 11, "fnuz"),
+        _float("f8e5m2fnuz", ml_dtypes.float8_e5m2fnuz, 5, 2, 16, "fnuz"),
+        _float("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 4, 3, 8, "fnuz"),
+        _float("f8e3m4", ml_dtypes.float8_e3m4, 3, 4, 3),
+        _float("f8e8m0fnu", ml_dtypes.float8_e8m0fnu, 8, 0, 127, "exponent"),
+        _float("f4e2m1fn", ml_dtypes.float4_e2m1fn, 2, 1, 1, "finite"),
+        _float("f6e2m3fn", ml_dtypes.float6_e2m3fn, 2, 3, 1, "finite"),
+        _float("f6e3m2fn", ml_dtypes.float6_e3m2fn, 3, 2, 3, "finite"),
         _row("c64", "complex", 64, np.complex64),
         _row("c128", "complex", 128, np.complex128),
     )

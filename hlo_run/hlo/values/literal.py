@@ -20,8 +20,6 @@ from hlo_run.hlo.values.shape import Shape
 Array: TypeAlias = NDArray[Any]
 Literal: TypeAlias = "Array | tuple[Literal, ...]"
 
-# Of the types whose NaNs carry a payload: the width of the payload and the quiet bit above it.
-NAN_MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4}
 _MOST_EMPTY_ROWS = 1 << 16
 _COMPONENTS = {"c64": "f32", "c128": "f64"}
 
@@ -159,8 +157,8 @@ def _shortest(dtype: DType, reads_back: bool) -> Callable[[Any], str]:
 def _nan(value: Any, dtype: DType) -> str:
     bits = int.from_bytes(np.asarray(value, dtype=dtype.numpy).tobytes(), sys.byteorder)
     sign = "-" if bits >> (dtype.bits - 1) & 1 and dtype.name != "f8e8m0fnu" else ""
-    mantissa_bits = NAN_MANTISSA_BITS.get(dtype.name)
-    if mantissa_bits is None:
+    mantissa_bits = dtype.float_format.payload_bits
+    if not mantissa_bits:
         return f"{sign}nan"
     payload = bits & ((1 << mantissa_bits) - 1)
     return f"{sign}nan" if payload == 1 << (mantissa_bits - 1) else f"{sign}nan(0x{payload:x})"

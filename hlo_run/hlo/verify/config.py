@@ -7,6 +7,7 @@ import re
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.table import RawText
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 
@@ -90,14 +91,10 @@ def verify_schedule(module: HloModule) -> None:
         if computation not in module.schedule:
             raise ParseError(f"computation '{computation.name}' is not scheduled", computation.where)
         for instruction in computation.instructions:
-            if instruction.opcode in _RUNS_ITS_COMPUTATIONS:
+            if instruction.opcode in CONTROL_FLOW:
                 new = [called for called in instruction.called_computations if called not in seen]
                 waiting += new
                 seen.update(new)
-
-
-# The others' computations run once per element.
-_RUNS_ITS_COMPUTATIONS = frozenset(("while", "conditional", "call", "async-start"))
 
 
 def _verify_order(computation: HloComputation, order: list[HloInstruction]) -> None:

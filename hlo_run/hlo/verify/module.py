@@ -7,7 +7,7 @@ import re
 from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.values.opcodes import OPCODES
+from hlo_run.hlo.opcodes.table import OPCODES
 
 
 def verify_module(module: HloModule) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import DONE_OF
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -24,7 +25,7 @@ _STARTS: dict[str, tuple[str, int | None]] = {
     "copy-start": ("copy", 0),
     "async-start": ("call", 1),
 }
-_ENDS = ("all-reduce-done", "all-gather-done", "collective-permute-done", "copy-done", "async-update", "async-done")
+_ENDS = {DONE_OF[start] for start in _STARTS} | {"async-update"}
 
 
 @dataclass(frozen=True)

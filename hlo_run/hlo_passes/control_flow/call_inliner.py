@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.executed_computations import CONTROL_FLOW, executed_computations
+from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline_call
 

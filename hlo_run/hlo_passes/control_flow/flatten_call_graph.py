@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.executed_computations import CONTROL_FLOW
 from hlo_run.hlo.edit import clone_computation
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs import dynamic_ops
@@ -36,8 +36,7 @@ from hlo_run.hlo_passes.subgraphs.dynamic_sizes import (
 )
 from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
 
-_SOURCES = ("get-dimension-size", "set-dimension-size", "dynamic-reshape")
-_POINTWISE = frozenset((*ELEMENTWISE, "copy", "reduce-precision", "bitcast-convert", "opt-barrier"))
+_POINTWISE = ELEMENTWISE | {"opt-barrier"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class DynamicPadder:
         """Edit the executed computations in place."""
         del ctx
         parameters = any(not _is_taken_apart(p) for p in module.entry.parameters)
-        if parameters or module.instructions_of(*_SOURCES):
+        if parameters or module.instructions_of(*DYNAMIC_SIZE):
             _Padder(module, module.entry).run_entry()
 
 
@@ -110,7 +109,7 @@ class _Padder(SizedValues):
         for instruction in self._computation.post_order():
             if instruction in self.of_parameters or instruction.opcode == "parameter":
                 continue
-            touched = instruction.opcode in _SOURCES or is_dynamic(instruction.shape)
+            touched = instruction.opcode in DYNAMIC_SIZE or is_dynamic(instruction.shape)
             if touched or any(self.sizes.get(operand) for operand in instruction.operands):
                 self._pad(instruction)
         self._computation.remove_all(self._replaced)

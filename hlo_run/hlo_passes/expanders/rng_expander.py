@@ -99,7 +99,7 @@ def _bits(b: HloBuilder, key: HloValue, state: HloValue, width: int, dims: tuple
 def _uniform(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue, low: HloValue, high: HloValue) -> HloValue:
     """The top bits, as many as the mantissa has, make a number in [0, 1)."""
     dtype = low.shape.dtype
-    mantissa = 52 if dtype.bits == 64 else 23
+    mantissa = dtype.float_format.mantissa_bits
     bits = _bits(b, key, state, dtype.bits, dims)
     unit = b.convert(b.shift_right_logical(bits, dtype.bits - mantissa), dtype.name) * 2.0**-mantissa
     return unit * (high - low) + low

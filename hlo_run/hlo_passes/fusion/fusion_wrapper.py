@@ -14,15 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.fusion.fusion_rules import LOOP_FUSIBLE
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 # Besides the elementwise ops; a copy is wrapped only where it changes the layout.
-_OTHERS = """broadcast concatenate convolution dot dynamic-slice dynamic-update-slice gather iota pad reduce
-    reduce-window reshape reverse scaled-dot scatter slice transpose""".split()
-WRAPPED = frozenset((*ELEMENTWISE, *_OTHERS)) - {"copy"}
+WRAPPED = (ELEMENTWISE | LOOP_FUSIBLE | {"convolution", "dot", "reduce", "scaled-dot", "scatter"}) - {"constant", "copy"}
 
 
 @dataclass(frozen=True)

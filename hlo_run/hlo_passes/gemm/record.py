@@ -6,10 +6,11 @@ import json
 from typing import Any, cast
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
 MATMUL, F8_MATMUL, LEGACY = "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__cublas$gemm"
-F8_TYPES = frozenset("f8e3m4 f8e4m3 f8e4m3fn f8e4m3b11fnuz f8e4m3fnuz f8e5m2 f8e5m2fnuz f8e8m0fnu".split())
+F8_TYPES = frozenset(dtype.name for dtype in DTYPES.values() if dtype.is_float and dtype.bits == 8)
 # Types of results that cuBLASLt has epilogues for.
 _WITH_EPILOGUES = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64".split())
 _OUTPUTS_WITH_AUXILIARY = ("GELU_AUX", "BIAS_GELU_AUX")

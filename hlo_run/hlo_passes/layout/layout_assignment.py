@@ -17,23 +17,27 @@ from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
-from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, leaf_at
+from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, leaf_at
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, CONTROL_FLOW, KEEPS_LAYOUT, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.ops.layouts import KEEPS_LAYOUT
 from hlo_run.target import TargetSpec
 
 # What is no kernel of ours, or talks to others, takes and gives default layouts.
-_DEFAULT = frozenset(
-    """after-all all-gather all-gather-done all-gather-start all-reduce all-reduce-done all-reduce-start all-to-all async-done
-    async-start async-update call cholesky collective-broadcast collective-permute collective-permute-done
-    collective-permute-start conditional convolution copy-done copy-start custom-call domain dynamic-reshape fft infeed map
-    outfeed partition-id ragged-all-to-all ragged-dot recv recv-done reduce-scatter replica-id rng rng-bit-generator
-    rng-get-and-update-state scan send send-done set-dimension-size sort topk triangular-solve while""".split()
+_DEFAULT = (
+    COLLECTIVE
+    | ASYNC_START
+    | ASYNC_DONE
+    | CONTROL_FLOW
+    | SIDE_EFFECT
+    | frozenset(
+        """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map partition-id ragged-dot
+        replica-id rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
+    )
 )
 _CALLERS = frozenset("async-done async-start call conditional while".split())
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
@@ -70,7 +74,7 @@ def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) 
     for (instruction, index), order in layouts.values.items():
         _set_order(instruction, index, order)
     for instruction in instructions:
-        if instruction.opcode in ("tuple", "get-tuple-element", "opt-barrier", "add-dependency"):
+        if instruction.opcode in NAMES:
             _follow(instruction)
     _insert_copies(layouts, instructions)
 

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
 from hlo_run.hlo.attributes.table import Window
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 

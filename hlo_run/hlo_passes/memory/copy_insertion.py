@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, assert_never
 
 from hlo_run.analysis.buffers.alias_pairs import in_place_pairs
 from hlo_run.analysis.buffers.copy_lives import Copy, CopyKind, Life
@@ -28,13 +28,11 @@ from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.hlo.tuple_edits import copy_leaves
 from hlo_run.hlo.verify.config import aliases
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.ops.buffer_calls import is_buffer
-
-# They do nothing when they run: no order of theirs matters.
-_NO_CODE = frozenset("parameter constant tuple get-tuple-element bitcast after-all domain opt-barrier add-dependency".split())
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,12 @@ class _Edits:
                     self._copy_result(instruction, leaves)
                 case CopyKind.ROOT | CopyKind.RESULT:
                     self._copy_root(instruction, leaves)
-                case _:
+                case CopyKind.IN_PLACE | CopyKind.INIT:
                     self._copy_operand(instruction, number, leaves)
+                case CopyKind.WRITTEN:
+                    raise AssertionError("a copy that is written exists already")
+                case _:
+                    assert_never(kind)
         return self._made
 
     def _note(self, copies: dict[ShapeIndex, HloInstruction], leaves: dict[ShapeIndex, Life]) -> None:
@@ -199,13 +201,13 @@ def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
 
 def _run_before(first: HloInstruction, second: HloInstruction, known: dict[HloInstruction, set[HloInstruction]]) -> None:
     """Add a control dependency; `known` remembers what instructions run after anyhow."""
-    if first.parent is None or second.parent is None or first.opcode in _NO_CODE:
+    if first.parent is None or second.parent is None or first.opcode in NO_CODE:
         return
     for one, other in zip(reversed(list(_callers(first))), reversed(list(_callers(second))), strict=False):
         if one is not other:
             if other not in known:
                 known[other] = _made_for(other)
-            if one.parent is other.parent and one not in known[other] and other.opcode not in _NO_CODE:
+            if one.parent is other.parent and one not in known[other] and other.opcode not in NO_CODE:
                 known[other].add(one)
                 other.control_predecessors.append(one)
                 other.touch()
@@ -218,7 +220,7 @@ def _made_for(instruction: HloInstruction) -> set[HloInstruction]:
     waiting = list(found)
     while waiting:
         operand = waiting.pop()
-        if operand.opcode in _NO_CODE:
+        if operand.opcode in NO_CODE:
             fresh = set(operand.operands) - found
             found |= fresh
             waiting += fresh

@@ -18,14 +18,19 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import Editor, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
+from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, NO_CODE, SIDE_EFFECT
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 45_000_000
-_NEVER = frozenset(
-    """parameter constant tuple after-all broadcast iota fft while conditional call fusion custom-call rng rng-bit-generator
-    rng-get-and-update-state infeed outfeed send recv domain opt-barrier add-dependency partition-id replica-id sort topk
-    async-start async-update async-done copy-start copy-done all-gather all-reduce all-to-all ragged-all-to-all
-    collective-broadcast collective-permute reduce-scatter get-tuple-element bitcast""".split()
+_NEVER = (
+    NO_CODE
+    | CONTROL_FLOW
+    | COLLECTIVE
+    | SIDE_EFFECT
+    | frozenset(
+        """broadcast iota fft fusion custom-call rng-bit-generator partition-id replica-id sort topk async-update
+        async-done""".split()
+    )
 )
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import FORWARDING
 
 # An instruction and the index of a leaf in its (tuple) value.
 Position: TypeAlias = tuple[HloInstruction, tuple[int, ...]]
 Use: TypeAlias = tuple[HloInstruction, int]
 
 # Ops whose value is their first operand's, tuples as they are.
-_FORWARDING = frozenset(("opt-barrier", "bitcast", "domain", "add-dependency", "async-update"))
+_FORWARDING = FORWARDING | {"async-update"}
 # The computations that get an op's operands as their parameters.
 _CALLING = frozenset(("call", "async-start"))
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
-from hlo_run.reference.bits import FLOAT_FORMATS
 
 _COMPONENTS = {"c64": "f32", "c128": "f64"}
 
@@ -42,4 +41,4 @@ def _float_text(value: object, dtype: DType, digits: int, width: int) -> str:
 def _digits(dtype: DType) -> int:
     """Decimal digits that are enough to tell any two numbers of the type apart (C++'s max_digits10)."""
     name = _COMPONENTS.get(dtype.name, dtype.name)
-    return math.ceil(1 + (FLOAT_FORMATS[DTYPES[name].name][1] + 1) * math.log10(2))
+    return math.ceil(1 + (DTYPES[name].float_format.mantissa_bits + 1) * math.log10(2))

@@ -8,7 +8,6 @@ from itertools import permutations
 import numpy as np
 
 from hlo_run.hlo.values.dtype import DType
-from hlo_run.reference.bits import FLOAT_FORMATS
 from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors
 from hlo_run.reference.compare.leaf_comparison import LeafComparison
 from hlo_run.reference.values import Array, computing_type, narrow, widen
@@ -69,8 +68,7 @@ def _zero_text(want: Array, dtype: DType) -> str:
 
 
 def _smallest_normal(dtype: DType) -> float:
-    exponent_bits, _ = FLOAT_FORMATS[dtype.name]
-    return 2.0 ** (2 - (1 << (exponent_bits - 1)))
+    return 2.0 ** (1 - dtype.float_format.bias)
 
 
 def _moved_pattern(expected: Array, got: Array, places: Array, dtype: DType, spec: ErrorSpec) -> str:
@@ -158,5 +156,4 @@ def _float_relation(want: Array, got: Array, dtype: DType, spec: ErrorSpec) -> s
 
 def _tight(spec: ErrorSpec, dtype: DType) -> ErrorSpec:
     """Bounds for a guess: an absolute bound as large as the values would prove any guess."""
-    _, mantissa_bits = FLOAT_FORMATS[dtype.name]
-    return ErrorSpec(0.0, max(min(spec.rel, 1e-2), 2.0 ** (1 - mantissa_bits)))
+    return ErrorSpec(0.0, max(min(spec.rel, 1e-2), 2.0 ** (1 - dtype.float_format.mantissa_bits)))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.reference.evaluate.device import Device, World
 
 IntLists = tuple[tuple[int, ...], ...]
 
 # The ops that may have use_global_device_ids; done ops have no groups.
-_GLOBAL = frozenset(("all-reduce", "all-reduce-start", "all-gather", "all-gather-start", "reduce-scatter"))
 
 
 def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
@@ -26,7 +26,7 @@ def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
     world = device.world
     groups = _groups(instruction.attrs.get("replica_groups"))
     has_channel = instruction.attrs.get("channel_id") is not None
-    if has_channel and instruction.opcode in _GLOBAL:
+    if has_channel and instruction.opcode in TAKES_GLOBAL_IDS:
         if instruction.attrs.get("use_global_device_ids") is True:
             return _pick(groups, device.id, world.size)
         replicas = _pick(groups, device.replica, world.replicas)

@@ -162,7 +162,7 @@ def random_numbers(distribution: str, first: Array, second: Array, shape: Shape,
 def _units(real: DType, dims: tuple[int, ...], key: int, state: int) -> Array:
     """Return numbers in [0, 1): the top bits of random words, as many as the mantissa has."""
     bits = _words(Shape.array("u64" if real.bits == 64 else "u32", dims), key, state)
-    mantissa = 52 if real.bits == 64 else 23
+    mantissa = real.float_format.mantissa_bits
     return (bits >> bits.dtype.type(real.bits - mantissa)).astype(real.numpy) * real.numpy.type(2.0**-mantissa)
 
 

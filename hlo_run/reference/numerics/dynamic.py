@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import INFER
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, unsupported
@@ -78,14 +79,12 @@ def is_dynamic(instruction: HloInstruction) -> bool:
     if instruction.opcode in _PASS_ON:
         return False
     shapes = [instruction.shape, *(operand.shape for operand in instruction.operands)]
-    return instruction.opcode in _SIZE_OPS or any(any(leaf.dynamic_dims) for shape in shapes for _, leaf in shape.leaves())
+    return instruction.opcode in DYNAMIC_SIZE or any(any(leaf.dynamic_dims) for shape in shapes for _, leaf in shape.leaves())
 
 
 _PASS_ON = frozenset(
-    """tuple get-tuple-element opt-barrier optimization-barrier add-dependency after-all domain copy-start copy-done
-    async-update async-done""".split()
+    "tuple get-tuple-element opt-barrier add-dependency after-all domain copy-start copy-done async-update async-done".split()
 )
-_SIZE_OPS = frozenset(("get-dimension-size", "set-dimension-size", "dynamic-reshape"))
 
 
 def evaluator(instruction: HloInstruction, static: Evaluator | None) -> Evaluator | None:

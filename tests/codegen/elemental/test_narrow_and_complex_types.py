@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from emitting import ptx_of, read_fusion, results_on_host, run_on_host
 
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.options import Options
 from hlo_run.reference.evaluate.evaluate import evaluate
@@ -216,3 +217,9 @@ def test_a_reduction_of_complex_numbers() -> None:
 def test_bfloat16_becomes_small_without_a_second_rounding() -> None:
     values = _all_values("f8e5m2").astype(np.float32).astype(ml_dtypes.bfloat16)
     run_on_host("f { p = bf16[256] parameter(0) ROOT r = f8e4m3fn[256] convert(p) }", values)
+
+
+def test_powers_of_two_have_no_precision_to_reduce() -> None:
+    text = "f { p = f8e8m0fnu[8] parameter(0) ROOT r = f8e8m0fnu[8] reduce-precision(p), exponent_bits=5, mantissa_bits=0 }"
+    with pytest.raises(Unsupported, match="reduce-precision"):
+        run_on_host(text, _all_values("f8e8m0fnu")[:8])

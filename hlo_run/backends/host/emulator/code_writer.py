@@ -13,14 +13,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from hlo_run.backends.host.numerics import float_numerics
-from hlo_run.backends.host.ptx.syntax import Address, Float, Integer, Negated, Operand, Register, Sink, SpecialRegister, Symbol
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 
 Constant = NDArray[Any]
 
@@ -187,8 +200,10 @@ class CodeWriter:
                 return self._form(Value({width: self.temporary(f"s.special({operand.name[1:]!r})")}), form)
             case Symbol():
                 return self.integer(self.symbols[operand.name][1] + operand.offset, form)
-            case _:
+            case Address() | Vector() | Pair() | Sink() | OperandList():
                 raise AssertionError(f"{operand} is no value")
+            case _:
+                assert_never(operand)
 
     def is_constant(self, operand: Operand) -> bool:
         """True if the operand's value is known while the code is written."""

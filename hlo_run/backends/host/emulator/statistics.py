@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,8 +185,10 @@ def _instructions(block: Block) -> Counter[str]:
             kinds["branch"] += 1
         case Exit():
             kinds["branch"] += 1
+        case Branch() | Jump():
+            pass  # A guarded instruction, and what falls through, jump nowhere.
         case _:
-            pass
+            assert_never(block.terminator)
     return kinds
 
 

@@ -10,12 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import gcd
+from typing import assert_never
 
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
 from hlo_run.backends.host.jit.affine_sum import Affine, Interval, constant, fits, fits_type, monotonic
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
-from hlo_run.backends.host.ptx.syntax import Address, Integer, Operand, Register, SpecialRegister, Symbol
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 from hlo_run.target import WARP_THREADS
 
 _PURE_OPCODES = frozenset(
@@ -97,8 +111,10 @@ class PureValues:
                 return self._chain(source.name)
             case Address():
                 return 0 if operation.opcode == "ld" else _MAX_CHAIN
-            case _:
+            case Float() | Vector() | Negated() | Pair() | Sink() | OperandList():
                 return _MAX_CHAIN
+            case _:
+                assert_never(source)
 
     def _is_simple(self, operation: Operation) -> bool:
         if operation.opcode == "ld":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import assert_never
 
 import numpy as np
 
@@ -12,7 +13,20 @@ from hlo_run.backends.host.jit.forms import Forms, Name, Value
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import Plan
 from hlo_run.backends.host.ptx.instruction_set import Operation
-from hlo_run.backends.host.ptx.syntax import Float, Integer, Negated, Operand, Register, Sink, SpecialRegister, Symbol
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 
 _ONE = frozenset(("%nclusterid", "%cluster_nctaid", "%cluster_nctarank", "%nsmid"))
 
@@ -137,8 +151,10 @@ class Registers(Forms):
                 return str(self.plan.addresses[operand.name][1] + operand.offset)
             case SpecialRegister():
                 return self._form(self._special(operand.name), form)
-            case _:
+            case Address() | Vector() | Pair() | Sink() | OperandList():
                 raise AssertionError(f"{operand} is no value")
+            case _:
+                assert_never(operand)
 
     def known(self, operand: Operand) -> Value | None:
         """Return all that is known of a register; None for other operands."""

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.hlo.values.dtype import DTYPES
+
 Real = NDArray[Any]
-# Bits of precision, exponent of the last bit of a subnormal, exponent from which on numbers are infinite.
-_FORMATS = {"f16": (11, -24, 16), "bf16": (8, -133, 128), "f32": (24, -149, 128), "f64": (53, -1074, 1024)}
-_NUMPY: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64}
 
 
 def round_fraction(value: Fraction, mode: str, type_name: str) -> float:
     """Return `value` rounded to the format: `rn` nearest even, `rz`, `rm` down, `rp` up; zero comes out as +0."""
-    precision, least_exponent, overflow_exponent = _FORMATS[type_name]
+    form = DTYPES[type_name].float_format
+    # Bits of precision, exponent of the last bit of a subnormal, exponent from which on numbers are infinite.
+    precision, least_exponent, overflow_exponent = form.mantissa_bits + 1, 1 - form.bias - form.mantissa_bits, form.max_exponent
     if value == 0:
         return 0.0
     magnitude = abs(value)
@@ -76,7 +76,7 @@ def _by_lane(lane: Callable[..., float], mode: str, type_name: str, *arrays: Rea
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     columns = [np.broadcast_to(array, shape).ravel().tolist() for array in arrays]
     values = [lane(mode, type_name, *operands) for operands in zip(*columns, strict=True)]
-    return np.array(values, _NUMPY[type_name]).reshape(shape)
+    return np.array(values, DTYPES[type_name].numpy).reshape(shape)
 
 
 def _fma_lane(mode: str, type_name: str, a: float, b: float, c: float) -> float:

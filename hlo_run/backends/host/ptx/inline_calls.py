@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.syntax import (
     TYPE_BYTES,
     Address,
+    Float,
     Function,
     Guard,
     Instruction,
@@ -26,6 +27,8 @@ from hlo_run.backends.host.ptx.syntax import (
     OperandList,
     Pair,
     Register,
+    Sink,
+    SpecialRegister,
     Symbol,
     Variable,
     Vector,
@@ -156,8 +159,10 @@ class _Inliner:
                 return OperandList(tuple(self._rename(element, frame) for element in operand.elements))
             case Pair():
                 return Pair(self._rename(operand.first, frame), self._rename(operand.second, frame))
-            case _:
+            case SpecialRegister() | Integer() | Float() | Sink():
                 return operand
+            case _:
+                assert_never(operand)
 
     def _rename_base(self, base: Register | Symbol | Integer, frame: _Frame) -> Register | Symbol | Integer:
         match base:

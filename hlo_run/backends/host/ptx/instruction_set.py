@@ -7,8 +7,23 @@ through this table, so an instruction that no engine understands is refused in o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
-from hlo_run.backends.host.ptx.syntax import Address, Instruction, Negated, Operand, OperandList, Pair, Register, Vector
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Instruction,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 from hlo_run.errors import Unsupported
 
 CARRY = "%cc"
@@ -240,5 +255,7 @@ def _collect(operand: Operand, names: list[str]) -> None:
         case Pair():
             _collect(operand.first, names)
             _collect(operand.second, names)
-        case _:
+        case SpecialRegister() | Integer() | Float() | Symbol() | Sink():
             pass
+        case _:
+            assert_never(operand)

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form, scalar_indices
 

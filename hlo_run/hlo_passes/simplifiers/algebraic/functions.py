@@ -140,9 +140,8 @@ def clamp_of_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def reduce_to_own_precision(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reduce-precision(f32 A), exponent_bits=8, mantissa_bits=23 => A."""
-    dtype = i.shape.dtype
-    info = float_info(dtype)
-    own = int(getattr(info, "nexp", dtype.bits - 1 - info.nmant)), int(info.nmant)
+    form = i.shape.dtype.float_format
+    own = form.exponent_bits, form.mantissa_bits
     return i.operands[0] if own == (i.attrs["exponent_bits"], i.attrs["mantissa_bits"]) else None
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from hlo_run.analysis.arg_reducer import arg_extremum
 from hlo_run.analysis.bitcast_kind import common_groups
-from hlo_run.analysis.elementwise import ELEMENTWISE
 from hlo_run.analysis.simple_reducer import simple_reducer
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_float
 from hlo_run.hlo_passes.simplifiers.algebraic.windows import neutral_reduction
 

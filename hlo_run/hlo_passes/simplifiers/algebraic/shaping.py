@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.analysis.bitcast_kind import common_groups, reshape_is_bitcast, transpose_is_bitcast
-from hlo_run.analysis.elementwise import ELEMENTWISE, is_elementwise
+from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.literal import Array
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules, scalar_of
 

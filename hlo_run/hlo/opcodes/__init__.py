@@ -1,0 +1,1 @@
+"""The definitions of HLO's opcodes."""

@@ -1,0 +1,44 @@
+"""The opcodes of each trait: sets made from the table once, because passes ask them of every instruction.
+
+`TRAITS` of `hlo/opcodes/definition.py` says what each trait means. A set of opcodes in another file is that file's own
+policy: which opcodes a pass rewrites, refuses or costs.
+"""
+
+from __future__ import annotations
+
+from hlo_run.hlo.opcodes.table import OPCODES
+
+
+def _having(trait: str) -> frozenset[str]:
+    return frozenset(opcode.name for opcode in OPCODES.values() if trait in opcode.traits)
+
+
+def _taking(attribute: str) -> frozenset[str]:
+    """Return the opcodes that have an attribute."""
+    return frozenset(opcode.name for opcode in OPCODES.values() if attribute in opcode.attributes)
+
+
+ASSOCIATIVE = _having("associative")
+ASYNC_START = _having("async_start")
+ASYNC_DONE = _having("async_done")
+COLLECTIVE = _having("collective")
+COMMUTATIVE = _having("commutative")
+CONTROL_FLOW = _having("control_flow")
+DYNAMIC_SIZE = _having("dynamic_size")
+ELEMENTWISE = _having("elementwise")
+KEEPS_LAYOUT = _having("keeps_layout")
+MOVES_ELEMENTS = _having("moves_elements")
+NO_CODE = _having("no_code")
+SIDE_EFFECT = _having("side_effect")
+TAKES_GLOBAL_IDS = _taking("use_global_device_ids")
+
+# The three opcodes around a wrapped computation.
+ASYNC = ("async-start", "async-update", "async-done")
+# The done of every start.
+DONE_OF: dict[str, str] = {start: f"{start.removesuffix('-start')}-done" for start in OPCODES if start in ASYNC_START}
+# The part of operand 0 that the result is, by opcode.
+FORWARDED_PART: dict[str, tuple[int, ...]] = {
+    opcode.name: opcode.forwards for opcode in OPCODES.values() if opcode.forwards is not None
+}
+# The result is operand 0 as it is, at once.
+FORWARDING = frozenset(name for name, part in FORWARDED_PART.items() if not part) & NO_CODE

@@ -1,0 +1,278 @@
+"""What docs/architecture.md says under "Adding things": toys are added to a copy of the package, and a module runs with them.
+
+An `Edit` is one place that whoever adds the thing touches. A toy that needs another place makes its test fail.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "hlo_run"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Lines put into a file after a line of it, or a new file (`after` is empty)."""
+
+    file: str
+    after: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A copy of the package, which `run` runs as `hlo-run` of its own."""
+
+    folder: Path
+
+    def add(self, *edits: Edit) -> None:
+        for edit in edits:
+            path = self.folder / "hlo_run" / edit.file
+            before = path.read_text() if edit.after else ""
+            assert edit.after in before, f"{edit.file} has no line {edit.after!r} any more"
+            path.write_text(before.replace(edit.after, edit.after + edit.new, 1) if edit.after else edit.new)
+
+    def take_out(self, edit: Edit) -> None:
+        path = self.folder / "hlo_run" / edit.file
+        text = path.read_text()
+        assert edit.after + edit.new in text, f"{edit.file} has no line {edit.new!r} any more"
+        path.write_text(text.replace(edit.after + edit.new, edit.after, 1))
+
+    def run(self, module: str, *flags: str) -> subprocess.CompletedProcess[str]:
+        file = self.folder / "toy.hlo"
+        file.write_text(module)
+        command = [sys.executable, "-P", "-m", "hlo_run", "--platform=Host", "--cache=off", *flags, str(file)]
+        environment = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.folder)}
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    # Compiled files come along: they are those of files with the same time.
+    shutil.copytree(PACKAGE, tmp_path / "hlo_run", copy_function=shutil.copy2)
+    return Toy(tmp_path)
+
+
+def _agrees(done: subprocess.CompletedProcess[str]) -> bool:
+    return done.returncode == 0 and "close enough" in done.stderr
+
+
+ELEMENTWISE_OP = (
+    Edit(
+        "hlo/opcodes/table.py",
+        "[can_infer_shape elementwise keeps_layout]\n",
+        "exponential-base-two | 1 | result_accuracy | | float\n",
+    ),
+    Edit(
+        "reference/numerics/elementwise.py",
+        '    _inexact("erf", erf),\n',
+        '    _inexact("exponential-base-two", np.exp2),\n',
+    ),
+    Edit(
+        "codegen/elemental/elementwise.py",
+        '        floats("erf", math.ErfOp),\n',
+        '        floats("exponential-base-two", math.Exp2Op),\n',
+    ),
+)
+# The shape is left out, the attribute is written, a fusion takes the op in, and f16 goes by way of libdevice's f32.
+OP_MODULE = """HloModule toy
+
+ENTRY toy {
+  p = f16[24,40]{0,1} parameter(0)
+  two_to_p = exponential-base-two(p), result_accuracy={mode=highest}
+  ROOT sum = f16[24,40]{0,1} add(two_to_p, p)
+}
+"""
+
+
+def test_an_elementwise_op_of_libdevice_is_three_rows(toy: Toy) -> None:
+    refused = toy.run(OP_MODULE)
+    assert refused.returncode == 3
+    toy.add(*ELEMENTWISE_OP)
+    assert len({edit.file for edit in ELEMENTWISE_OP}) == 3
+    done = toy.run(OP_MODULE, "--v=3")
+    assert _agrees(done), done.stderr
+    assert "fusion(%p), kind=kLoop" in done.stderr
+    wrong_type = toy.run(OP_MODULE.replace("f16", "s32"))
+    assert wrong_type.returncode == 3
+    assert "does not take elements of type s32" in wrong_type.stderr
+
+
+PASS = (
+    Edit(
+        "hlo_passes/simplifiers/toy_doubling.py",
+        "",
+        '''"""Write a sum of a value with itself as a product: `add(x, x)` => `multiply(x, 2)`."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hlo_run.hlo.edit import Editor
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo_passes.hlo_pass import PassContext
+
+
+@dataclass(frozen=True)
+class ToyDoubling:
+    name: ClassVar[str] = "toy-doubling"
+
+    def apply(self, ctx: PassContext, module: HloModule) -> None:
+        for add in module.instructions_of("add"):
+            if add.operands[0] is add.operands[1]:
+                edit = Editor(add)
+                two = edit.broadcast(edit.constant(2, add.shape.element_type), add.shape.dims)
+                module.replace(add, edit.binary("multiply", add.operands[0], two))
+''',
+    ),
+    Edit(
+        "pipeline/table.py",
+        '            HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),\n',
+        '            HloRow("toy-doubling", lambda c: ToyDoubling()),\n',
+    ),
+    Edit(
+        "pipeline/table.py",
+        "from hlo_run.hlo_passes.simplifiers.dce import Dce\n",
+        "from hlo_run.hlo_passes.simplifiers.toy_doubling import ToyDoubling\n",
+    ),
+)
+PASS_MODULE = """HloModule toy
+
+ENTRY toy {
+  p = f32[24] parameter(0)
+  ROOT sum = f32[24] add(p, p)
+}
+"""
+
+
+def test_a_pass_is_its_file_and_its_row(toy: Toy) -> None:
+    toy.add(*PASS)
+    assert len({edit.file for edit in PASS}) == 2
+    staged = toy.run(PASS_MODULE, "--stage=toy-doubling")
+    assert "multiply(%p" in staged.stdout, staged.stderr
+    assert "toy-doubling" in toy.run(PASS_MODULE, "--list_passes").stdout
+    assert _agrees(toy.run(PASS_MODULE, "--check_each_pass"))
+
+
+EMITTER = (
+    Edit(
+        "codegen/emitters/toy_negation.py",
+        "",
+        '''"""The emitter for a lone negation, which is a loop of another name."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from hlo_run.analysis.decision import Decision, no, yes
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument
+from hlo_run.codegen.emitters.loop import LoopEmitter
+
+
+class ToyNegationEmitter(LoopEmitter):
+    kind: ClassVar[str] = "toy negation"
+
+    def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
+        return yes("it is one") if analysis.roots[0].opcode == "negate" else no("the root is not a negation")
+
+    def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
+        return replace(super().emit(analysis, kernel_name, arguments), kind=self.kind)
+''',
+    ),
+    Edit("codegen/emitters/table.py", "EMITTERS = (\n", "    ToyNegationEmitter,\n"),
+    Edit(
+        "codegen/emitters/table.py",
+        "from hlo_run.codegen.emitters.sort import SortEmitter\n",
+        "from hlo_run.codegen.emitters.toy_negation import ToyNegationEmitter\n",
+    ),
+)
+EMITTER_MODULE = """HloModule toy
+
+ENTRY toy {
+  p = f32[24] parameter(0)
+  ROOT n = f32[24] negate(p)
+}
+"""
+
+
+def test_an_emitter_is_its_file_and_its_row(toy: Toy) -> None:
+    toy.add(*EMITTER)
+    assert len({edit.file for edit in EMITTER}) == 2
+    assert "toy negation" in toy.run(EMITTER_MODULE, "--stage=fusion-analysis").stdout
+    assert _agrees(toy.run(EMITTER_MODULE))
+
+
+SMALL_FLOAT = (
+    Edit(
+        "hlo/values/dtype.py",
+        '        _float("f8e4m3fnuz", ml_dtypes.float8_e4m3fnuz, 4, 3, 8, "fnuz"),\n',
+        '        _float("f8e3m4", ml_dtypes.float8_e3m4, 3, 4, 3),\n',
+    ),
+    Edit("codegen/elemental/types.py", "    Float8E5M2FNUZType,\n    Float8E4M3FNUZType,\n", "    Float8E3M4Type,\n"),
+)
+# Text, a literal with a NaN of its own, conversions from and to other floats, arithmetic, the reference and its arguments.
+FLOAT_MODULE = """HloModule toy
+
+ENTRY toy {
+  p = f8e3m4[24] parameter(0)
+  q = f64[24] parameter(1)
+  half = f8e3m4[] constant(-0.5)
+  halves = f8e3m4[24] broadcast(half), dimensions={}
+  product = f8e3m4[24] multiply(p, halves)
+  narrow = f8e3m4[24] convert(q)
+  sum = f8e3m4[24] add(product, narrow)
+  rounded = f8e3m4[24] reduce-precision(sum), exponent_bits=3, mantissa_bits=2
+  wide = bf16[24] convert(sum)
+  ROOT both = (bf16[24], f8e3m4[24]) tuple(wide, rounded)
+}
+"""
+# Choices by name: XLA's about what libraries multiply and what floats are widened to, and what the fuzzer likes.
+POLICIES = (
+    "analysis/float_support.py",
+    "analysis/matrix_product.py",
+    "hlo_passes/subgraphs/library_calls.py",
+    "fuzz/program/values.py",
+)
+
+
+def test_a_small_float_is_its_definition_and_one_ir_type(toy: Toy) -> None:
+    """xDSL's float types are a closed set, all of which HLO has: one of them is taken out and put in again."""
+    definition, ir_type = SMALL_FLOAT
+    toy.take_out(definition)
+    toy.take_out(ir_type)
+    assert toy.run(FLOAT_MODULE).returncode == 3
+    toy.add(definition)
+    without_kernels = toy.run(FLOAT_MODULE)
+    assert without_kernels.returncode == 4
+    assert "elements of type f8e3m4 in a kernel" in without_kernels.stderr
+    toy.add(ir_type)
+    # Every rounding is kept: both sides then compute the same.
+    done = toy.run(FLOAT_MODULE, "--xla_allow_excess_precision=false")
+    assert _agrees(done), done.stderr
+
+
+def test_no_other_file_names_a_small_float_to_say_what_it_is() -> None:
+    naming = {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if re.search(r"\bf8e3m4\b", path.read_text())
+    }
+    assert naming == {SMALL_FLOAT[0].file, *POLICIES}
+
+
+GPU = Edit(
+    "target.py",
+    "    spec.name: spec\n    for spec in (\n",
+    '        _spec("toy", "A toy", (12, 1), (48, 1536, 128), 2.4, 25165824, 300000000000, 128000000000, (101376, 102400)),\n',
+)
+
+
+def test_a_gpu_is_one_record(toy: Toy) -> None:
+    toy.add(GPU)
+    assert ".target sm_121" in toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
+    assert _agrees(toy.run(PASS_MODULE, "--target=toy"))
