@@ -21,7 +21,7 @@ from typing import Any
 import hlo_run
 from hlo_run.analysis.cost.side_by_side import Side
 from hlo_run.codegen.llvm.ptxas import find_ptxas
-from hlo_run.commands.compilation import target_config
+from hlo_run.commands.target_choice import target_config
 from hlo_run.commands.xla_diff import our_side, xla_flags, xla_side
 from hlo_run.errors import HloRunError
 from hlo_run.formats.xla_gpu import XlaCompilation, compile_with_xla

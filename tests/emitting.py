@@ -10,7 +10,8 @@ import numpy as np
 from xla_gpu_interpreter import Interpreter
 
 from hlo_run.analysis.buffers.in_place import in_place_operands
-from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analyze
+from hlo_run.analysis.tiling.analyze_fusion import analyze
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.dialects.printer import print_module
 from hlo_run.hlo.graph import HloInstruction, HloModule

@@ -6,26 +6,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from hlo_run import target as targets
+from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
-from hlo_run.options import CompileOptions, RunOptions
-from hlo_run.options.text_files import read_text
-
-
-def choose_target(options: CompileOptions) -> targets.TargetSpec:
-    """Return the GPU to compile for: a spec file, a preset, or the default; raises UsageError."""
-    path = options.xla_gpu_target_config_filename
-    if path:
-        return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
-    return targets.preset(options.target or targets.DEFAULT_TARGET)
-
-
-def target_config(options: CompileOptions) -> str:
-    """Return the GPU to compile for as an XLA `gpu_target_config`."""
-    path = options.xla_gpu_target_config_filename
-    return read_text(path, "--xla_gpu_target_config_filename") if path else targets.to_text_proto(choose_target(options))
+from hlo_run.options import RunOptions
 
 
 def set_device_counts(options: RunOptions, module: HloModule) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hlo_run.analysis.executed_computations import fusible_computations
 from hlo_run.analysis.fusion.fusion_process import AnyFusionStep, Fused, Joined, KeptApart, Refused, Weighed
 from hlo_run.analysis.fusion.fusion_rules import is_fusible
-from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.hlo.fusion_graph import FusionGraph

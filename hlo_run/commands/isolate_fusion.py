@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, Unsupported, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments

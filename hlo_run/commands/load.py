@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hlo_run
 from hlo_run import target as targets
-from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import is_executable_file

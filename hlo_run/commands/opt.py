@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import hlo_run
 from hlo_run.cache import choose_cache
-from hlo_run.commands.compilation import choose_target
+from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.watch import Watch
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console

@@ -7,7 +7,7 @@ from hlo_run.analysis.cost.device_work import device_work
 from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_record, diff_sides, make_side
 from hlo_run.artifact import every_thunk
 from hlo_run.codegen.llvm.ptxas import find_ptxas
-from hlo_run.commands.compilation import choose_target, target_config
+from hlo_run.commands.target_choice import choose_target, target_config
 from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_xla, environment_flags

@@ -17,8 +17,9 @@ from xdsl.ir import Attribute
 from hlo_run.analysis.buffers.copied_operands import copied_operands
 from hlo_run.analysis.buffers.in_place import in_place_operands
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analyze
-from hlo_run.analysis.tiling.fusion_owner import fusion_owner
+from hlo_run.analysis.fusion_owner import fusion_owner
+from hlo_run.analysis.tiling.analyze_fusion import analyze
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.dialects.types import is_complex, is_tensor
 from hlo_run.dialects.xla_gpu import AllocateSharedOp

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from hlo_run.analysis.tiling.fusion_analysis import analyze
+from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.artifact import BufferSlice, Kernel
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.codegen.llvm.emit_ptx import CompiledPtx, compile_llvm

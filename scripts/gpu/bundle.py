@@ -143,7 +143,7 @@ def without_fusions(module: Any) -> Any:
 def _xla_kernel(text: str, file: str, options: Any) -> dict[str, Any]:
     """Return the one kernel that XLA emits for the module as it is written; raises HloRunError."""
     from hlo_run.codegen.llvm.ptxas import find_ptxas
-    from hlo_run.commands.compilation import target_config
+    from hlo_run.commands.target_choice import target_config
     from hlo_run.errors import Unsupported
     from hlo_run.formats.xla_gpu import EMITTERS_ONLY, compile_with_xla
 

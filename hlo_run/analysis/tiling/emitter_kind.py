@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from hlo_run.analysis.decision import Decision, no, yes
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.analysis.tiling.reduction_description import ReductionDescription, find_reduction
 from hlo_run.analysis.tiling.reduction_tiling import tile_reduction
@@ -16,10 +17,6 @@ from hlo_run.analysis.tiling.slice_roots import judge_slices
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, find_consistent_transpose
 from hlo_run.analysis.tiling.transpose_tiling import tiling_of_heroes
 from hlo_run.hlo.graph import HloInstruction
-
-if TYPE_CHECKING:
-    # The analysis chooses among the rows.
-    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 
 MAX_CONCATENATE_OPERANDS = 4
 Description: TypeAlias = "ReductionDescription | TransposeDescription | RowFusion"

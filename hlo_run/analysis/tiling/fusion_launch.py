@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import overload
 
 from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.tiling.analyze_fusion import analysis_of
 from hlo_run.analysis.tiling.emitter_kind import LAUNCHES, EmitterKind, choose_emitter_kind
-from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analysis_of
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.node_facts import Facts
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription

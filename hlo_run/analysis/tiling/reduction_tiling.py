@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import Dim3, LaunchDimensions, split_blocks
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE, ReductionDescription
 from hlo_run.hlo.values.shape import Shape
@@ -26,10 +26,6 @@ from hlo_run.indexing.thread_map import grid_variables
 from hlo_run.indexing.variable import Variable
 from hlo_run.ops.index import bitcast_map
 from hlo_run.target import TargetSpec
-
-if TYPE_CHECKING:
-    # The analysis chooses among the rows of emitters, which ask for tilings.
-    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 
 _MAX_ROW_THREADS = 1024
 _ELEMENTS_PER_ROW_THREAD = 16

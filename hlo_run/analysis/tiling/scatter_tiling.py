@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
@@ -27,10 +28,6 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.reshape import delinearize
 from hlo_run.indexing.thread_map import grid_variables
 from hlo_run.indexing.variable import Variable
-
-if TYPE_CHECKING:
-    # The analysis chooses among the rows of emitters, which ask for tilings.
-    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 
 _MAX_THREADS = 1024
 _WARPS_PER_BLOCK = 4

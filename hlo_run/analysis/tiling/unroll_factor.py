@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.transpose_description import normalize_transpose
 from hlo_run.hlo.graph import HloInstruction
 
 # XLA's MaxUnrollFactor: the bound of unrolling for every emitter.
 MAX_UNROLL_FACTOR = 4
-if TYPE_CHECKING:
-    # The analysis chooses among the rows of emitters, which ask for tilings.
-    from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
-
 
 _MAX_WINDOW_TO_UNROLL = 8
 _MAX_CONCAT_OPERANDS_TO_UNROLL = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hlo_run.analysis.tiling.fusion_analysis import analyze
+from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument
 from hlo_run.codegen.emitters.table import EMITTERS
 from hlo_run.hlo.graph import HloInstruction

@@ -55,7 +55,6 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
 
-
 _DYNAMIC_POSITIONS = {"static_position": DenseArrayBase.from_list(i64, [DYNAMIC_INDEX, DYNAMIC_INDEX])}
 # Reads a vector along the last of two dimensions.
 _TRANSFER = {

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.tiling.fusion_analysis import analyze
-from hlo_run.analysis.tiling.fusion_owner import fusion_owner, is_tritons
+from hlo_run.analysis.fusion_owner import fusion_owner, is_tritons
+from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule

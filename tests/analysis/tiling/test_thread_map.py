@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from emitting import fusion_analysis
 
-from hlo_run.analysis.tiling.fusion_analysis import analyze
+from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids, loop_map
 from hlo_run.analysis.tiling.unroll_factor import max_unroll_factor, unroll_factor
