@@ -136,7 +136,7 @@ class _ComputationFusion:
             return _NEVER
         outlook = self._outlooks.get(producer)
         if outlook is None:
-            outlook = self._outlooks[producer] = _Outlook(dict(producer.users))
+            outlook = self._outlooks[producer] = _Outlook(dict.fromkeys(producer.users))
         if outlook.refusing is not None:
             return _NEVER
         refusal = self._ask_users(producer, outlook)
@@ -193,7 +193,7 @@ class _ComputationFusion:
             self._remove(producer)
         changed: dict[Node, None] = {}
         for user in users:
-            self._outlooks[user] = _Outlook(dict(user.users))
+            self._outlooks[user] = _Outlook(dict.fromkeys(user.users))
             for operand in user.operands:
                 if operand is not producer and operand.opcode not in ("constant", *_NOT_WEIGHED):
                     changed[operand] = None
