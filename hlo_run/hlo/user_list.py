@@ -38,7 +38,7 @@ class UserList(Generic[T]):
     def remove(self, user: T) -> None:
         """Remove a user, which must be there."""
         place, last = self._places.pop(user), self._users.pop()
-        if last is not user:
+        if place < len(self._users):
             self._users[place] = last
             self._places[last] = place
 
