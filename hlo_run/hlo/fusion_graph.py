@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.user_list import UserList
 from hlo_run.hlo.values.shape import Shape
 
 
@@ -68,7 +69,7 @@ class Node:
         self.is_ordered = False
         self.kind = str(instruction.attrs["kind"]) if self.is_fusion else ""
         self.operands: list[Node] = []
-        self.users: dict[Node, None] = {}
+        self.users: UserList[Node] = UserList()
         self.ops: list[Op] = []
         self.reads: dict[Node, list[Op]] = {}
 
@@ -122,8 +123,8 @@ class FusionGraph:
             for first in instruction.control_predecessors:
                 node.is_ordered = self.nodes[first].is_ordered = True
             node.operands = [self.nodes[operand] for operand in instruction.operands]
-            for operand in node.operands:
-                operand.users[node] = None
+            node.users = UserList(self.nodes[user] for user in instruction.users)
+        for node in self.nodes.values():
             node.ops = _ops_of(node)
             for op in node.ops:
                 for operand in dict.fromkeys(op.operands):
@@ -171,7 +172,7 @@ class FusionGraph:
             reader.operands = [root if operand is producer else operand for operand in reader.operands]
             root.users.append(reader)
         consumer.operands.remove(producer)
-        del producer.users[consumer]
+        producer.users.remove(consumer)
         self._add_operands(consumer, producer.operands)
 
     def fuse_sibling(self, sibling: Node, node: Node, kind: str) -> list[Node]:
@@ -218,8 +219,8 @@ class FusionGraph:
             user.reads[element] = readers
             for reader in readers:
                 reader.operands = [element if operand is node else operand for operand in reader.operands]
-            element.users[user] = None
-        node.users = {}
+            element.users.add(user)
+        node.users = UserList()
         if self.root is node:
             self.root = element
         self._alive[element] = None
@@ -248,7 +249,7 @@ class FusionGraph:
         root.instruction = HloInstruction("tuple", "tuple", Shape.make_tuple(shapes), where=old.where)
         for element in elements:
             for operand in element.operands:
-                operand.users.pop(element, None)
+                operand.users.discard(element)
             element.instruction.attrs["index"] += offset
             self._read_element(element, node)
 
@@ -256,7 +257,7 @@ class FusionGraph:
         element.operands = [node]
         element.root.operands = [node]
         element.reads = {node: [element.root]}
-        node.users[element] = None
+        node.users.add(element)
 
     def _add_operands(self, node: Node, operands: Sequence[Node]) -> None:
         present = set(node.operands)
@@ -264,13 +265,13 @@ class FusionGraph:
             if operand not in present:
                 present.add(operand)
                 node.operands.append(operand)
-                operand.users[node] = None
+                operand.users.add(node)
 
     def remove(self, node: Node) -> None:
         """Remove a node that nothing uses."""
         assert not node.users, f"{node.name} is still used"
         for operand in dict.fromkeys(node.operands):
-            del operand.users[node]
+            operand.users.remove(node)
         del self._alive[node]
         self._gone.append(node.instruction)
 
@@ -294,6 +295,8 @@ class FusionGraph:
         self.computation.root = self.root.instruction
         self.computation.substitute(pairs)
         self.computation.remove_all(set(self._gone))
+        for node in self._alive:
+            node.instruction.users = [user.instruction for user in node.users]
 
 
 def _readers(node: Node) -> list[Node]:
@@ -307,7 +310,7 @@ def _drop_unread(node: Node) -> None:
     if unread:
         node.operands = [operand for operand in node.operands if operand in node.reads]
         for operand in unread:
-            del operand.users[node]
+            operand.users.remove(node)
         _change(node, node.kind)
 
 

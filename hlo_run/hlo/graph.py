@@ -98,6 +98,13 @@ class _WideOperands:
         return is_known
 
 
+def _remove_user(users: list[HloInstruction], user: HloInstruction) -> None:
+    """Let the last user take the place of one that goes, as XLA does: passes that ask users in turn take the first that fits."""
+    place, last = users.index(user), users.pop()
+    if last is not user:
+        users[place] = last
+
+
 class HloInstruction:
     """One instruction. Create it with `HloComputation.add`, which puts it into a computation.
 
@@ -171,7 +178,7 @@ class HloInstruction:
         before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
         for old in before:
             if old not in after:
-                old.users.remove(self)
+                _remove_user(old.users, self)
         for operand in after:
             if operand not in before:
                 operand.users.append(self)
@@ -190,7 +197,7 @@ class HloInstruction:
             self._operands = tuple([new if operand is old else operand for operand in self.operands])
         if not is_user:
             new.users.append(self)
-        old.users.remove(self)
+        _remove_user(old.users, self)
         self.touch()
 
     @property

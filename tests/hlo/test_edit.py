@@ -30,7 +30,7 @@ def test_what_only_unused_instructions_use_goes_with_them() -> None:
     module = parse(TEXT)
     remove_unused([_named(module, "b"), _named(module, "s"), _named(module, "p"), _named(module, "d")])
     assert [i.name for i in module.entry.instructions] == ["p", "s", "c", "d"]
-    assert [user.name for user in _named(module, "p").users] == ["c", "d"]
+    assert [user.name for user in _named(module, "p").users] == ["d", "c"]
 
 
 def test_computations_go_with_their_callers() -> None:

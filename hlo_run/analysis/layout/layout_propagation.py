@@ -3,8 +3,7 @@
 A layout spreads from where it is asked for: to those who use the value, to the operands of the instruction that makes it,
 through transposes and reshapes so that they move no byte, from results to the operands of broadcasts, and of reduces so that
 they go along rows. What nothing reaches gets the default layout. The engine of XLA's `LayoutAssignment`: what was asked for
-last spreads first, and as far as it goes (`_waiting` is a stack); wishes yield to demands. XLA runs twice, since loops and
-branches settle the layouts of what they call; here those have default layouts, and once is enough.
+last spreads first, and as far as it goes (`_waiting` is a stack); wishes yield to demands.
 """
 
 from __future__ import annotations
@@ -198,6 +197,15 @@ class LayoutPropagation:
         weak = self._states[value].weak
         for user, number in self._users.get(value, ()):
             self._ask_use(user, number, order, _State(weak=weak))
+        self._from_carried_value(value)
+
+    def _from_carried_value(self, value: Value) -> None:
+        """Spread from what a loop's body hands to the next iteration to the parameter that is it then."""
+        instruction, index = value
+        root, callers = self.computation.root, self.computation.callers
+        if root.opcode == "tuple" and root in instruction.users and len(callers) == 1 and callers[0].opcode == "while":
+            place = root.operands.index(instruction)
+            self._ask_value((self.computation.parameters[0], (place, *index)), self.values[value])
 
     def _from_result_to_operand(self, instruction: HloInstruction, number: int, order: Order) -> None:
         operand = instruction.operands[number].shape

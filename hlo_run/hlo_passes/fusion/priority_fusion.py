@@ -75,6 +75,17 @@ class _Outlook:
     refusing: Node | None = None
     savings: dict[Node, int] = field(default_factory=dict[Node, int])
     total: int = 0
+    # What was saved with other users was found before the producer itself changed; they are still to be asked whether they fit.
+    is_stale: bool = False
+    is_judged: bool = True
+
+    def keep(self) -> None:
+        """Keep what is saved with the users asked before, whatever becomes of them: what XLA's incremental update does.
+
+        A user that something is fused into later counts once more.
+        """
+        self.savings.clear()
+        self.refusing, self.is_stale, self.is_judged = None, True, False
 
     def drop(self, user: Node) -> None:
         """Forget a user."""
@@ -120,6 +131,8 @@ class _ComputationFusion:
     def _weigh(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             priority = self._priority(node)
+            if priority < 0 and node in self._outlooks and self._outlooks[node].is_stale:
+                del self._outlooks[node]
             key = (-priority, -node.number)
             if self._keys.get(node) == key:
                 continue
@@ -136,7 +149,7 @@ class _ComputationFusion:
             return _NEVER
         outlook = self._outlooks.get(producer)
         if outlook is None:
-            outlook = self._outlooks[producer] = _Outlook(dict(producer.users))
+            outlook = self._outlooks[producer] = _Outlook(dict.fromkeys(producer.users))
         if outlook.refusing is not None:
             return _NEVER
         refusal = self._ask_users(producer, outlook)
@@ -151,6 +164,14 @@ class _ComputationFusion:
         """Ask the users not asked yet; return the first refusal."""
         if all(map(is_fusible_bitcast, producer.users)):
             return no("not fusing because there are only bitcast users" if producer.users else "No users to fuse")
+        if not outlook.is_judged:
+            for user in producer.users:
+                if user not in outlook.unknown and not is_fusible_bitcast(user):
+                    decision = self._rules.judge(producer, user, self._graph.root)
+                    if not decision:
+                        outlook.refusing = user
+                        return decision
+            outlook.is_judged = True
         for user in list(outlook.unknown):
             if not is_fusible_bitcast(user):
                 decision = self._rules.judge(producer, user, self._graph.root)
@@ -177,7 +198,7 @@ class _ComputationFusion:
         unfused = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
         own = self._model.alone(producer).execution + LAUNCH_TICKS
         names = tuple(user.name for user in users)
-        fused, apart = unfused - outlook.total, unfused + own
+        fused, apart = unfused - sum(outlook.savings.values()), unfused + own
         savings = tuple(saving / TICKS_PER_MICROSECOND for saving in outlook.savings.values())
         step = Weighed(producer.name, names, fused / TICKS_PER_MICROSECOND, apart / TICKS_PER_MICROSECOND, savings)
         self._steps.append(step)
@@ -187,13 +208,18 @@ class _ComputationFusion:
         if is_fusible_bitcast(producer):
             users = [user for user in users if self._rules.judge(producer, user, self._graph.root)]
         users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
+        weighed = [user for user in users if user.is_fusion and user in self._keys and self._outlooks[user].savings]
         for user in users:
             self._fuse(producer, user)
         if not producer.users:
             self._remove(producer)
         changed: dict[Node, None] = {}
         for user in users:
-            self._outlooks[user] = _Outlook(dict(user.users))
+            # As in XLA, which weighs it only with those that are new.
+            if user in weighed and any(user in other.operands for other in users):
+                self._outlooks[user].keep()
+            else:
+                self._outlooks[user] = _Outlook(dict.fromkeys(user.users))
             for operand in user.operands:
                 if operand is not producer and operand.opcode not in ("constant", *_NOT_WEIGHED):
                     changed[operand] = None

@@ -3,9 +3,9 @@
     t = f32[4,3] transpose(f32[3,4]{1,0} p), dimensions={1,0};  ROOT n = f32[4,3]{1,0} negate(t)
         =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
 
-The entry keeps the layouts that it was given. Library calls, loops, branches and other devices get the default layout, and
-so do products in batches; fusions and bitcasts keep theirs, and convolutions by cuDNN get those that it likes
-(`convolution_layouts.py`). XLA's `GpuLayoutAssignment`, in which loops may have other layouts.
+The entry keeps the layouts that it was given. Loops, branches and calls take and give what their computations want
+(`called_layouts.py`). Library calls and other devices get the default layout, and so do products in batches; fusions and bitcasts
+keep theirs, and convolutions by cuDNN get those that it likes (`convolution_layouts.py`). XLA's `GpuLayoutAssignment`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import ClassVar
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.layout.called_layouts import SETTLED_CALLERS, CalledLayouts, Orders
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
 from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, leaf_at
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, CONTROL_FLOW, KEEPS_LAYOUT, SIDE_EFFECT
+from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, KEEPS_LAYOUT, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
@@ -32,14 +33,13 @@ _DEFAULT = (
     COLLECTIVE
     | ASYNC_START
     | ASYNC_DONE
-    | CONTROL_FLOW
     | SIDE_EFFECT
     | frozenset(
         """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map partition-id ragged-dot
         replica-id rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
     )
 )
-_CALLERS = frozenset("async-done async-start call conditional while".split())
+_CALLERS = SETTLED_CALLERS | {"async-done", "async-start"}
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
@@ -52,31 +52,72 @@ class LayoutAssignment:
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the executed computations in place."""
-        for computation in executed_computations(module):
-            _assign(module, computation, ctx.target)
+        order = _callees_first(module)
+        called = CalledLayouts.of(order)
+        for computation in order:
+            instructions = computation.post_order()
+            for instruction in instructions:
+                called.agree(instruction)
+            if not computation.is_entry and not called.is_settled(computation):
+                called.learn(computation, _propagate(module, computation, instructions, called, ctx.target))
+        for computation in order:
+            instructions = computation.post_order()
+            layouts = _propagate(module, computation, instructions, called, ctx.target)
+            if not computation.is_entry and not called.is_settled(computation):
+                called.learn(computation, layouts)
+            _assign(layouts, instructions)
 
 
-def _assign(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
+def _callees_first(module: HloModule) -> list[HloComputation]:
+    """Return the computations that run as instructions of their own, the entry last."""
+    executed = set(executed_computations(module))
+    done: dict[HloComputation, None] = {}
+    stack = [module.entry]
+    while stack:
+        waiting = [c for i in stack[-1].instructions for c in i.called_computations if c in executed and c not in done]
+        if waiting and stack[-1] not in done:
+            stack += reversed(waiting)
+        else:
+            done[stack.pop()] = None
+    return list(done)
+
+
+def _propagate(
+    module: HloModule, computation: HloComputation, instructions: list[HloInstruction], called: CalledLayouts, target: TargetSpec
+) -> LayoutPropagation:
     layouts = LayoutPropagation(computation)
-    instructions = computation.post_order()
     # What is asked for last is heeded first, as in XLA: library calls (the first before the second), results, loops, parameters.
-    _pin_parameters(layouts, module)
+    _pin_parameters(layouts, module, called)
     for instruction in instructions:
-        if instruction.opcode in _CALLERS:
+        if instruction.opcode in SETTLED_CALLERS:
+            _pin_caller(layouts, instruction, called)
+        elif instruction.opcode in _CALLERS:
             _pin(layouts, instruction, target)
-    _pin_result(layouts, module)
+    _pin_result(layouts, module, called)
     for instruction in reversed(instructions):
         if is_convolution_call(instruction):
             _pin_convolution(layouts, instruction, target)
         elif instruction.opcode not in _CALLERS:
             _pin(layouts, instruction, target)
     layouts.run()
+    return layouts
+
+
+def _assign(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
     for (instruction, index), order in layouts.values.items():
         _set_order(instruction, index, order)
     for instruction in instructions:
         if instruction.opcode in NAMES:
             _follow(instruction)
     _insert_copies(layouts, instructions)
+
+
+def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: CalledLayouts) -> None:
+    operands, result = called.asked(caller)
+    for number, orders in operands.items():
+        layouts.pin_use(caller, number, orders)
+    for index, order in result.items():
+        layouts.pin_value((caller, index), order)
 
 
 def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: TargetSpec) -> None:
@@ -162,21 +203,31 @@ def _gives(dot: HloInstruction, order: Order) -> bool:
     return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
-def _pin_parameters(layouts: LayoutPropagation, module: HloModule) -> None:
-    """Settle the parameters: of the entry as they were given, of other computations the default."""
+def _pin_parameters(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
+    """Settle the parameters: of the entry as they were given, of other computations as far as that is known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
-    for number, parameter in enumerate(computation.parameters):
-        shape = parameter.shape if given is None else given.parameters[number]
-        for index, leaf in shape.leaves():
-            if leaf.is_array:
-                layouts.pin_value((parameter, index), leaf.minor_to_major if computation.is_entry else _default(leaf))
+    interface = called.get(computation)
+    if computation.is_entry:
+        shapes = given.parameters if given is not None else [parameter.shape for parameter in computation.parameters]
+        orders = [_written_orders(shape) for shape in shapes]
+    else:
+        orders = (interface.parameters if interface is not None else None) or ()
+    for parameter, leaves in zip(computation.parameters, orders, strict=False):
+        for index, order in leaves.items():
+            layouts.pin_value((parameter, index), order)
 
 
-def _pin_result(layouts: LayoutPropagation, module: HloModule) -> None:
-    """Settle the result: of the entry as it was given, of other computations the default."""
+def _pin_result(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
+    """Settle the result: of the entry as it was given, of other computations if it is known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
-    leaves = [(i, leaf) for i, leaf in (computation.root.shape if given is None else given.result).leaves() if leaf.is_array]
-    layouts.pin_result({index: leaf.minor_to_major if computation.is_entry else _default(leaf) for index, leaf in leaves})
+    if computation.is_entry:
+        layouts.pin_result(_written_orders(computation.root.shape if given is None else given.result))
+    elif (interface := called.get(computation)) is not None:
+        layouts.pin_result(interface.result)
+
+
+def _written_orders(shape: Shape) -> Orders:
+    return {index: leaf.minor_to_major for index, leaf in shape.leaves() if leaf.is_array}
 
 
 def _given_layout(computation: HloComputation, module: HloModule) -> EntryLayout | None:
@@ -226,13 +277,31 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
         operands = list(user.operands)
         for number, operand in enumerate(operands):
             wanted = {index: _wanted(layouts, user, number, index) for index, leaf in operand.shape.leaves() if leaf.is_array}
-            operands[number] = _relaid(operand, (), wanted, copies)
+            if user.opcode == "conditional" and number and operand.users == [user]:
+                _copy_in_branch(user.called_computations[number - 1], operand.shape, wanted)
+            else:
+                operands[number] = _relaid(operand, (), wanted, copies)
         if operands != list(user.operands):
             user.operands = operands
     root = layouts.computation.root
     wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
     if (new := _relaid(root, (), wanted, copies)) is not root:
         layouts.computation.root = new
+
+
+def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeIndex, Order]) -> None:
+    """Let a branch take its operand as it is given, and copy what it wants in other layouts: only if it runs."""
+    parameter = branch.parameters[0]
+    users = list(parameter.users)
+    is_root = parameter.is_root
+    parameter.shape = given
+    copy = _relaid(parameter, (), wanted, {})
+    if copy is parameter:
+        return
+    for user in users:
+        user.operands = [copy if operand is parameter else operand for operand in user.operands]
+    if is_root:
+        branch.root = copy
 
 
 def _wanted(layouts: LayoutPropagation, user: HloInstruction, number: int, index: ShapeIndex) -> Order:

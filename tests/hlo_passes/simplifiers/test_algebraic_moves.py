@@ -61,6 +61,18 @@ CASES = (
         "reshape<8>(slice<2,4>(p))",
     ),
     Case(
+        "first of a pair",
+        "p=u32[1,2]",
+        "x = u32[2] reshape(p); ROOT r = u32[1] slice(x), slice={[0:1]}",
+        "reshape<1>(slice<1,1>(p))",
+    ),
+    Case(
+        "last of a pair",
+        "p=u32[1,2]",
+        "x = u32[2] reshape(p); ROOT r = u32[1] slice(x), slice={[1:2]}",
+        "slice<1>(reshape<2>(p))",
+    ),
+    Case(
         "slice of parts of rows",
         "p=f32[16,4]",
         "x = f32[64] reshape(p); ROOT r = f32[8] slice(x), slice={[6:14]}",

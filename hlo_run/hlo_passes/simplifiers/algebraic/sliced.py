@@ -55,7 +55,10 @@ def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]}: of whole rows."""
+    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]}: of whole rows.
+
+    Within the only row, what is first moves alone: the pieces of a pair would become kernels of their own, as the pair is not.
+    """
     inner, ranges = i.operands[0], i.attrs["slice"]
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
         return None
@@ -63,7 +66,7 @@ def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     source = inner.operands[0]
     if cut != [0] or not source.shape.dims or not i.shape.element_count:
         return None
-    first = next((d for d, size in enumerate(source.shape.dims) if size != 1), 0)
+    first = next((d for d, size in enumerate(source.shape.dims) if size != 1), 0) if not ranges[0][0] else 0
     row = math.prod(source.shape.dims[first + 1 :])
     begin, count = ranges[0][0] * math.prod(inner.shape.dims[1:]), i.shape.element_count
     if begin % row or count % row:
