@@ -211,9 +211,7 @@ class KernelPlanner:
         assert analysis.kind == "scatter", f"no launch for {analysis.kind}"
         return tile_scatter(analysis).launch
 
-    def _concatenate(
-        self, producer: Node | None, consumer: Node, heroes: list[Op], is_rolled: bool = False
-    ) -> PlannedKernel:
+    def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op], is_rolled: bool = False) -> PlannedKernel:
         (hero,) = (hero.instruction for hero in heroes)
         longest, divisor = self._longest.get(hero) or self._longest.setdefault(hero, _longest_operand(hero))
         factor = math.gcd(self._loop_unroll(producer, consumer, longest, is_rolled), divisor)
