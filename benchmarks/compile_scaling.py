@@ -1,6 +1,6 @@
 """Time the compilation of ever larger programs, row by row: CPU milliseconds, which shall grow no faster than the program.
 
-python3 scripts/venv.py python benchmarks/compile_scaling.py [SIZE ...] [--kind KIND] [--target h100]
+python3 scripts/venv.py python benchmarks/compile_scaling.py [SIZE ...] [--kind KIND] [--files FILE ...] [--target h100]
 
 A fusion of SIZE random elementwise ops, each on values made shortly before, so that most are used several times. With
 `functions` some are reversed in between: the kernel has functions that call each other. Nothing is drawn anew: the same
@@ -10,6 +10,9 @@ The other kinds are modules of about SIZE instructions, compiled up to their thu
 that become one kernel, `rnn` whose steps share matrices, `concatenate` of many operands, `tuple` of many results, and `updates`
 of an array, with indices that are running sums. The last column is the exponent of growth between the two largest sizes: 1 is
 linear, 2 quadratic.
+
+`--files` measures modules of your own in the same way, smallest first, such as those that growing_programs.py writes. Their
+sizes are their instructions.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import random
 import resource
 import time
 from collections import defaultdict
+from pathlib import Path
 from typing import ClassVar
 
 import hlo_run
@@ -39,7 +43,7 @@ _WINDOW = 40  # how far back operands are taken from
 _FEW = 4  # how far back those of `functions` are, where every value in sight of a reversal doubles the work
 _REVERSED_EVERY = 50
 _WARM_UP = "ENTRY e { p = f32[64] parameter(0)\n ROOT t = f32[64] tanh(p) }"
-_SHOWN_ROWS = 14
+_SHOWN_ROWS = 20
 
 
 class _Cpu(Observer):
@@ -66,21 +70,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="*", default=[625, 1250, 2500, 5000])
     parser.add_argument("--kind", choices=("elementwise", "functions", *_MODULES), default="elementwise")
+    parser.add_argument("--files", type=Path, nargs="+", default=[], metavar="FILE")
     parser.add_argument("--target", default="h100")
     arguments = parser.parse_args()
     options = Options(compile_processes=1)
     compile_module(PassContext(preset(arguments.target), options), hlo_run.parse(_WARM_UP))
-    columns: list[dict[str, float]] = []
-    for size in arguments.sizes:
-        text = _MODULES[arguments.kind](size) if arguments.kind in _MODULES else fusion_text(size, arguments.kind)
-        module = wrap_bare_module(hlo_run.parse(text))
-        columns.append(_measure(arguments.target, options, module, has_kernels=arguments.kind not in _MODULES))
+    has_kernels = arguments.kind not in _MODULES and not arguments.files
+    modules = [hlo_run.parse(file.read_text(encoding="utf-8"), file.name) for file in arguments.files]
+    sizes = [sum(len(c.instructions) for c in module.computations) for module in modules]
+    if not modules:
+        sizes = arguments.sizes
+        modules = [hlo_run.parse(_text(size, arguments.kind)) for size in sizes]
+    columns = [_measure(arguments.target, options, wrap_bare_module(module), has_kernels) for module in modules]
     rows = sorted(columns[-1], key=lambda row: -columns[-1][row])[:_SHOWN_ROWS]
-    print("| CPU ms of " + " | ".join(["row", *(f"{size} ops" for size in arguments.sizes), "exponent"]) + " |")
+    print("| CPU ms of " + " | ".join(["row", *(f"{size} ops" for size in sizes), "exponent"]) + " |")
     print("| --- " * (len(columns) + 2) + "|")
     for row in rows:
         times = [column[row] for column in columns]
-        print("| " + " | ".join([row, *(f"{seconds * 1e3:.0f}" for seconds in times), _exponent(arguments.sizes, times)]) + " |")
+        print("| " + " | ".join([row, *(f"{seconds * 1e3:.0f}" for seconds in times), _exponent(sizes, times)]) + " |")
+
+
+def _text(size: int, kind: str) -> str:
+    return _MODULES[kind](size) if kind in _MODULES else fusion_text(size, kind)
 
 
 def _exponent(sizes: list[int], times: list[float]) -> str:

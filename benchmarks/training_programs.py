@@ -193,7 +193,7 @@ def words(*shape: int) -> Array:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
-def _resnet(sizes: tuple[int, ...], deep: bool, width: int) -> Callable[..., Array]:
+def resnet(sizes: tuple[int, ...], deep: bool, width: int) -> Callable[..., Array]:
     def loss(p: Scope, x: Array, labels: Array) -> Array:
         x = nn.relu(batch_norm(p, conv(p, x, width, 7, 2)))
         x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
@@ -214,12 +214,12 @@ def _resnet(sizes: tuple[int, ...], deep: bool, width: int) -> Callable[..., Arr
 
 def resnet50_nesterov(small: bool) -> Any:
     size, batch, stages = (16, 2, (1, 1)) if small else (224, 32, (3, 4, 6, 3))
-    return training(_resnet(stages, True, 8 if small else 64), nesterov(), floats(batch, size, size, 3), words(batch))
+    return training(resnet(stages, True, 8 if small else 64), nesterov(), floats(batch, size, size, 3), words(batch))
 
 
 def resnet18_adamw(small: bool) -> Any:
     size, batch, stages = (16, 2, (1, 1)) if small else (64, 32, (2, 2, 2, 2))
-    return training(_resnet(stages, False, 8 if small else 64), adam(1e-4), floats(batch, size, size, 3), words(batch))
+    return training(resnet(stages, False, 8 if small else 64), adam(1e-4), floats(batch, size, size, 3), words(batch))
 
 
 def _vit(layers: int, width: int, heads: int, patch: int) -> Callable[..., Array]:
@@ -561,10 +561,10 @@ def main() -> None:
         if not arguments.names or program.__name__ in arguments.names:
             step, shapes = program(arguments.small)
             text = jax.jit(step).lower(*shapes).as_text("hlo")
-            (arguments.folder / f"{program.__name__}.hlo").write_text(_with_default_layouts(text), encoding="utf-8")
+            (arguments.folder / f"{program.__name__}.hlo").write_text(with_default_layouts(text), encoding="utf-8")
 
 
-def _with_default_layouts(text: str) -> str:
+def with_default_layouts(text: str) -> str:
     """Give the entry default layouts, as JAX asks XLA for when it compiles; its text shows others for transposed results."""
     header, _, rest = text.partition("\n")
     return _LAYOUT.sub(lambda found: "{" + ",".join(map(str, range(found[1].count(","), -1, -1))) + "}", header) + "\n" + rest

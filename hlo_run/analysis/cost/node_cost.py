@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Mapping
+from typing import TypeVar
 
 from hlo_run.analysis.cost.op_cost import OpCost, op_cost, shape_bytes
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.target import TargetSpec
+
+_Amount = TypeVar("_Amount", int, float)
 
 _HANDS_ON_PLACES = frozenset(("tuple", "get-tuple-element"))
 
@@ -52,12 +56,34 @@ class NodeCost:
 
     def operand_ir_size(self, operand: Node) -> int:
         """Return how often the operand would be emitted; 1 if this is no fusion."""
-        return sum([self.place_sizes[place] for place in self.places[operand]]) if operand in self.places else 1
+        places = self.places.get(operand)
+        if places is None:
+            return 1
+        sizes = self.place_sizes
+        if len(places) == 1:
+            (place,) = places
+            return sizes[place]
+        return sum([sizes[place] for place in places])
 
     def common_utilization(self, one: Node, two: Node) -> float:
         """Return how often two operands of a fusion are read at the same index."""
-        other = self.places[two]
-        return sum([self.place_uses[place] for place in self.places[one] if place in other])
+        other, places, uses = self.places[two], self.places[one], self.place_uses
+        if len(places) == 1:
+            (place,) = places
+            return uses[place] if place in other else 0
+        return sum([uses[place] for place in places if place in other])
+
+
+class _Step:
+    """What a walk over the ops of a node asks about an instruction; `parts` and `elements` are of its operands by number."""
+
+    __slots__ = ("elements", "flops", "hands_on", "parts")
+
+    def __init__(self, instruction: HloInstruction, own: OpCost) -> None:
+        self.flops = own.flops
+        self.hands_on = _keeps_index(instruction)
+        self.parts = [own.utilization.get(number, 1.0) for number in range(len(instruction.operands))]
+        self.elements = [] if self.hands_on else [_element_count(operand) for operand in instruction.operands]
 
 
 class CostAnalysis:
@@ -67,6 +93,8 @@ class CostAnalysis:
         self._target = target
         self._costs: dict[Node, NodeCost] = {}
         self._op_costs: dict[HloInstruction, OpCost] = {}
+        self._steps: dict[HloInstruction, _Step] = {}
+        self._rounded: dict[tuple[float, float, int], float] = {}
 
     def op(self, instruction: HloInstruction) -> OpCost:
         """Return the cost of an instruction of a node on its own."""
@@ -163,22 +191,30 @@ class CostAnalysis:
         results = set(node.result_ops)
         for op in node.ops:
             mine = places[op]
-            use, size = sum(uses[place] for place in mine), sum(sizes[place] for place in mine)
-            own = self.op(op.instruction)
-            cost.flops += use * own.flops
+            use, size = _total(uses, mine), _total(sizes, mine)
+            instruction = op.instruction
+            step = self._steps.get(instruction)
+            if step is None:
+                step = self._steps[instruction] = _Step(instruction, self.op(instruction))
+            cost.flops += use * step.flops
             cost.ir_size += size
-            hands_on = _keeps_index(op.instruction)
-            is_updated_result = op.opcode == "dynamic-update-slice" and op in results and cost.root is node.root
+            is_updated_result = instruction.opcode == "dynamic-update-slice" and op in results and cost.root is node.root
             for number, operand in enumerate(op.operands):
                 theirs = cost.places.setdefault(operand, {}) if isinstance(operand, Node) else places[operand]
-                if hands_on:
+                if step.hands_on:
                     theirs.update(mine)
                     continue
                 theirs[operand] = None
-                elements = _element_count(operand.instruction)
-                part = 0.0 if is_updated_result and number == 0 else own.utilization.get(number, 1.0)
-                uses[operand] = uses.get(operand, 0.0) + _rounded_up(use, part, elements)
+                part = 0.0 if is_updated_result and number == 0 else step.parts[number]
+                uses[operand] = uses.get(operand, 0.0) + self._rounded_up(use, part, step.elements[number])
                 sizes[operand] = sizes.get(operand, 0) + size
+
+    def _rounded_up(self, use: float, part: float, elements: int) -> float:
+        key = use, part, elements
+        found = self._rounded.get(key)
+        if found is None:
+            found = self._rounded[key] = _rounded_up(use, part, elements)
+        return found
 
     def _count_reads(self, cost: NodeCost, node: Node) -> None:
         """Count anew what is read of the operands of a node."""
@@ -197,6 +233,14 @@ def _keeps_index(instruction: HloInstruction) -> bool:
 
 def _element_count(instruction: HloInstruction) -> int:
     return sum(leaf.element_count for _, leaf in instruction.shape.leaves())
+
+
+def _total(amounts: Mapping[object, _Amount], places: dict[object, None]) -> _Amount | int:
+    """Return the sum of the amounts of some places, most often of one."""
+    if len(places) == 1:
+        (place,) = places
+        return amounts[place]
+    return sum([amounts[place] for place in places])
 
 
 def _f32(value: float) -> float:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from hlo_run.analysis.cost.node_cost import CostAnalysis, NodeCost
 from hlo_run.analysis.cost.op_cost import shape_bytes
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner, PlannedKernel
-from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.analysis.tiling.node_facts import Facts
 from hlo_run.hlo.fusion_graph import Node
 from hlo_run.hlo.values.shape import Shape
@@ -40,6 +39,35 @@ class RunTime:
     execution: int
 
 
+class _Guest:
+    """What reading costs more, or less, if a consumer computes a producer itself: `ticks` besides what it reads alone.
+
+    It holds for this kernel, while the consumer reads the producer `use` times, the producer's estimate is `one`, and
+    nothing that the producer reads, nor itself, is read otherwise by the consumer since its `change`.
+    """
+
+    __slots__ = ("change", "is_coalesced", "kernel", "one", "ticks", "use")
+
+    def __init__(self, kernel: PlannedKernel, is_coalesced: bool, use: float, one: RunTime, change: int, ticks: int) -> None:
+        self.kernel = kernel
+        self.is_coalesced = is_coalesced
+        self.use = use
+        self.one = one
+        self.change = change
+        self.ticks = ticks
+
+
+class _Changes:
+    """How often a consumer changed, the operands that it reads otherwise since the last time, and its guests."""
+
+    __slots__ = ("count", "guests", "operands")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.operands: Set[Node] = frozenset()
+        self.guests: dict[Node, _Guest] = {}
+
+
 class RunTimeModel:
     """Estimates for the nodes of a graph and for pairs that might be fused."""
 
@@ -53,11 +81,30 @@ class RunTimeModel:
         self._arrays: dict[Node, tuple[int, int]] = {}
         self._reads: dict[tuple[int, bool, tuple[int, int], int], int] = {}
         self._shared_reads: dict[tuple[int, bool], dict[tuple[tuple[int, int], int, int, float], int]] = {}
+        self._changes: dict[Node, _Changes] = {}
+        self._flops_per_nanosecond: dict[PlannedKernel, int] = {}
 
     def forget(self, node: Node) -> None:
         """Drop the estimate of a node; the next question makes it again."""
         self._nodes.pop(node, None)
         self._read_sums.pop(node, None)
+        self._changes.pop(node, None)
+
+    def absorb(self, producer: Node, consumer: Node) -> None:
+        """Note that `consumer` computes `producer` itself from now on; asked before it does.
+
+        It reads the operands of the producer otherwise then, and all others as before, unless it was no fusion.
+        """
+        self._nodes.pop(consumer, None)
+        self._read_sums.pop(consumer, None)
+        if not consumer.is_fusion:
+            self._changes.pop(consumer, None)
+            return
+        changes = self._changes.get(consumer)
+        if changes is not None:
+            changes.count += 1
+            changes.operands = frozenset(producer.reads)
+            changes.guests.pop(producer, None)
 
     def alone(self, node: Node) -> RunTime:
         """Return the estimate for a node in a kernel of its own."""
@@ -71,24 +118,28 @@ class RunTimeModel:
         kernel = self._planner.plan(None, node)
         flops = int(cost.flops)
         is_coalesced = kernel.kind == "transpose" or not self._facts.node(node).reads_badly
-        read = self._read_alone(node, kernel.launch, is_coalesced, 1.0)
+        read = self._read_alone(node, kernel.blocks, is_coalesced, 1.0)
         if len(node.operands) > len(cost.bytes_read):  # an instruction reads what it names twice as often
             for operand in cost.bytes_read:
                 more = node.operands.count(operand) - 1
-                read += more * self._read(kernel.launch.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
+                read += more * self._read(kernel.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
         write = _ticks(cost.bytes_written / self._target.memory_bandwidth)
-        return RunTime(flops, write, _combine(self._compute(flops, kernel.launch), read + write))
+        return RunTime(flops, write, _combine(self._compute(flops, kernel), read + write))
 
     def together(self, producer: Node, consumer: Node, writes_both: bool = False) -> int:
         """Return the ticks of a kernel of `consumer` that computes `producer` itself, and returns that too if asked to."""
         kernel = self._planner.plan(producer, consumer)
         cost = self._costs.of(consumer)
-        one, two = self.alone(producer), self.alone(consumer)
-        times = consumer.operands.count(producer)
-        flops = int(one.flops * cost.utilization[producer] * times + two.flops)
-        read = self._read_together(producer, consumer, kernel.launch, self._is_coalesced(kernel, producer, consumer))
+        known = self._nodes
+        one, two = known.get(producer) or self.alone(producer), known.get(consumer) or self.alone(consumer)
+        use = cost.utilization[producer]
+        times = 1 if consumer.is_changed else consumer.operands.count(producer)
+        flops = int(one.flops * use * times + two.flops)
+        is_coalesced = self._is_coalesced(kernel, producer, consumer)
+        read = self._read_alone(consumer, kernel.blocks, is_coalesced, 1.0)
+        read += self._read_more(producer, consumer, kernel, is_coalesced, one, use)
         write = two.write + (one.write if writes_both else 0)
-        return _combine(self._compute(flops, kernel.launch), read + write)
+        return _combine(self._compute(flops, kernel), read + write)
 
     def _is_coalesced(self, kernel: PlannedKernel, producer: Node, consumer: Node) -> bool:
         one, two = self._facts.node(producer), self._facts.node(consumer)
@@ -97,30 +148,47 @@ class RunTimeModel:
         # Two row reductions in one kernel read along different rows.
         return not (kernel.kind == "reduction" and one.is_input_reduction and two.is_input_reduction)
 
-    def _read_together(self, producer: Node, consumer: Node, launch: LaunchDimensions, is_coalesced: bool) -> int:
-        """Return the ticks that reading takes: what each of both reads, and another amount for what they share.
+    def _read_more(
+        self, producer: Node, consumer: Node, kernel: PlannedKernel, is_coalesced: bool, one: RunTime, use: float
+    ) -> int:
+        """Return the ticks that reading takes besides what the consumer reads alone."""
+        changes = self._changes.get(consumer)
+        if changes is None:
+            changes = self._changes[consumer] = _Changes()
+        count, found = changes.count, changes.guests.get(producer)
+        if found is not None and found.kernel is kernel and found.one is one and found.use == use:
+            if found.change + 1 == count and producer not in changes.operands and changes.operands.isdisjoint(producer.reads):
+                found.change = count
+            if found.change == count and found.is_coalesced is is_coalesced:
+                return found.ticks
+        ticks = self._guest_ticks(producer, consumer, kernel.blocks, is_coalesced)
+        changes.guests[producer] = _Guest(kernel, is_coalesced, use, one, count, ticks)
+        return ticks
+
+    def _guest_ticks(self, producer: Node, consumer: Node, blocks: int, is_coalesced: bool) -> int:
+        """Return the ticks to read what the producer reads, and another amount for what both share.
 
         So a question about two nodes costs as many steps as they share operands, however many they have.
         """
         made, cost = self._costs.of(producer), self._costs.of(consumer)
-        use, blocks = cost.utilization[producer], launch.blocks
-        read = self._read_alone(consumer, launch, is_coalesced, 1.0) + self._read_alone(producer, launch, is_coalesced, use)
+        use = cost.utilization[producer]
+        read = self._read_alone(producer, blocks, is_coalesced, use)
         array = self._array(producer)
         read -= self._read(blocks, is_coalesced, array, cost.bytes_read[producer])
         shared = made.bytes_read.keys() & cost.bytes_read.keys()
         if not shared:
             return read
         at_root = self._read_at_root(producer, made, shared)
+        is_same_index = not consumer.is_fusion and self._facts.node(consumer).is_elementwise
+        theirs, mine, arrays = cost.bytes_read, made.bytes_read, self._arrays
         kernel = self._shared_reads.setdefault((blocks, is_coalesced), {})
         for operand in shared:
-            array, by_consumer = self._array(operand), cost.bytes_read[operand]
-            by_producer = math.floor(made.bytes_read[operand] * use + 0.5)
+            array, by_consumer, by_producer = arrays.get(operand) or self._array(operand), theirs[operand], mine[operand]
+            if use != 1.0:
+                by_producer = math.floor(by_producer * use + 0.5)
             common = 0.0
             if operand in at_root:
-                if consumer.is_fusion:
-                    common = cost.common_utilization(operand, producer)
-                elif self._facts.node(consumer).is_elementwise:
-                    common = 1.0
+                common = cost.common_utilization(operand, producer) if consumer.is_fusion else float(is_same_index)
             key = array, by_producer, by_consumer, common
             more = kernel.get(key)
             if more is None:
@@ -136,7 +204,8 @@ class RunTimeModel:
             return operands
         if not producer.is_fusion or made.place_uses[made.root] != 1.0:
             return frozenset()
-        return {operand for operand in operands if made.root in made.places.get(operand, ())}
+        root, places = made.root, made.places
+        return {operand for operand in operands if root in places.get(operand, ())}
 
     def _array(self, node: Node) -> tuple[int, int]:
         """Return what reading a node's result depends on: its bytes, and those of an element."""
@@ -146,24 +215,28 @@ class RunTimeModel:
             found = self._arrays[node] = shape_bytes(shape), _element_bytes(shape)
         return found
 
-    def _read_alone(self, node: Node, launch: LaunchDimensions, is_coalesced: bool, times: float) -> int:
+    def _read_alone(self, node: Node, blocks: int, is_coalesced: bool, times: float) -> int:
         """Return the ticks to read all operands of a node that is computed so often."""
-        sums = self._read_sums.setdefault(node, {})
-        key = launch.blocks, is_coalesced, times
+        sums = self._read_sums.get(node)
+        if sums is None:
+            sums = self._read_sums[node] = {}
+        key = blocks, is_coalesced, times
         found = sums.get(key)
         if found is None:
             bytes_read = self._costs.of(node).bytes_read.items()
             found = sums[key] = sum(
-                self._read(key[0], is_coalesced, self._array(operand), math.floor(total * times + 0.5))
+                self._read(blocks, is_coalesced, self._array(operand), math.floor(total * times + 0.5))
                 for operand, total in bytes_read
             )
         return found
 
-    def _compute(self, flops: int, launch: LaunchDimensions) -> int:
-        target = self._target
-        units = min(launch.blocks, target.core_count) * min(launch.threads_per_block, target.fpus_per_core)
-        per_nanosecond = int(target.clock_rate_ghz * _FLOPS_PER_CLOCK * units)
-        return _ticks(flops / per_nanosecond * 1e-9) if per_nanosecond else 0
+    def _compute(self, flops: int, kernel: PlannedKernel) -> int:
+        per_nanosecond = self._flops_per_nanosecond.get(kernel)
+        if per_nanosecond is None:
+            target = self._target
+            units = min(kernel.blocks, target.core_count) * min(kernel.threads_per_block, target.fpus_per_core)
+            per_nanosecond = self._flops_per_nanosecond[kernel] = int(target.clock_rate_ghz * _FLOPS_PER_CLOCK * units)
+        return math.floor(flops / per_nanosecond * 1e-9 * TICKS_PER_SECOND + 0.5) if per_nanosecond else 0
 
     def _read(self, blocks: int, is_coalesced: bool, array: tuple[int, int], total: int) -> int:
         """Return the ticks to read `total` bytes of an array: each byte from memory once, again from a cache."""
@@ -195,7 +268,7 @@ def _element_bytes(shape: Shape) -> int:
 
 
 def _combine(compute: int, memory: int) -> int:
-    return compute + memory - _round(min(compute, memory) * _HIDDEN_PART)
+    return compute + memory - math.floor((compute if compute < memory else memory) * _HIDDEN_PART + 0.5)
 
 
 def _ticks(seconds: float) -> int:

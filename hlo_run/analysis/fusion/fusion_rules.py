@@ -8,9 +8,9 @@ from __future__ import annotations
 from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.elementwise import is_elementwise
-from hlo_run.analysis.fusion.in_place_fusion import may_update_in_place
+from hlo_run.analysis.fusion.in_place_fusion import in_place_operands, may_update_in_place
 from hlo_run.analysis.tiling.fusion_launch import KernelPlanner
-from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.analysis.tiling.node_facts import Facts, NodeFacts
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.fusion_graph import Node
 from hlo_run.hlo.values.shape import Shape
@@ -65,6 +65,21 @@ def judge_scatter(producer: Node, consumer: Node) -> Decision:
     return YES
 
 
+class _Member:
+    """What the rules ask about one node of a pair, while its `facts` hold; `buffers` counts its operands and results."""
+
+    __slots__ = ("buffers", "facts", "is_bitcast", "is_fusible", "is_scatter", "outputs", "updates_in_place")
+
+    def __init__(self, node: Node, facts: NodeFacts) -> None:
+        self.facts = facts
+        self.is_fusible = is_fusible(node)
+        self.is_bitcast = is_fusible_bitcast(node)
+        self.is_scatter = is_scatter(node)
+        self.updates_in_place = bool(in_place_operands(node))
+        self.outputs = _subshapes(node.shape)
+        self.buffers = len(node.operands) + self.outputs
+
+
 class FusionRules:
     """The rules for the nodes of a graph."""
 
@@ -73,22 +88,38 @@ class FusionRules:
         self._costs = costs
         self._planner = planner
         self._target = target
+        self._members: dict[Node, _Member] = {}
 
     def judge(self, producer: Node, consumer: Node, root: Node) -> Decision:
         """Return whether `producer` may be fused into `consumer`; `root` is that of their computation."""
         if producer is root:
             return no("not fusing into the output of the root instruction")
-        if not is_fusible(producer):
+        one, two = self._member(producer), self._member(consumer)
+        if not one.is_fusible:
             return no("the producer is not fusible")
-        if not is_fusible(consumer):
+        if not two.is_fusible:
             return no("the consumer is not fusible")
-        if is_fusible_bitcast(consumer):
+        if two.is_bitcast:
             return no("not fusing into a single bitcast as consumer")
-        for check in (judge_scatter, self._judge_reductions, self.judge_budget, self._judge_size, may_update_in_place):
-            decision = check(producer, consumer)
-            if decision is not YES and not decision:
-                return decision
-        return YES
+        decision = YES
+        if one.is_scatter or two.is_scatter:
+            decision = judge_scatter(producer, consumer)
+        if decision is YES and (one.facts.unnested_reductions or one.facts.has_significant_reduction):
+            decision = self._judge_reductions(producer, consumer)
+        if decision is YES:
+            decision = self._judge_budget(producer, consumer, one, two, True)
+        if decision is YES and self.is_too_large(producer, consumer):
+            decision = no("the fusion would result in an overly large code duplication")
+        if decision is YES and two.updates_in_place:
+            decision = may_update_in_place(producer, consumer)
+        return decision
+
+    def _member(self, node: Node) -> _Member:
+        facts = self._facts.node(node)
+        found = self._members.get(node)
+        if found is None or found.facts is not facts:
+            found = self._members[node] = _Member(node, facts)
+        return found
 
     def _judge_reductions(self, producer: Node, consumer: Node) -> Decision:
         one, two = self._facts.node(producer), self._facts.node(consumer)
@@ -102,25 +133,23 @@ class FusionRules:
 
     def judge_budget(self, producer: Node, consumer: Node, into_consumer: bool = True) -> Decision:
         """Refuse what needs too much shared memory, too many reductions, or too many buffers."""
-        one, two = self._facts.node(producer), self._facts.node(consumer)
-        limit = self._target.shared_memory_per_block_bytes
-        if one.shared_bytes + two.shared_bytes > limit:
-            return no(f"shared memory usage would be over the budget of {limit}B")
-        if one.unnested_reductions + two.unnested_reductions > _MAX_UNNESTED_REDUCTIONS:
-            return no(f"over {_MAX_UNNESTED_REDUCTIONS} unnested reductions in fusion")
-        outputs = _subshapes(producer.shape) + _subshapes(consumer.shape)
-        if len(producer.operands) + len(consumer.operands) - 1 + outputs <= MAX_OPERANDS_AND_OUTPUTS:
-            return YES
-        operands = {*producer.operands, *consumer.operands} - {producer, consumer}
-        if into_consumer and len(operands) <= len(consumer.operands):
-            return YES
-        if len(operands) + outputs > MAX_OPERANDS_AND_OUTPUTS:
-            return no("Number of operands and output buffers is larger than allowed budget per fusion")
-        return YES
+        return self._judge_budget(producer, consumer, self._member(producer), self._member(consumer), into_consumer)
 
-    def _judge_size(self, producer: Node, consumer: Node) -> Decision:
-        if self.is_too_large(producer, consumer):
-            return no("the fusion would result in an overly large code duplication")
+    def _judge_budget(self, producer: Node, consumer: Node, one: _Member, two: _Member, into_consumer: bool) -> Decision:
+        limit = self._target.shared_memory_per_block_bytes
+        if one.facts.shared_bytes + two.facts.shared_bytes > limit:
+            return no(f"shared memory usage would be over the budget of {limit}B")
+        if one.facts.unnested_reductions + two.facts.unnested_reductions > _MAX_UNNESTED_REDUCTIONS:
+            return no(f"over {_MAX_UNNESTED_REDUCTIONS} unnested reductions in fusion")
+        if one.buffers + two.buffers - 1 <= MAX_OPERANDS_AND_OUTPUTS:
+            return YES
+        reads = consumer.reads
+        operands = len(reads) + sum([operand not in reads for operand in producer.reads])
+        operands -= (producer in reads) + (consumer in producer.reads)
+        if into_consumer and operands <= len(consumer.operands):
+            return YES
+        if operands + one.outputs + two.outputs > MAX_OPERANDS_AND_OUTPUTS:
+            return no("Number of operands and output buffers is larger than allowed budget per fusion")
         return YES
 
     def is_too_large(self, producer: Node, consumer: Node) -> bool:

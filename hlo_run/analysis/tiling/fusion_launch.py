@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 from hlo_run.analysis.elementwise import is_elementwise
@@ -12,7 +11,7 @@ from hlo_run.analysis.tiling.analyze_fusion import analysis_of
 from hlo_run.analysis.tiling.emitter_kind import LAUNCHES, EmitterKind, choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
-from hlo_run.analysis.tiling.node_facts import Facts
+from hlo_run.analysis.tiling.node_facts import Facts, NodeFacts
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription
 from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR, unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
@@ -24,12 +23,31 @@ _SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "so
 _LOOP = EmitterKind("loop", None, ())
 
 
-@dataclass(frozen=True, slots=True)
 class PlannedKernel:
-    """The emitter kind and the launch of a kernel that may never be."""
+    """The emitter kind and the launch of a kernel that may never be, and the counts of the launch."""
 
-    kind: str
-    launch: LaunchDimensions
+    __slots__ = ("blocks", "kind", "launch", "threads_per_block")
+
+    def __init__(self, kind: str, launch: LaunchDimensions) -> None:
+        self.kind = kind
+        self.launch = launch
+        self.blocks = launch.blocks
+        self.threads_per_block = launch.threads_per_block
+
+
+class _Host:
+    """The kernels of a consumer that computes a producer without heroes, while the consumer's `facts` hold.
+
+    `plain` is its kernel with a producer that may be unrolled, `rolled` with one that may not. Both are None if
+    the kernel depends on more of the producer than that.
+    """
+
+    __slots__ = ("facts", "plain", "rolled")
+
+    def __init__(self, facts: NodeFacts, plain: PlannedKernel | None, rolled: PlannedKernel | None) -> None:
+        self.facts = facts
+        self.plain = plain
+        self.rolled = rolled
 
 
 class _InstructionsOf(Sequence[HloInstruction]):
@@ -66,9 +84,17 @@ class KernelPlanner:
         self._longest: dict[HloInstruction, tuple[int, int]] = {}
         self._concatenates: dict[tuple[int, int], PlannedKernel] = {}
         self._loops: dict[tuple[int, int], PlannedKernel] = {}
+        self._hosts: dict[Node, _Host] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
         """Return the kernel of `consumer`, with `producer` in it if there is one."""
+        if producer is not None:
+            one = self._facts.node(producer)
+            if not one.may_have_hero:
+                host = self._host(consumer)
+                found = host.rolled if one.is_bad_to_unroll else host.plain
+                if found is not None:
+                    return found
         kind, roots, heroes = self._kind(producer, consumer)
         if kind.name == "concatenate":
             return self._concatenate(producer, consumer, heroes)
@@ -85,6 +111,30 @@ class KernelPlanner:
             launch = launch_of(self._analysis(producer, consumer, kind, roots, heroes))
             found = self._tiled[key] = PlannedKernel(kind.name, launch)
         return found
+
+    def _host(self, consumer: Node) -> _Host:
+        """Return the kernels that a producer without heroes leaves to `consumer`: its heroes are then those it has alone."""
+        facts = self._facts.node(consumer)
+        found = self._hosts.get(consumer)
+        if found is None or found.facts is not facts:
+            plain, rolled = self._kernels_as_host(consumer)
+            found = self._hosts[consumer] = _Host(facts, plain, rolled)
+        return found
+
+    def _kernels_as_host(self, consumer: Node) -> tuple[PlannedKernel | None, PlannedKernel | None]:
+        kind, roots, heroes = self._kind(None, consumer)
+        if kind.name == "transpose":
+            kernel = self.plan(None, consumer)
+            return kernel, kernel
+        if self._target.is_blackwell:
+            return None, None
+        if kind.name == "concatenate":
+            return self._concatenate(None, consumer, heroes), self._concatenate(None, consumer, heroes, is_rolled=True)
+        if kind.name not in ("loop", "input slices") or _behind_bitcasts(roots[0]).opcode == "dynamic-update-slice":
+            return None, None
+        elements = _first_array(roots[0].instruction.shape).element_count
+        plain, rolled = (self._loop_unroll(None, consumer, elements, is_rolled) for is_rolled in (False, True))
+        return self._loop_of(elements, plain), self._loop_of(elements, rolled)
 
     def _operand_bits(self, producer: Node | None, consumer: Node) -> int:
         """Return the least width of an array operand; 0 if there are no operands, -1 if none is an array."""
@@ -147,10 +197,10 @@ class KernelPlanner:
             [operand.instruction.shape for operand in operands],
         )
 
-    def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op]) -> PlannedKernel:
+    def _concatenate(self, producer: Node | None, consumer: Node, heroes: list[Op], is_rolled: bool = False) -> PlannedKernel:
         (hero,) = (hero.instruction for hero in heroes)
         longest, divisor = self._longest.get(hero) or self._longest.setdefault(hero, _longest_operand(hero))
-        factor = math.gcd(self._loop_unroll(producer, consumer, longest), divisor)
+        factor = math.gcd(self._loop_unroll(producer, consumer, longest, is_rolled), divisor)
         found = self._concatenates.get((longest, factor))
         if found is None:
             launch = calculate_launch(longest, factor, self._target)
@@ -165,9 +215,7 @@ class KernelPlanner:
             shape = update
         elif _is_plain_copy(root) and producer is None:
             return self._loop_of(shape.element_count, 1)
-        while shape.is_tuple:
-            shape = shape.tuple_shapes[0]
-        elements = shape.element_count
+        elements = _first_array(shape).element_count
         return self._loop_of(elements, self._loop_unroll(producer, consumer, elements))
 
     def _loop_of(self, elements: int, unroll_factor: int) -> PlannedKernel:
@@ -177,11 +225,12 @@ class KernelPlanner:
             found = self._loops[key] = PlannedKernel("loop", calculate_launch(*key, self._target))
         return found
 
-    def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int) -> int:
+    def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int, is_rolled: bool = False) -> int:
+        """Return how many elements a thread takes; `is_rolled` stands for a producer that is bad to unroll."""
         roots = consumer.result_ops
         bits = min([root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array], default=8)
         whole_bytes = -(-8 // bits)
-        if elements < self._target.max_resident_threads or self._facts.node(consumer).is_bad_to_unroll:
+        if is_rolled or elements < self._target.max_resident_threads or self._facts.node(consumer).is_bad_to_unroll:
             return whole_bytes
         if producer is not None and self._facts.node(producer).is_bad_to_unroll:
             return whole_bytes
@@ -202,11 +251,21 @@ def _is_plain_copy(root: Op) -> bool:
     return root.opcode == "copy" and root.instruction.shape == root.instruction.operands[0].shape
 
 
+def _first_array(shape: Shape) -> Shape:
+    while shape.is_tuple:
+        shape = shape.tuple_shapes[0]
+    return shape
+
+
+def _behind_bitcasts(op: Op) -> Op:
+    while op.opcode == "bitcast" and isinstance(source := op.operands[0], Op):
+        op = source
+    return op
+
+
 def _update_in_place(consumer: Node, producer: Node | None) -> Shape | None:
     """Return the shape of the update if all that the node does is to update an operand in place."""
-    root = consumer.root
-    while root.opcode == "bitcast" and isinstance(root.operands[0], Op):
-        root = root.operands[0]
+    root = _behind_bitcasts(consumer.root)
     if root.opcode != "dynamic-update-slice":
         return None
     source, window = root.operands[0], root.instruction.operands[1].shape

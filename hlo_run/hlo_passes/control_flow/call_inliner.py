@@ -18,7 +18,7 @@ from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.hlo_passes.subgraphs.inlining import inline_call
+from hlo_run.hlo_passes.subgraphs.inlining import control_successors, inline_call
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ class CallInliner:
             if is_async_wrapper(computation):
                 continue  # it holds one instruction
             calls = [i for i in computation.post_order() if i.opcode == "call" and _may_inline(i)]
+            successors = control_successors(computation) if calls else {}
             for call in calls:
-                inline_call(module, call)
+                inline_call(module, call, successors)
             computation.remove_all(set(calls))
         if module.version != version:
             remove_uncalled(module)

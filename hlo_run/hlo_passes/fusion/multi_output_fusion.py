@@ -39,16 +39,20 @@ class MultiOutputFusion:
         """Edit `module` in place."""
         steps: list[AnyFusionStep] = []
         for computation in fusible_computations(module):
-            _ComputationFusion(computation, ctx.target, ctx.fuel, steps).run()
+            is_watched = not all(observer.only_times for observer in ctx.observers)
+            _ComputationFusion(computation, ctx.target, ctx.fuel, steps, is_watched).run()
         for observer in ctx.observers:
             observer.decided(self.name, steps)
 
 
 class _ComputationFusion:
-    """The fusion of one computation."""
+    """The fusion of one computation. Unless it `is_watched`, the reason of a step may be another one of those against it."""
 
-    def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[AnyFusionStep]) -> None:
+    def __init__(
+        self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[AnyFusionStep], is_watched: bool
+    ) -> None:
         self._fuel = fuel
+        self._is_watched = is_watched
         self._steps = steps
         self._graph = FusionGraph(computation)
         self._facts = Facts()
@@ -77,10 +81,15 @@ class _ComputationFusion:
             if not one.is_fusion:
                 continue
             later = number + 1
-            connected = self._order.connected(one, siblings[later:])
+            connected: set[Node] | None = None  # takes long to find, and most pairs are refused for another reason
             while later < len(siblings):
                 two = siblings[later]
-                decision = no("one needs the other") if two in connected else self._may_join(one, two, node)
+                decision = self._may_join(one, two, node)
+                if decision or self._is_watched:
+                    if connected is None:
+                        connected = self._order.connected(one, siblings[later:])
+                    if two in connected:
+                        decision = no("one needs the other")
                 if not decision:
                     self._steps.append(KeptApart(one.name, two.name, decision.reason, node.name))
                 if not decision or not self._fuel.take(MultiOutputFusion.name):
@@ -92,7 +101,7 @@ class _ComputationFusion:
                 readers = self._graph.fuse_sibling(two, one, kind)
                 self._changed(one, two, *readers)
                 del siblings[later]
-                connected = self._order.connected(one, siblings[later:])
+                connected = None
 
     def _is_sibling(self, node: Node) -> bool:
         if not node.users or not self._outputs.is_root(node):

@@ -230,9 +230,9 @@ class _ComputationFusion:
         kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
         name = user.name
         self._costs.absorb(producer, user)
+        self._model.absorb(producer, user)
         self._facts.absorb(producer, user, kind)
         self._graph.fuse(producer, user, kind)
-        self._model.forget(user)
         for operand in user.operands:
             outlook = self._outlooks.get(operand)
             if outlook is not None:

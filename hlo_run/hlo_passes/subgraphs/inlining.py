@@ -3,29 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
+ControlSuccessors: TypeAlias = dict[HloInstruction, list[HloInstruction]]
 
-def inline_call(module: HloModule, call: HloInstruction) -> HloInstruction:
-    """Let copies of the called instructions stand for a `call`, which stays without users; return the new root."""
-    root = inline(module, call, call.called["to_apply"][0])
+
+def inline_call(module: HloModule, call: HloInstruction, successors: ControlSuccessors | None = None) -> HloInstruction:
+    """Let copies of the called instructions stand for a `call`, which stays without users; return the new root.
+
+    `successors` is as in `inline`.
+    """
+    root = inline(module, call, call.called["to_apply"][0], successors=successors)
     if "frontend_attributes" in call.attrs and "frontend_attributes" not in root.attrs:
         root.attrs["frontend_attributes"] = call.attrs["frontend_attributes"]
     return root
 
 
+def control_successors(computation: HloComputation) -> ControlSuccessors:
+    """Return the instructions that have to run after another one, by that one."""
+    found: ControlSuccessors = {}
+    for instruction in computation.instructions:
+        _note_order(instruction, found)
+    return found
+
+
+def _note_order(instruction: HloInstruction, successors: ControlSuccessors) -> None:
+    for predecessor in instruction.control_predecessors:
+        successors.setdefault(predecessor, []).append(instruction)
+
+
 def inline(
-    module: HloModule, caller: HloInstruction, body: HloComputation, arguments: tuple[HloInstruction, ...] | None = None
+    module: HloModule,
+    caller: HloInstruction,
+    body: HloComputation,
+    arguments: tuple[HloInstruction, ...] | None = None,
+    successors: ControlSuccessors | None = None,
 ) -> HloInstruction:
     """Let copies of the instructions of `body` stand for the instruction that calls it, by default with its operands.
 
     Control dependencies go along; in `op_name` the name of the caller goes before the names of what it called.
+    `successors` are the control successors in the caller's computation, brought up to date; a pass that inlines many
+    instructions makes them once.
     """
     computation = caller.parent
     assert computation is not None, "the caller stands in a computation"
+    if successors is None:
+        successors = control_successors(computation)
     operands = caller.operands if arguments is None else arguments
     made: dict[HloInstruction, HloInstruction] = {}
     for old in body.post_order():
@@ -37,10 +64,12 @@ def inline(
         new.control_predecessors = list(dict.fromkeys((*caller.control_predecessors, *before)))
         _name_after(new, caller)
         made[old] = computation.add(new)
+        _note_order(new, successors)
     root = made[body.root]
-    for other in computation.instructions:
+    for other in successors.pop(caller, ()):
         if caller in other.control_predecessors:
             other.control_predecessors = [root if p is caller else p for p in other.control_predecessors]
+            successors.setdefault(root, []).append(other)
     module.replace(caller, root)
     return root
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import hlo_run
 from hlo_run.analysis.cost import node_cost
 from hlo_run.analysis.cost.run_time_model import RunTimeModel
 from hlo_run.analysis.tiling import node_heroes
+from hlo_run.analysis.tiling.fusion_launch import KernelPlanner, PlannedKernel
 from hlo_run.analysis.tiling.node_heroes import NodeHeroes
+from hlo_run.hlo.fusion_graph import Node
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.fusion.priority_fusion import priority_fusion_steps
@@ -69,7 +73,7 @@ def _sums(size: int) -> HloModule:
     return hlo_run.parse("\n".join(["HloModule m", "ENTRY e {", *lines, "}"]))
 
 
-@pytest.mark.parametrize(("owner", "name"), [(node_heroes, "is_intermediate"), (node_cost, "_keeps_index")])
+@pytest.mark.parametrize(("owner", "name"), [(node_heroes, "is_intermediate"), (node_cost, "_total")])
 def test_a_question_about_a_pair_does_not_walk_through_both(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     steps = [_calls(_sums(size), monkeypatch, owner, name) for size in (20, 80)]
     questions = [_calls(_sums(size), monkeypatch, RunTimeModel, "together") for size in (20, 80)]
@@ -89,3 +93,52 @@ def test_producers_of_a_fusion_of_many_operands_do_not_each_look_at_all_of_them(
     )
     questions = _calls(module.clone(), monkeypatch, RunTimeModel, "together")
     assert _calls(module, monkeypatch, RunTimeModel, "_read") < 10 * questions
+
+
+def test_what_is_kept_of_a_pair_is_what_a_fresh_look_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, hosted = 0, 0
+    read_more, plan = RunTimeModel._read_more, KernelPlanner.plan  # pyright: ignore[reportPrivateUsage]
+
+    def checked_read(self: RunTimeModel, *question: Any) -> int:
+        nonlocal kept
+        producer, consumer, kernel, is_coalesced, _, _ = question
+        answer = read_more(self, *question)
+        fresh = self._guest_ticks(producer, consumer, kernel.blocks, is_coalesced)  # pyright: ignore[reportPrivateUsage]
+        assert answer == fresh
+        kept += 1
+        return answer
+
+    def checked_plan(self: KernelPlanner, producer: Node | None, consumer: Node) -> PlannedKernel:
+        nonlocal hosted
+        answer = plan(self, producer, consumer)
+        fresh = KernelPlanner(self._facts, self._target)  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(fresh, "_kernels_as_host", _no_kernels)
+        found = plan(fresh, producer, consumer)
+        assert (answer.kind, answer.launch) == (found.kind, found.launch)
+        hosted += producer is not None
+        return answer
+
+    monkeypatch.setattr(RunTimeModel, "_read_more", checked_read)
+    monkeypatch.setattr(KernelPlanner, "plan", checked_plan)
+    for module in (_sums(12), _chain("ROOT last = f32[64] reduce(x29, z), dimensions={1}, to_apply=sum"), _updates(12)):
+        priority_fusion_steps(module, preset("h100"), Fuel())
+    assert kept > 300
+    assert hosted > 300
+
+
+def _no_kernels(consumer: Node) -> tuple[None, None]:
+    del consumer
+    return None, None
+
+
+def _updates(size: int) -> HloModule:
+    """Updates of an array, with indices that are running sums: both kernels of a pair read many of them."""
+    lines = ["  p = f32[16,64] parameter(0)", "  j = s32[] parameter(1)", "  z = s32[] constant(0)"]
+    value, index = "p", "j"
+    for number in range(size):
+        lines.append(f"  i{number} = s32[] add(j, {index})")
+        lines.append(f"  row{number} = f32[1,64] dynamic-slice({value}, i{number}, z), dynamic_slice_sizes={{1,64}}")
+        lines.append(f"  d{number} = f32[16,64] dynamic-update-slice({value}, row{number}, z, z)")
+        value, index = f"d{number}", f"i{number}"
+    lines.append(f"  ROOT r = f32[16,64] negate({value})")
+    return hlo_run.parse("\n".join(["HloModule m", "ENTRY e {", *lines, "}"]))
