@@ -19,6 +19,7 @@ from hlo_run.artifact.library_thunks import (
     TriangularSolveThunk,
     WindowSpec,
 )
+from hlo_run.artifact.sort_orders import CountingOperand, KeyOp, SortKey, SortOrder
 from hlo_run.artifact.thunks import (
     CommandBufferThunk,
     ConditionalThunk,
@@ -55,6 +56,7 @@ __all__ = [
     "ConvolutionNumbers",
     "ConvolutionThunk",
     "CopyThunk",
+    "CountingOperand",
     "CustomCallThunk",
     "DotNumbers",
     "Executable",
@@ -65,6 +67,7 @@ __all__ = [
     "Kernel",
     "KernelArgument",
     "KernelThunk",
+    "KeyOp",
     "LibraryThunk",
     "MachineCode",
     "MemsetThunk",
@@ -77,6 +80,8 @@ __all__ = [
     "SelectKThunk",
     "SendThunk",
     "SequentialThunk",
+    "SortKey",
+    "SortOrder",
     "SortThunk",
     "Thunk",
     "TriangularSolveThunk",
