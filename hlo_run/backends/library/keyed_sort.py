@@ -179,7 +179,8 @@ def _value(op: KeyOp, operands: list[Any], rows: list[Array]) -> Any:
         case "compare":
             return _COMPARE[op.direction](*operands)
         case "select":
-            return np.where(*operands)
+            chosen: Array = np.where(operands[0], operands[1], operands[2])
+            return chosen
         case "bitcast-convert":
             bits: Array = operands[0].view(kind)
             return bits

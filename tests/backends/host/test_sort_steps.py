@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -69,8 +69,8 @@ def run(backend: HostBackend, executable: Executable, values: list[Any]) -> list
 
 def step_of(backend: HostBackend) -> SortStep:
     prepared: Any = vars(backend)["_prepared"]
-    steps: list[Step] = vars(prepared)["_steps"]
-    (step,) = (step for step in every_step(steps) if isinstance(step, SortStep))
+    found = every_step(cast("list[Step]", vars(prepared)["_steps"]))
+    (step,) = (step for step in found if isinstance(step, SortStep))
     return step
 
 
