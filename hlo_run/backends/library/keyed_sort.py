@@ -6,7 +6,7 @@ The result is that of every correct sort or there is none: where elements with e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,8 +179,7 @@ def _value(op: KeyOp, operands: list[Any], rows: list[Array]) -> Any:
         case "compare":
             return _COMPARE[op.direction](*operands)
         case "select":
-            chosen: Array = np.where(operands[0], operands[1], operands[2])
-            return chosen
+            return cast("Array", np.where(operands[0], operands[1], operands[2]))
         case "bitcast-convert":
             bits: Array = operands[0].view(kind)
             return bits
