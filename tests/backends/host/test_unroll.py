@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from host_kernels import kernel, run_text
 
-from hlo_run.backends.host.jit.unroll import unroll
 from hlo_run.backends.host.ptx.control_flow import Branch, KernelGraph, build_graph
 from hlo_run.backends.host.ptx.parser import parse_module
+from hlo_run.backends.host.ptx.unroll import unroll
 
 LOOP = """
     mov.b32 %r2, {start};

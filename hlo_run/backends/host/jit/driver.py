@@ -17,11 +17,11 @@ from hlo_run.backends.host.jit.llvm import host_processor, vector_bits
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, PLACES, SHARED, SLOTS, LaunchShape, Plan
 from hlo_run.backends.host.jit.threads import write_exchange
-from hlo_run.backends.host.jit.unroll import unroll
 from hlo_run.backends.host.jit.ways import find_ways
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import Register
+from hlo_run.backends.host.ptx.unroll import unroll
 from hlo_run.target import WARP_THREADS
 
 _CTA = "i32 %ctax, i32 %ctay, i32 %ctaz"

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from hlo_run.backends.host.jit.affine import single_definitions
-from hlo_run.backends.host.ptx.control_flow import Block, Branch, Jump, KernelGraph
+from hlo_run.backends.host.ptx.control_flow import Block, Branch, Jump, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.syntax import (
     Address,
