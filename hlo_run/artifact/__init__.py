@@ -20,6 +20,7 @@ from hlo_run.artifact.library_thunks import (
     TriangularSolveThunk,
     WindowSpec,
 )
+from hlo_run.artifact.sort_orders import CountingOperand, KeyOp, SortKey, SortOrder
 from hlo_run.artifact.thunks import (
     CommandBufferThunk,
     ConditionalThunk,
@@ -59,6 +60,7 @@ __all__ = [
     "ConvolutionNumbers",
     "ConvolutionThunk",
     "CopyThunk",
+    "CountingOperand",
     "CustomCallThunk",
     "DotNumbers",
     "Executable",
@@ -70,6 +72,7 @@ __all__ = [
     "Kernel",
     "KernelArgument",
     "KernelThunk",
+    "KeyOp",
     "LibraryThunk",
     "LibraryWork",
     "MachineCode",
@@ -84,6 +87,8 @@ __all__ = [
     "SelectKThunk",
     "SendThunk",
     "SequentialThunk",
+    "SortKey",
+    "SortOrder",
     "SortThunk",
     "Thunk",
     "TriangularSolveThunk",

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-from hlo_run.artifact import buffers, collective_thunks, executable, library_thunks, thunks
+from hlo_run.artifact import buffers, collective_thunks, executable, library_thunks, sort_orders, thunks
 from hlo_run.artifact.access import accesses, tree_slices
 from hlo_run.artifact.buffers import BufferSlice
 from hlo_run.artifact.executable import Executable, MachineCode, ObjectCode
@@ -28,7 +28,7 @@ _MAGIC = b"HLOX"
 _HEAD = struct.Struct("<4sIQQ32s")
 _RECORDS: dict[str, type[Any]] = {
     name: value
-    for module in (buffers, library_thunks, collective_thunks, thunks, executable)
+    for module in (buffers, library_thunks, collective_thunks, sort_orders, thunks, executable)
     for name, value in vars(module).items()
     if isinstance(value, type) and dataclasses.is_dataclass(value)
 }

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, assert_never
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
 from hlo_run.artifact.library_thunks import LibraryThunk, LibraryWork
+from hlo_run.artifact.sort_orders import SortOrder
 
 
 class HostTransfer:
@@ -33,12 +34,16 @@ class KernelArgument:
 
 @dataclass(frozen=True, slots=True)
 class KernelThunk:
-    """Launch `kernel` with a pointer per argument."""
+    """Launch `kernel` with a pointer per argument.
+
+    With `sort`, this launch is the first of those that sort; the others come right behind it.
+    """
 
     name: str
     kernel: str
     arguments: tuple[KernelArgument, ...]
     kind: Literal["kCustomKernel"] = "kCustomKernel"
+    sort: SortOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)

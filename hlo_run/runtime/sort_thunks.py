@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
+from hlo_run.analysis.sort_keys import sort_keys
 from hlo_run.analysis.tiling.sort_steps import sort_sizes, sort_steps
-from hlo_run.artifact import KernelArgument, KernelThunk, SortThunk, Thunk
+from hlo_run.artifact import ArraySpec, CountingOperand, KernelArgument, KernelThunk, SortOrder, SortThunk, Thunk
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.wrap import fusion_of_entry
@@ -16,22 +19,51 @@ from hlo_run.runtime.kernel_requests import fusion_arguments, kernel_arguments
 def sort_fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
     """Return the thunks of a fusion whose root is a sort, named after that as in XLA."""
     sort = fusion.fused_computation.root
-    return _launches(emission, fusion, sort, fusion_arguments(fusion, emission.buffers))
+    arguments = fusion_arguments(fusion, emission.buffers)
+    operands = [_operand(emission, fusion, operand) for operand in sort.operands]
+    return _launches(emission, fusion, sort, arguments, operands, _results(emission, fusion))
 
 
 def _sort(emission: Emission, sort: HloInstruction) -> list[Thunk]:
     read = [emission.buffers.slice(operand) for operand in dict.fromkeys(sort.operands)]
     written = [emission.buffers.slice(sort, index) for index, _ in sort.shape.leaves()]
     fusion = fusion_of_entry(isolate_instruction(sort), sort.name, "kCustom")
-    return _launches(emission, fusion, sort, kernel_arguments(read, written))
+    operands = [emission.array(operand) for operand in sort.operands]
+    return _launches(emission, fusion, sort, kernel_arguments(read, written), operands, _results(emission, sort))
+
+
+def _operand(emission: Emission, fusion: HloInstruction, operand: HloInstruction) -> ArraySpec | CountingOperand | None:
+    """Return an operand of a fused sort; None for what is computed."""
+    match operand.opcode:
+        case "parameter":
+            return emission.array(fusion.operands[int(operand.attrs["parameter_number"])])
+        case "iota":
+            return CountingOperand(operand.shape.element_type, operand.shape.dims, int(operand.attrs["iota_dimension"]))
+        case _:
+            return None
+
+
+def _results(emission: Emission, sort: HloInstruction) -> tuple[ArraySpec, ...]:
+    return tuple(emission.array(sort, index) for index, _ in sort.shape.leaves())
 
 
 def _launches(
-    emission: Emission, fusion: HloInstruction, sort: HloInstruction, arguments: tuple[KernelArgument, ...]
+    emission: Emission,
+    fusion: HloInstruction,
+    sort: HloInstruction,
+    arguments: tuple[KernelArgument, ...],
+    operands: Sequence[ArraySpec | CountingOperand | None],
+    results: tuple[ArraySpec, ...],
 ) -> list[Thunk]:
     steps = sort_steps(sort_sizes(sort, emission.target))
     kernels = emission.kernels.of_parts(fusion, sort.name, arguments, steps)
-    return [KernelThunk(sort.name, kernel, arguments) for kernel in kernels]
+    launches = [KernelThunk(sort.name, kernel, arguments) for kernel in kernels]
+    known = tuple(operand for operand in operands if operand is not None)
+    keys = sort_keys(sort.called["to_apply"][0])
+    if keys and launches and len(known) == len(operands) and not any(any(result.dynamic) for result in results):
+        order = SortOrder(known, results, int(sort.attrs["dimensions"][0]), keys, len(launches))
+        launches[0] = replace(launches[0], sort=order)
+    return list[Thunk](launches)
 
 
 def _radix_sort(emission: Emission, call: HloInstruction) -> list[Thunk]:

@@ -195,6 +195,11 @@ class HostBackend:
                 self.explain(graph, launch, fault)
         run_kernel(self._program(graph, kernel), launch, deadline)
 
+    @property
+    def may_replace(self) -> bool:
+        """True unless it is the PTX itself that is asked for."""
+        return self._engine != "emulator"
+
     def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch | None:
         """Return the launch as native code; None if the emulator runs it."""
         if not self._takes_jit(graph, launch):

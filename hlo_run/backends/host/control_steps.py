@@ -39,6 +39,7 @@ from hlo_run.artifact import (
 )
 from hlo_run.backends.host.collective_steps import CollectiveStep
 from hlo_run.backends.host.machine import Machine
+from hlo_run.backends.host.sort_steps import SortStep, sort_launches
 from hlo_run.backends.host.steps import (
     CopyStep,
     FillStep,
@@ -57,8 +58,19 @@ from hlo_run.errors import DeviceError
 
 
 def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:
-    """Return a step for each thunk."""
-    return [make_step(machine, thunk) for thunk in thunks]
+    """Return a step for each thunk; the kernels of a sort may be one."""
+    waiting = deque(thunks)
+    steps: list[Step] = []
+    while waiting:
+        thunk = waiting.popleft()
+        launches = sort_launches(machine, thunk, waiting)
+        if launches:
+            for _ in launches[1:]:
+                waiting.popleft()
+            steps.append(SortStep(machine, launches))
+        else:
+            steps.append(make_step(machine, thunk))
+    return steps
 
 
 def make_step(machine: Machine, thunk: Thunk) -> Step:

@@ -34,7 +34,10 @@ _COPIED_BYTES = 1 << 20
 
 
 class Launcher(Protocol):
-    """Runs kernels."""
+    """Runs kernels. With `may_replace`, what surely has their results may be done in their place."""
+
+    @property
+    def may_replace(self) -> bool: ...
 
     def graph(self, kernel: Kernel) -> KernelGraph:
         """Return a kernel's graph."""
@@ -127,6 +130,11 @@ class Machine:
         self._ours: set[int] = set()
         self._is_first = True
         self._same: _Same | None = None
+
+    @property
+    def may_replace(self) -> bool:
+        """True if kernels need not run where something else has the same results."""
+        return self.launcher.may_replace and not self.checks and self.profile is None
 
     # ---- memory -------------------------------------------------------------------------------------------------
 

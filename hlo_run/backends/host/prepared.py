@@ -9,6 +9,7 @@ from hlo_run.backends.host.control_steps import every_step, make_steps, run_step
 from hlo_run.backends.host.jit.engine import ReadyLaunch
 from hlo_run.backends.host.machine import Launcher, Machine
 from hlo_run.backends.host.recording import Recording
+from hlo_run.backends.host.sort_steps import SortStep
 from hlo_run.backends.host.steps import KernelStep, Step
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Literal
@@ -82,7 +83,11 @@ class Prepared:
         machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
         ready: dict[Step, ReadyLaunch] = {}
         if self._may_record:
+            # The launches of a sort are made by its step, not by the recording.
+            inside = {launch for step in self._all if isinstance(step, SortStep) for launch in step.kernels}
             for step in self._launches:
+                if step in inside:
+                    continue
                 launch = machine.launcher.ready(*step.bound(), machine.deadline)
                 if launch is not None:
                     ready[step] = launch

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER
 from hlo_run.backends.host.jit.affine_sum import Affine, Interval, constant, fits, fits_type, monotonic
-from hlo_run.backends.host.ptx.control_flow import KernelGraph
+from hlo_run.backends.host.ptx.control_flow import KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import (
     Address,
@@ -438,16 +438,3 @@ class PureValues:
         # The rest is monotonic where neither operand can be negative.
         known = [source for source in sources[:2] if source and source.low >= 0 and fits_type(source, operation.type)]
         return (monotonic(operation, known[0], known[1]) if len(known) == 2 else None) or everything
-
-
-def single_definitions(graph: KernelGraph) -> dict[str, Operation]:
-    """Return the registers that only one operation sets."""
-    definitions: dict[str, Operation] = {}
-    several: set[str] = set()
-    for block in graph.blocks:
-        for operation in block.operations:
-            for name in operation.writes():
-                if name in definitions:
-                    several.add(name)
-                definitions[name] = operation
-    return {name: operation for name, operation in definitions.items() if name not in several}

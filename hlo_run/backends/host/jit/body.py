@@ -30,8 +30,19 @@ _MOST_BLOCKS = 16
 class Body(Registers):
     """The function of one phase."""
 
-    def __init__(self, plan: Plan, module: ModuleText, phase: Phase, emitters: Emitters, *, jumps: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        module: ModuleText,
+        phase: Phase,
+        emitters: Emitters,
+        *,
+        jumps: bool = False,
+        way: tuple[str, Mapping[int, int]] = ("", {}),
+    ) -> None:
+        """`way` has the ending of the function's name, and where blocks go whose branch is decided."""
         super().__init__(plan, module, phase)
+        self._ending, self._decided = way
         self.jumps = jumps
         """Scalar code jumps over loads that must not be made."""
         self._emitters = emitters
@@ -114,7 +125,10 @@ class Body(Registers):
         self.b.label("leave")
         self._store_place(-1)
         self.b.do("ret void")
-        head = [f"define internal void @phase{self.phase.number}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{", "start:"]
+        head = [
+            f"define internal void @phase{self.phase.number}{self._ending}(ptr %st, ptr %fault, {PARAMETERS}) #0 {{",
+            "start:",
+        ]
         kept = [f"  %{place_of(name)} = alloca {type_name}" for name, type_name in self._stored.items()]
         loads = self._load_slots()  # writes to the prologue, too
         body = [f"  br label %block{self.phase.entry}", *self.b.lines, "}"]
@@ -186,6 +200,10 @@ class Body(Registers):
         block = self.plan.graph.blocks[index]
         if index == 0 and self.plan.guard is not None and self.plan.is_one_loop:
             self.b.jump(self._way(index, self.plan.guard.goes_on))  # the loop leaves the others out
+            return
+        if index in self._decided:
+            self.b.jump(self._way(index, self._decided[index]))
+            self._write_detours()
             return
         match block.terminator:
             case Jump(target):

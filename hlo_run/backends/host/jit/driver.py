@@ -6,6 +6,9 @@ parted, phases run thread by thread: those at the lowest phase first, threads at
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from hlo_run.backends.host.emulator.memory import POISON
 from hlo_run.backends.host.jit.body import CANCELLED, Body
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
@@ -14,34 +17,31 @@ from hlo_run.backends.host.jit.llvm import host_processor, vector_bits
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, PLACES, SHARED, SLOTS, LaunchShape, Plan
 from hlo_run.backends.host.jit.threads import write_exchange
+from hlo_run.backends.host.jit.ways import find_ways
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import Register
+from hlo_run.backends.host.ptx.unroll import unroll
 from hlo_run.target import WARP_THREADS
 
 _CTA = "i32 %ctax, i32 %ctay, i32 %ctaz"
 _MIXED = -2
+# Fewer threads are no vector.
+_WORTH_VECTORS = 8
 _ENDED = -1
 
 
 def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
     """Return the LLVM IR of a kernel launched with a shape, and its plan; raises Unsupported."""
-    plan = Plan(graph, shape)
+    plan = Plan(unroll(graph) if shape.threads >= _WORTH_VECTORS else graph, shape)
     module = ModuleText()
-    parallel: dict[int, bool] = {}
-    pays: dict[int, bool] = {}
+    versions: dict[int, list[_Version]] = {}
     exchanges: set[int] = set()
     for phase in plan.phases:
-        body = Body(plan, module, phase, EMITTERS)
-        text = body.write()
-        if not (body.pays_as_vectors and body.is_parallel):
-            text = Body(plan, module, phase, EMITTERS, jumps=True).write()
-        module.functions.append(text)
-        parallel[phase.number] = body.is_parallel
-        pays[phase.number] = body.pays_as_vectors
+        versions[phase.number] = _write_phase(plan, module, phase)
         if write_exchange(plan, module, phase):
             exchanges.add(phase.number)
-    _Driver(plan, module, parallel, pays, exchanges).write()
+    _Driver(plan, module, versions, exchanges).write()
     name, features = host_processor()
     width = vector_bits()
     attributes = f'nounwind "target-cpu"="{name}" "target-features"="{features}" "prefer-vector-width"="{width}"'
@@ -54,14 +54,51 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
     return str(module), plan
 
 
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A function of a phase: `ending` of its name, whether threads are independent of each other, and vectors pay."""
+
+    ending: str
+    is_parallel: bool
+    pays: bool
+
+
+def _write_phase(plan: Plan, module: ModuleText, phase: Phase) -> list[_Version]:
+    """Write a phase, and each of its ways if the whole makes no vectors and they do; the last version is the whole."""
+    whole = _write_version(plan, module, phase, "", {})
+    if whole.pays or not whole.is_parallel or plan.threads < _WORTH_VECTORS:
+        return [whole]
+    ways = find_ways(plan, phase)
+    if ways is None:
+        return [whole]
+    count = len(module.functions)
+    found = [
+        _write_version(plan, module, ways.phase(phase, plan, number), f".{number}", taken)
+        for number, taken in enumerate(ways.taken)
+    ]
+    if not any(version.pays and version.is_parallel for version in found):
+        del module.functions[count:]
+        return [whole]
+    numbers = "".join(f"\\{number:02X}" for number in ways.of_block)
+    module.functions.append(f'@ways{phase.number} = internal constant [{len(ways.of_block)} x i8] c"{numbers}"')
+    return [*found, whole]
+
+
+def _write_version(plan: Plan, module: ModuleText, phase: Phase, ending: str, decided: Mapping[int, int]) -> _Version:
+    way = (ending, decided)
+    body = Body(plan, module, phase, EMITTERS, way=way)
+    text = body.write()
+    if not (body.pays_as_vectors and body.is_parallel):
+        text = Body(plan, module, phase, EMITTERS, jumps=True, way=way).write()
+    module.functions.append(text)
+    return _Version(ending, body.is_parallel, body.pays_as_vectors)
+
+
 class _Driver:
-    def __init__(
-        self, plan: Plan, module: ModuleText, parallel: dict[int, bool], pays: dict[int, bool], exchanges: set[int]
-    ) -> None:
+    def __init__(self, plan: Plan, module: ModuleText, versions: dict[int, list[_Version]], exchanges: set[int]) -> None:
         self._plan = plan
         self._module = module
-        self._parallel = parallel
-        self._pays = pays
+        self._versions = versions
         self._exchanges = exchanges
         self._may_part = any(not phase.is_uniform for phase in plan.phases)
         self.b = Builder(module)
@@ -135,7 +172,7 @@ class _Driver:
         self._look_whether_to_stop()
         if phase.number in self._exchanges:
             b.do(f"call void @exchange{phase.number}(ptr %st)")
-        self._all_threads(phase, self._parallel[phase.number])
+        self._one_way(phase)
         b.branch(b.compare("eq", "i32", b.op("load i32, ptr %fault"), "0"), f"fine{phase.number}", "failed")
         b.label(f"fine{phase.number}")
         if phase.is_uniform:
@@ -158,26 +195,42 @@ class _Driver:
         cases.append(f"i32 {_ENDED}, label %finished")
         self.b.do(f"switch i32 {place}, label %{mixed} [ {' '.join(cases)} ]")
 
-    def _all_threads(self, phase: Phase, is_parallel: bool) -> None:
+    def _one_way(self, phase: Phase) -> None:
+        """Let all threads go the way of their block."""
+        b, (*ways, whole) = self.b, self._versions[phase.number]
+        if not ways:
+            self._all_threads(phase, whole)
+            return
+        number = b.op(f"load i8, ptr {b.pointer(f'@ways{phase.number}', '%block')}")
+        labels, together = [b.fresh("way") for _ in ways], b.fresh("together")
+        cases = " ".join(f"i8 {way}, label %{label}" for way, label in enumerate(labels[1:], 1))
+        b.do(f"switch i8 {number}, label %{labels[0]} [ {cases} ]")
+        for label, version in zip(labels, ways, strict=True):
+            b.label(label)
+            self._all_threads(phase, version)
+            b.jump(together)
+        b.label(together)
+
+    def _all_threads(self, phase: Phase, version: _Version) -> None:
         threads = self._plan.threads
         if threads == 1:
             self._call(phase, "0", "0", "alwaysinline")
             return
         if self._plan.is_one_loop:
-            self._one_loop(phase, is_parallel)
+            self._one_loop(phase, version)
             return
         warps, rest = divmod(threads, WARP_THREADS)
         if warps:
             with self.b.loop(str(warps), "w") as warp:
-                self._lanes(phase, warp.index, str(WARP_THREADS), is_parallel)
+                self._lanes(phase, warp.index, str(WARP_THREADS), version)
         if rest:
-            self._lanes(phase, str(warps), str(rest), is_parallel)
+            self._lanes(phase, str(warps), str(rest), version)
 
-    def _one_loop(self, phase: Phase, is_parallel: bool) -> None:
+    def _one_loop(self, phase: Phase, version: _Version) -> None:
         """Go over the threads of the block that do anything."""
         b, plan = self.b, self._plan
         if plan.guard is None:
-            self._lanes(phase, "0", str(plan.threads), is_parallel)
+            self._lanes(phase, "0", str(plan.threads), version)
             return
         before = b.binary("mul", "i32", "%ctax", str(plan.threads))
         left = b.binary("sub", "i32", str(plan.guard.threads), before)
@@ -185,18 +238,17 @@ class _Driver:
         some, none = b.fresh("some"), b.fresh("none")
         b.branch(b.compare("sgt", "i32", count, "0"), some, none)
         b.label(some)
-        self._lanes(phase, "0", count, is_parallel)
+        self._lanes(phase, "0", count, version)
         b.jump(none)
         b.label(none)
 
-    def _lanes(self, phase: Phase, warp: str, count: str, is_parallel: bool) -> None:
+    def _lanes(self, phase: Phase, warp: str, count: str, version: _Version) -> None:
         with self.b.loop(count, "lane") as lane:
-            self._call(phase, warp, lane.index, "alwaysinline")
-            pays = self._pays[phase.number]
-            lane.metadata = self._module.parallel_loop(vectors=pays) if is_parallel else ""
+            self._call(phase, warp, lane.index, "alwaysinline", ending=version.ending)
+            lane.metadata = self._module.parallel_loop(vectors=version.pays) if version.is_parallel else ""
 
-    def _call(self, phase: Phase, warp: str, lane: str, how: str, fault: str = "%fault") -> None:
-        self.b.do(f"call void @phase{phase.number}(ptr %st, ptr {fault}, i32 {warp}, i32 {lane}, {_CTA}) {how}")
+    def _call(self, phase: Phase, warp: str, lane: str, how: str, fault: str = "%fault", ending: str = "") -> None:
+        self.b.do(f"call void @phase{phase.number}{ending}(ptr %st, ptr {fault}, i32 {warp}, i32 {lane}, {_CTA}) {how}")
 
     def _fault_exit(self) -> None:
         b = self.b

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hlo_run.backends.host.jit.affine import PureValues, single_definitions
-from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph
+from hlo_run.backends.host.jit.affine import PureValues
+from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, Exit, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import Operand, Register, SpecialRegister
 from hlo_run.target import WARP_THREADS

@@ -18,6 +18,7 @@ from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Float, Integer
 
 _HALF = 1 << (NUMBER_SHIFT - 1)
 _GROUP = "!llvm.access.group !1"
+_STAYS = "!invariant.load !2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Place:
     """Where an access goes: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": it always does).
 
     `space` tells what may be the same memory: "" says nothing about it. `safe` is an offset at which an access of that size
-    reads memory that is there, if one is known; `affine` is the offset as a sum, if it is one.
+    reads memory that is there, if one is known; `affine` is the offset as a sum, if it is one. With `stays`, the kernel
+    writes nothing there, so that a load may be made once for all threads.
     """
 
     base: str
@@ -34,6 +36,7 @@ class Place:
     space: str
     safe: int | None = None
     affine: Affine | None = None
+    stays: bool = False
 
 
 def space_of(op: Operation) -> str:
@@ -66,11 +69,17 @@ def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place
     if affine is not None:
         offset = e.plan.pure.make(dict(affine.terms), affine.constant + displacement - start)
         condition = _affine_condition(e, region, offset, size, kind)
-        return Place(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size), offset)
+        return Place(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size), offset, _stays(e, region))
     value = _address(e, base)
     offset_name = e.b.binary("add", "i64", value, str(displacement - start))
     condition = _condition(e, region, offset_name, size, kind, aligned=False)
-    return Place(pointer, offset_name, condition, name, _safe_offset(region, size))
+    return Place(pointer, offset_name, condition, name, _safe_offset(region, size), stays=_stays(e, region))
+
+
+def _stays(e: Body, region: RegionSpec) -> bool:
+    """True if no region that the kernel may write overlaps this one. Scalar code makes its loads where it jumps to."""
+    written = {other.alias for other in e.plan.shape.regions if other.writable}
+    return not e.jumps and region.number < VARIABLE_NUMBER and region.alias not in written
 
 
 def _safe_offset(region: RegionSpec, size: int) -> int | None:
@@ -211,7 +220,7 @@ def _load(e: Body, op: Operation) -> None:
         e.note_load("constant" if is_constant else place.space)
         if place.condition:
             e.note_places(place.affine, size, len(elements))
-        names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements)), is_load=True)
+        names = guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, len(elements), place.stays), is_load=True)
     else:
         names = _load_used(e, op, address, space, size, used)
     for element, name in zip(elements, names, strict=True):
@@ -224,11 +233,16 @@ def _used_items(op: Operation, size: int, count: int) -> list[bool]:
     return [mask is None or bool(mask >> number * size & (1 << size) - 1) for number in range(count)]
 
 
-def _loads(e: Body, pointer: str, size: int, count: int) -> list[tuple[str, str]]:
+def _single_load(e: Body, size: int, stays: bool) -> Callable[[str], list[tuple[str, str]]]:
+    return lambda pointer: _loads(e, pointer, size, 1, stays)
+
+
+def _loads(e: Body, pointer: str, size: int, count: int, stays: bool) -> list[tuple[str, str]]:
     """Load items one by one: LLVM's vectoriser wants no vectors in a loop's body."""
     type_name = f"i{8 * size}"
+    marks = f"{_GROUP}, {_STAYS}" if stays else _GROUP
     places = [e.b.pointer(pointer, str(number * size)) if number else pointer for number in range(count)]
-    return [(type_name, e.b.op(f"load {type_name}, ptr {place}, align {size}, {_GROUP}")) for place in places]
+    return [(type_name, e.b.op(f"load {type_name}, ptr {place}, align {size}, {marks}")) for place in places]
 
 
 def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, used: list[bool]) -> list[str]:
@@ -244,7 +258,7 @@ def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, 
         e.note_load(place.space)
         if place.condition:
             e.note_places(place.affine, size, 1)
-        names += guarded(e, place, op.line, lambda pointer: _loads(e, pointer, size, 1), is_load=True)
+        names += guarded(e, place, op.line, _single_load(e, size, place.stays), is_load=True)
     return names
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, VARIABLE_NUMBER
-from hlo_run.backends.host.jit.affine import PureValues, single_definitions
+from hlo_run.backends.host.jit.affine import PureValues
 from hlo_run.backends.host.jit.guard import Guard, choose_loops
 from hlo_run.backends.host.jit.phases import cut_phases
-from hlo_run.backends.host.ptx.control_flow import KernelGraph
+from hlo_run.backends.host.ptx.control_flow import KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
 from hlo_run.backends.host.ptx.syntax import Address, Integer, Operand, Register, Symbol
 from hlo_run.errors import Unsupported

@@ -308,3 +308,16 @@ def used_results(block: Block) -> list[bool]:
             live.difference_update(written)
             live.update(operation.reads())
     return used[::-1]
+
+
+def single_definitions(graph: KernelGraph) -> dict[str, Operation]:
+    """Return the registers that only one operation sets."""
+    definitions: dict[str, Operation] = {}
+    several: set[str] = set()
+    for block in graph.blocks:
+        for operation in block.operations:
+            for name in operation.writes():
+                if name in definitions:
+                    several.add(name)
+                definitions[name] = operation
+    return {name: operation for name, operation in definitions.items() if name not in several}

@@ -1,0 +1,52 @@
+"""What the kernels of a sort do together, as data: by which keys, and where the arrays lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hlo_run.artifact.buffers import ArraySpec
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOp:
+    """One step of computing a key: an HLO opcode on the results of earlier steps, given by their numbers.
+
+    `number` is a parameter's operand of the sort, or the bits of a constant; `direction` is a comparison's.
+    """
+
+    opcode: str
+    dtype: str
+    operands: tuple[int, ...] = ()
+    number: int = 0
+    direction: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """The last of `ops` is the key of an element."""
+
+    ops: tuple[KeyOp, ...]
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CountingOperand:
+    """An operand that is an iota along dimension `dim`."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class SortOrder:
+    """`launches` kernels sort `operands` along dimension `dim` into `results`, by the first key, equal ones by the next.
+
+    Elements whose keys are all equal may come in any order.
+    """
+
+    operands: tuple[ArraySpec | CountingOperand, ...]
+    results: tuple[ArraySpec, ...]
+    dim: int
+    keys: tuple[SortKey, ...]
+    launches: int

@@ -1,0 +1,174 @@
+"""Which ways do the threads of a block go through a phase, where all of them go the same?
+
+A branch that depends on the number of the block alone divides the blocks of a launch. A concatenation, or a pad along outer
+dimensions, has many of them. Each way is a function of its own, without these branches: LLVM would make vectors of all
+ways together, and mask what is not done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hlo_run.backends.host.jit.phases import Phase
+from hlo_run.backends.host.jit.plan import Plan
+from hlo_run.backends.host.ptx.control_flow import Branch
+from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.syntax import Integer, Negated, Operand, Register, SpecialRegister
+
+_MOST_WAYS = 16
+_MOST_BLOCKS = 1 << 16
+
+Numbers: TypeAlias = "NDArray[np.int64]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """`of_block` has the number of the way of each block; way n goes as `taken[n]` says of blocks of instructions that branch."""
+
+    of_block: bytes
+    taken: tuple[Mapping[int, int], ...]
+
+    def phase(self, whole: Phase, plan: Plan, way: int) -> Phase:
+        """Return the phase with those blocks alone that are passed on a way."""
+        members, seen, pending = set(whole.blocks), {whole.entry}, [whole.entry]
+        while pending:
+            index = pending.pop()
+            chosen = self.taken[way].get(index)
+            for target in plan.graph.blocks[index].successors() if chosen is None else (chosen,):
+                if target in members and target not in seen and plan.graph.blocks[target].cut is None:
+                    seen.add(target)
+                    pending.append(target)
+        return replace(whole, blocks=tuple(sorted(seen)))
+
+
+def find_ways(plan: Plan, phase: Phase) -> Ways | None:
+    """Return the ways of a phase; None if there is but one, or too many."""
+    x, y, z = plan.shape.grid
+    if y * z != 1 or x > _MOST_BLOCKS:
+        return None
+    values = _BlockValues(plan, x)
+    branches: list[int] = []
+    rows: list[Numbers] = []
+    for index in phase.blocks:
+        branch = plan.graph.blocks[index].terminator
+        found = values.of(Register(branch.register)) if isinstance(branch, Branch) else None
+        if isinstance(branch, Branch) and found is not None:
+            branches.append(index)
+            rows.append(np.where((found != 0) != branch.negated, branch.taken, branch.otherwise))
+    if not rows:
+        return None
+    ways, of_block = np.unique(np.broadcast_to(np.array(rows), (len(rows), x)), axis=1, return_inverse=True)
+    if not 1 < ways.shape[1] <= _MOST_WAYS:
+        return None
+    taken = tuple(dict(zip(branches, way.tolist(), strict=True)) for way in ways.T)
+    return Ways(of_block.reshape(-1).astype(np.uint8).tobytes(), taken)
+
+
+# ---- values of registers by block ---------------------------------------------------------------------------------------
+
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+class _BlockValues:
+    """Integer registers of at most 32 bits, as far as they depend on the number of the block alone."""
+
+    def __init__(self, plan: Plan, blocks: int) -> None:
+        self._plan = plan
+        self._blocks = blocks
+        self._known: dict[str, Numbers | None] = {}
+
+    def of(self, operand: Operand) -> Numbers | None:
+        """Return an operand's value in every block, of one item if it is the same in all; None if it is not known."""
+        match operand:
+            case Integer():
+                return np.array([operand.value], np.int64)
+            case SpecialRegister("%ctaid.x"):
+                return np.arange(self._blocks, dtype=np.int64)
+            case Negated():
+                found = self.of(operand.register)
+                return None if found is None else 1 - found
+            case Register():
+                return self._register(operand.name)
+            case _:
+                return None
+
+    def _register(self, name: str) -> Numbers | None:
+        if name not in self._known:
+            self._known[name] = None
+            definition = self._plan.pure.definitions.get(name)
+            if definition is not None and self._plan.pure.is_pure(name):
+                self._known[name] = self._result(definition)
+        return self._known[name]
+
+    def _result(self, operation: Operation) -> Numbers | None:
+        kind = operation.types[-1]
+        if operation.opcode not in _HANDLED or not (kind == "pred" or (kind[0] in "sub" and kind[1:] in ("16", "32"))):
+            return None
+        sources = [self.of(source) for source in operation.operands[1:]]
+        known = [_as(source, kind) for source in sources if source is not None]
+        if len(known) != len(sources) or operation.flags & {"sat", "cc", "hi", "wide"}:
+            return None
+        value = _HANDLED[operation.opcode](operation, known)
+        return None if value is None else _as(value, operation.types[0] if operation.opcode != "setp" else "pred")
+
+
+def _as(value: Numbers, kind: str) -> Numbers:
+    """Return the numbers that the bits are in a type."""
+    if kind == "pred":
+        return value & 1
+    bits = int(kind[1:])
+    value = value & ((1 << bits) - 1)
+    return np.where(value >> (bits - 1) != 0, value - (1 << bits), value) if kind[0] == "s" else value
+
+
+def _compared(operation: Operation, sources: list[Numbers]) -> Numbers | None:
+    relation = operation.choice(*_COMPARE)
+    if not relation or len(sources) != 2 or operation.flags & {"and", "or", "xor"}:
+        return None
+    return _COMPARE[relation](*sources).astype(np.int64)
+
+
+def _shifted(operation: Operation, sources: list[Numbers]) -> Numbers | None:
+    value, count = sources
+    if not ((count >= 0) & (count < 16)).all():
+        return None
+    return value << count if operation.opcode == "shl" else value >> count
+
+
+def _field(operation: Operation, sources: list[Numbers]) -> Numbers | None:
+    value, start, count = sources
+    within = (start >= 0).all() and (count >= 0).all() and (start + count <= 32).all()
+    return value >> start & ((1 << count) - 1) if within and operation.type == "u32" else None
+
+
+_HANDLED: Mapping[str, Callable[[Operation, list[Numbers]], Numbers | None]] = {
+    "mov": lambda _, sources: sources[0],
+    "not": lambda _, sources: ~sources[0],
+    "mul": lambda _, sources: sources[0] * sources[1],
+    "setp": _compared,
+    "shl": _shifted,
+    "shr": _shifted,
+    "bfe": _field,
+    **{name: lambda operation, sources: _BINARY[operation.opcode](*sources) for name in _BINARY},
+}
