@@ -24,9 +24,11 @@ from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.analysis.topological_order import TopologicalOrder
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.async_ops import is_async_wrapper
+from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.hlo.tuple_edits import copy_leaves
@@ -45,6 +47,8 @@ class CopyInsertion:
         """Edit all executed computations in place; raises Unsupported for copies that no HLO can express."""
         del ctx
         _refuse_buffers(module)
+        for fusion in list(module.instructions_of("fusion")):
+            _part_scattered_arrays(fusion)
         computations = executed_computations(module)
         if not aliases(module) and not any(_may_need_copies(i) for c in computations for i in c.instructions):
             return
@@ -68,6 +72,24 @@ def _refuse_buffers(module: HloModule) -> None:
                 instruction.where,
                 hint="run buffer-remover first",
             )
+
+
+def _part_scattered_arrays(fusion: HloInstruction) -> None:
+    """Let a scatter that changes one array twice take it twice: each result needs a buffer of its own."""
+    roots = fusion_roots(fusion)
+    if len(roots) != 1 or roots[0].opcode != "scatter":
+        return
+    (scatter,) = roots
+    editor = Editor(scatter)
+    seen: set[HloInstruction] = set()
+    for number, source in enumerate(scatter.operands[: len(scatter.operands) // 2]):
+        parameter = source.operands[0] if source.opcode == "bitcast" else source
+        if parameter.opcode == "parameter" and parameter in seen:
+            own = editor.add("parameter", parameter.shape, parameter_number=len(fusion.operands))
+            fusion.operands = [*fusion.operands, fusion.operands[parameter.attrs["parameter_number"]]]
+            changed = own if source is parameter else editor.add("bitcast", source.shape, [own])
+            scatter.operands = [*scatter.operands[:number], changed, *scatter.operands[number + 1 :]]
+        seen.add(parameter)
 
 
 def _may_need_copies(instruction: HloInstruction) -> bool:

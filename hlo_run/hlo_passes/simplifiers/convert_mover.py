@@ -9,13 +9,14 @@ Where the conversion, or what moves, has no other users. XLA's `ConvertMover`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.dtype import DType
+from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
@@ -73,13 +74,18 @@ def _converted_later(i: HloInstruction) -> HloInstruction | None:
 
 def _fits(constant: HloInstruction, narrow: DType) -> bool:
     """True if a constant is the same after it was narrowed and widened again."""
-    literal = constant.attrs["literal"]
+    literal = np.asarray(constant.attrs["literal"])
     with np.errstate(all="ignore"):
-        return np.asarray(literal).astype(narrow.numpy).astype(literal.dtype).tobytes() == np.asarray(literal).tobytes()
+        return _real_for(literal, narrow).astype(narrow.numpy).astype(literal.dtype).tobytes() == literal.tobytes()
+
+
+def _real_for(literal: NDArray[Any], narrow: DType) -> NDArray[Any]:
+    """Return the real parts of complex numbers if the narrow type is real: numpy warns where it drops the others itself."""
+    return literal if narrow.is_complex else np.real(literal)
 
 
 def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> HloInstruction:
-    return editor.constant(constant.attrs["literal"], element_type)
+    return editor.constant(_real_for(np.asarray(constant.attrs["literal"]), DTYPES[element_type]), element_type)
 
 
 def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
