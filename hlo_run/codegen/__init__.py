@@ -1,1 +1,1 @@
-"""Fusion to kernel to PTX."""
+"""Compiles fusions to kernels: xla_gpu IR, LLVM dialect, LLVM IR, PTX."""

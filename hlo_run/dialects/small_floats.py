@@ -1,7 +1,7 @@
-"""Conversions of floats of 4 and 8 bits as integer arithmetic, for cards (and formats) without an instruction for them.
+"""Converts floats of 4 and 8 bits by integer arithmetic, for GPUs and formats without a conversion instruction.
 
-A magnitude of a narrow format is its exponent and mantissa bits read as one integer, so rounding that carries out of the
-mantissa needs no care. Overflow gives infinity, NaN in formats that have only that, the largest number in f4E2M1FN.
+The magnitude of a narrow float is its exponent and mantissa bits as one integer, so rounding may carry from the mantissa
+into the exponent. Overflow gives infinity, NaN in formats without infinity, and the largest number in f4E2M1FN.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Add: TypeAlias = Callable[[Operation], SSAValue]
 
 @dataclass(frozen=True)
 class Format:
-    """A narrow float: exponent bias, stored mantissa bits, and how it spells what is not finite.
+    """A narrow float format: width, stored mantissa bits, exponent bias, and the encoding of infinity and NaN.
 
-    `special` is `ieee` (infinities and NaN above the largest exponent), `fn` (NaN is all ones), `fnuz` (NaN is what would
-    be -0), `finite`, or `exponent` (unsigned powers of two; NaN is all ones).
+    `special` is `ieee` (the largest exponent encodes infinities and NaN), `fn` (all ones is NaN), `fnuz` (the bits of -0
+    are NaN), `finite` (neither infinity nor NaN), or `exponent` (unsigned powers of two; all ones is NaN).
     """
 
     bits: int
@@ -33,7 +33,7 @@ class Format:
 
     @property
     def magnitude(self) -> int:
-        """All bits but the sign."""
+        """The mask of all bits except the sign."""
         return (1 << (self.bits - 1)) - 1
 
     @property
@@ -59,7 +59,7 @@ class Format:
 
     @property
     def step(self) -> float:
-        """The distance of subnormal numbers."""
+        """The distance between subnormal numbers."""
         return 2.0 ** (1 - self.bias - self.mantissa)
 
 
@@ -74,7 +74,7 @@ FORMATS: dict[str, Format] = {
     "f8E8M0FNU": Format(8, 0, 127, "exponent"),
     "f4E2M1FN": Format(4, 1, 1, "finite"),
 }
-# Stored mantissa bits and exponent bias.
+# Stored mantissa bits and exponent bias of the wide formats.
 _WIDE: dict[Attribute, tuple[int, int]] = {f32: (23, 127), f64: (52, 1023)}
 
 
@@ -90,7 +90,7 @@ def format_of(type_: Attribute) -> Format:
 
 @dataclass
 class _Integers:
-    """Arithmetic on integers of one type; `add` puts an op where it belongs."""
+    """Builds arithmetic on integers of one type; `add` inserts an op and returns its result."""
 
     add: Add
     type: IntegerType
@@ -120,7 +120,7 @@ class _Integers:
 
 
 def extend(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
-    """Return a small float in a wider type, exactly."""
+    """Convert a small float to the wider type `result`; the conversion is exact. `add` inserts an op."""
     form = format_of(value.type)
     integers = _Integers(add, i32)
     bits = add(arith.ExtUIOp(add(arith.BitcastOp(value, IntegerType(form.bits))), i32))
@@ -132,7 +132,7 @@ def extend(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
 
 
 def _power_of_two(integers: _Integers, bits: SSAValue) -> SSAValue:
-    """2^-127 is below the normal numbers of f32."""
+    """Return the f32 bits of 2^(bits - 127). 2^-127 is subnormal in f32, so 0 is a special case."""
     wide = integers.select(bits, "eq", 0, 1 << 22, integers.up(bits, 23))
     return integers.select(bits, "eq", 0xFF, 0x7FC00000, wide)
 
@@ -162,7 +162,7 @@ def _top(form: Format) -> int:
 
 
 def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
-    """Return a float rounded to a small one, to nearest even."""
+    """Convert a float to the small float type `result`, rounded to nearest even. `add` inserts an op."""
     form = format_of(result)
     if value.type in (f16, bf16) or is_small_float(value.type):
         value = extend(add, value, f32) if is_small_float(value.type) else add(arith.ExtFOp(value, f32))
@@ -182,14 +182,14 @@ def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
 
 
 def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: Format) -> SSAValue:
-    """Return the magnitude in the narrow format, which is too large for it where the number is."""
+    """Return the rounded magnitude in the narrow format. If the number overflows, the magnitude exceeds the format."""
     mantissa, bias = _WIDE[type_]
     dropped = mantissa - form.mantissa
     odd = integers.mask(integers.down(magnitude, dropped), 1)
     half = integers.plus(odd, (1 << (dropped - 1)) - 1)
     normal = integers.down(integers.add(arith.AddiOp(magnitude, half)), dropped)
     normal = integers.plus(normal, -((bias - form.bias) << form.mantissa))
-    # Beside this number, floats are a subnormal step apart: the addition rounds to it.
+    # The floats next to this number are one subnormal step apart, so the addition rounds to a multiple of the step.
     assert isa(type_, AnyFloat), "a float is rounded"
     anchor = integers.add(arith.ConstantOp(FloatAttr(2.0**mantissa * form.step, type_)))
     moved = integers.add(arith.AddfOp(integers.add(arith.BitcastOp(magnitude, type_)), anchor))
@@ -202,7 +202,7 @@ def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: F
 def _with_specials(
     integers: _Integers, code: SSAValue, bits: SSAValue, magnitude: SSAValue, infinity: int, form: Format
 ) -> SSAValue:
-    """Return the narrow bits: sign, overflow and NaN; `infinity` is the magnitude of the wide one."""
+    """Return the narrow bits with sign, overflow and NaN. `infinity` is the magnitude of infinity in the wide format."""
     overflow = {"ieee": form.infinity, "finite": form.largest}.get(form.special, form.nan)
     sign = integers.down(integers.mask(bits, 1 << (integers.type.width.data - 1)), integers.type.width.data - form.bits)
     if form.special == "fnuz":
@@ -210,7 +210,7 @@ def _with_specials(
         return integers.select(code, "ugt", form.largest, 1 << (form.bits - 1), signed)
     code = integers.select(code, "ugt", form.largest, overflow, code)
     if form.special == "finite":
-        # There is no NaN: it becomes a zero of the other sign.
+        # The format has no NaN: a NaN becomes a zero with the opposite sign.
         sign = integers.select(magnitude, "ugt", infinity, integers.add(_flipped(integers, sign, form)), sign)
         code = integers.select(magnitude, "ugt", infinity, 0, code)
     else:
@@ -223,10 +223,10 @@ def _flipped(integers: _Integers, sign: SSAValue, form: Format) -> Operation:
 
 
 def _rounded_exponent(integers: _Integers, bits: SSAValue, magnitude: SSAValue, mantissa: int, bias: int) -> SSAValue:
-    """Return the nearest power of two, the larger of two; NaN for what is not positive or too large."""
+    """Return the code of the nearest power of two; a tie rounds up. NaN if the number is not positive or too large."""
     code = integers.down(integers.plus(magnitude, 1 << (mantissa - 1)), mantissa)
     code = integers.plus(code, 127 - bias)
-    # 2^-127 is the smallest; what lies between it and the next goes up. In f32 both are at the end of the normal numbers.
+    # 2^-127 is the smallest number; numbers between it and 2^-126 round up. In f32, 2^-127 is subnormal.
     least = 1 << (mantissa - 1) if bias == 127 else (bias - 127) << mantissa
     smallest = integers.select(magnitude, "ugt", least, 1, integers.number(0))
     code = integers.select(magnitude, "ult", (bias - 126) << mantissa, smallest, code)

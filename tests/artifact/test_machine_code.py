@@ -155,7 +155,7 @@ def test_records_of_another_kind_are_refused(program: Executable, code: MachineC
     wrong: list[Any] = [replace(code, processor=None), replace(code, objects=(("k", b"d"),)), code.objects[0]]
     wrong += [replace(code, objects=(ObjectCode("key", "data"),)), "x86"]  # pyright: ignore[reportArgumentType]
     for value in wrong:
-        with pytest.raises(UsageError, match="no valid executable"):
+        with pytest.raises(UsageError, match="not a valid executable"):
             load(save(replace(program, machine_code=value)), "m.hlox")
 
 

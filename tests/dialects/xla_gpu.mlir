@@ -221,7 +221,7 @@ func.func @f(%i: index, %t: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 // RUN:
 func.func @f(%i: index, %t: tensor<4xf32>, %x: f32) {
-  // ERROR: types of the yielded values of a loop differ from its inits'
+  // ERROR: types of the yielded values of a loop differ from the types of its inits
   %0 = xla_gpu.loop (%i)[%s] -> (%a) in #xla_gpu.indexing_map<"(d0)[s0] -> (d0), domain: d0 in [0, 9], s0 in [0, 1]"> iter_args(%iter = %t) -> (tensor<4xf32>) {
     xla_gpu.yield %x : f32
   }
@@ -254,7 +254,7 @@ func.func private @g() -> f32
 // -----
 // RUN:
 func.func @f(%t: tensor<4xf32>, %i: index, %n: i32) {
-  // ERROR: atomic_rmw yields one value of the type of its block argument
+  // ERROR: atomic_rmw must yield one value of the type of its block argument
   %0 = xla_gpu.atomic_rmw %t[%i] : tensor<4xf32> {
   ^bb0(%current: f32):
     xla_gpu.yield %n : i32
@@ -288,13 +288,13 @@ func.func @f() {
 // -----
 // RUN:
 func.func @f(%x: f32) {
-  // ERROR: belongs into an xla_gpu.loop or xla_gpu.atomic_rmw
+  // ERROR: must be in an xla_gpu.loop or xla_gpu.atomic_rmw
   xla_gpu.yield %x : f32
 }
 // -----
 // RUN:
 func.func @f(%i: index) {
-  // ERROR: string literal without end
+  // ERROR: string literal is not terminated
   %0 = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0) -> (d0), domain: d0 in [0, 9], aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
     >(%i)
   return

@@ -127,7 +127,7 @@ def test_runs_are_recorded(program: Executable, kinds: str, smallest: int, expec
 
 
 def test_unknown_commands() -> None:
-    with pytest.raises(UsageError, match="no command 'FUSSION'"):
+    with pytest.raises(UsageError, match="unknown command 'FUSSION'"):
         compiled(MODULE, xla_gpu_enable_command_buffer="FUSSION")
 
 

@@ -1,4 +1,4 @@
-"""Rounding a float to fewer exponent and mantissa bits, on its bit pattern."""
+"""Emits reduce-precision: rounds a float to fewer exponent and mantissa bits, on its bit pattern."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from hlo_run.codegen.elemental.builder import IrBuilder
 from hlo_run.hlo.values.dtype import DType
 
-# Mantissa bits that are stored; the exponent has what the sign and these leave.
+# Stored mantissa bits. The exponent has the remaining bits, without the sign.
 _MANTISSA_BITS = {
     **{"f16": 10, "bf16": 7, "f32": 23, "f64": 52},
     **{"f8e5m2": 2, "f8e4m3": 3, "f8e3m4": 4, "f8e4m3fn": 3, "f8e4m3fnuz": 3, "f8e4m3b11fnuz": 3, "f8e5m2fnuz": 2},
@@ -18,9 +18,9 @@ _MANTISSA_BITS = {
 
 
 def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits: int, mantissa_bits: int) -> SSAValue:
-    """Return `value` rounded to nearest even; overflow gives infinity, underflow a signed zero.
+    """Return `value` rounded to nearest even. Overflow gives infinity, underflow a signed zero.
 
-    A NaN stays, as on XLA:CPU, also with no mantissa bits to hold it, where XLA:GPU makes it infinity.
+    A NaN stays NaN, as on XLA:CPU. With `mantissa_bits` 0, XLA:GPU makes it infinity instead.
     """
     mantissa = _MANTISSA_BITS[dtype.name]
     exponent = dtype.bits - 1 - mantissa
@@ -37,7 +37,7 @@ def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits:
 
 
 def _round_mantissa(b: IrBuilder, bits: SSAValue, dropped: int) -> SSAValue:
-    """Add half of the last kept place, less one bit unless that place is odd, and cut."""
+    """Round to nearest even: add half of the last kept bit, minus one unless that bit is odd, and truncate."""
     type_ = bits.type
     last = b.binary(arith.ShRUIOp, bits, b.constant(type_, dropped))
     is_odd = b.binary(arith.AndIOp, last, b.constant(type_, 1))
@@ -46,7 +46,7 @@ def _round_mantissa(b: IrBuilder, bits: SSAValue, dropped: int) -> SSAValue:
 
 
 def _clip_exponent(b: IrBuilder, bits: SSAValue, width: int, mantissa: int, exponent_bits: int) -> SSAValue:
-    """Values above the largest exponent become infinity, at or below the smallest one zero; denormals flush."""
+    """Replace values above the largest exponent by infinity, and values at or below the smallest by zero (also subnormals)."""
     type_ = bits.type
     exponent = width - 1 - mantissa
     bias, reduced_bias = (1 << (exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1

@@ -1,12 +1,12 @@
-"""The emitter for several slices of equally shaped arrays: threads for the arrays, which hand their element to each slice.
+"""The emitter for several slices of equally shaped arrays: the threads cover the arrays and read each element once.
 
     %xla_loop:2 = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map iter_args(%iter = %output0, %iter_1 = %output1) .. {
-      (the element of each array that is cut, once)
-      scf.if (the first slice has the element) { (it goes there) }
-      scf.if (the second slice has the element) { (it goes there) }
+      (compute the element of each sliced array)
+      scf.if (the first slice has the element) { (insert it) }
+      scf.if (the second slice has the element) { (insert it) }
     }
 
-Mirrors the `InputSlicesFusion` that XLA had.
+Mirrors `InputSlicesFusion` of older XLA.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryF
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.index import user_map
 
-# XLA's limit for the loops of every emitter but the loop emitter.
-
 
 class InputSlicesEmitter:
     """The emitter; see the module's docstring."""
@@ -38,15 +36,15 @@ class InputSlicesEmitter:
     kind: ClassVar[str] = "input slices"
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions of several results, all of which are slices."""
+        """Accept fusions with several results, all of which are slices."""
         del arguments
         return analysis.decision(self.kind) or no("not every root is a slice")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         sources = tuple(dict.fromkeys(root.operands[0] for root in analysis.roots))
         shape = sources[0].shape
-        factor = -(-8 // analysis.smallest_output_bits)  # one thread writes whole bytes where the slice allows it
+        factor = -(-8 // analysis.smallest_output_bits)  # a thread writes whole bytes if the slice allows it
         launch = calculate_launch(shape.element_count, factor, analysis.target)
         fused = partition(analysis.fusion.fused_computation, sources)
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
@@ -63,7 +61,7 @@ class InputSlicesEmitter:
 
 
 def _insert(entry: EntryFunction, root: HloInstruction, value: SSAValue, index: Values, output: SSAValue) -> SSAValue:
-    """Write the element at `index` of what is cut to the slice, if it is there; returns the new output."""
+    """Insert the element at `index` of the sliced array if the slice `root` has it. Returns the new output."""
     b = entry.builder
     b.locate(root)
     place = user_map(root, 0)
