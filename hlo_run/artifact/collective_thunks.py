@@ -18,11 +18,11 @@ GroupMode = Literal["kCrossReplica", "kCrossPartition", "kCrossReplicaAndPartiti
 class CollectiveThunk:
     """A collective: each device of a group contributes its operands and receives its results.
 
-    `groups` holds numbers of replicas, partitions or devices, as `mode` says; empty means one group of all. Devices meet in
-    thunks of the same `key`. `dim` is the dimension that is concatenated or split (-1: none). `reduction` is the opcode of
-    the reduction. A permutation has (source, target) pairs in `groups`. With `slice_sizes` a permutation copies a slice of
-    each array into a slice of the target's array. The operands are then the inputs, the outputs, and scalars: the start
-    indices in the inputs, then in the outputs.
+    `groups` holds numbers of replicas, partitions or devices, as `mode` says; empty means one group of all. Devices synchronise
+    in thunks of the same `key`. `dim` is the dimension that is concatenated or split (-1: none). `reduction` is the opcode of
+    the reduction. A permutation has (source, target) pairs in `groups`. With `slice_sizes` a permutation copies a slice of each
+    array into a slice of the target's array. The operands are then the inputs, the outputs, and scalars: the start indices in
+    the inputs, then in the outputs.
     """
 
     name: str

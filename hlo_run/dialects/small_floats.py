@@ -84,6 +84,7 @@ def is_small_float(type_: Attribute) -> bool:
 
 
 def format_of(type_: Attribute) -> Format:
+    """Return the format of a float type of at most 8 bits."""
     assert isa(type_, AnyFloat), "only floats have a format"
     return FORMATS[type_.name]
 

@@ -233,7 +233,7 @@ def multiply(left: Expr, right: Expr) -> Expr:
 
 
 def modulo(left: Expr, right: Expr) -> Expr:
-    """Return left mod right, which lies in [0, right - 1]; the right side must be positive."""
+    """Return left mod right, which is in [0, right - 1]; the right side must be positive."""
     if right.kind is CONSTANT:
         if right.value == 1:
             return ZERO
@@ -308,7 +308,7 @@ def _make(kind: Kind, left: Expr, right: Expr) -> Expr:
 
 
 def add_all(terms: Iterable[Expr]) -> Expr:
-    """Return the sum of `terms`, left to right; 0 if there are none."""
+    """Return the sum of `terms`, left to right; 0 for no terms."""
     total = ZERO
     for term in terms:
         total = add(total, term)

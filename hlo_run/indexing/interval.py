@@ -52,7 +52,7 @@ def _floordiv_end(x: int, y: int) -> int:
 
 
 def mod_bounds(a: Bounds, b: Bounds) -> Bounds:
-    """Return the interval of x mod y, which lies in [0, y-1]; unbounded if y may be 0 or less."""
+    """Return the interval of x mod y, which is in [0, y - 1]; unbounded if y may be 0 or less."""
     if b[0] <= 0:
         return MIN, MAX
     if a[0] >= 0 and a[1] < b[0]:

@@ -102,7 +102,7 @@ def _full_name(value: HloValue) -> str:
 
 
 def _peak_time(buffers: BufferAssignment) -> int:
-    """Return the first time of peak memory. A value that ends at a time and one that begins then are both live.
+    """Return the first time of peak memory. A value still counts at the time after its end, when the next values begin.
 
     As in XLA, a value in a tuple-shaped result counts the bytes of the tuple's pointer table.
     """

@@ -86,7 +86,7 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
 
 
 def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
-    """Return the number of the bias operand: with scales, which are scalars, the first array; without scales, the last."""
+    """Return the number of the bias operand: the first operand that is not a scalar, as scales are; otherwise the last."""
     return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
 
 

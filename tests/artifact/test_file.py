@@ -1,4 +1,4 @@
-"""Saved executables: what is written is read back, and damaged, foreign or inconsistent files are refused."""
+"""Saved executables: loading restores the executable; damaged, foreign or inconsistent files are rejected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_files_that_end_early_or_are_none(program: Executable) -> None:
 
 
 def _with_text(data: bytes, change: tuple[bytes, bytes]) -> bytes:
-    """Return a file whose records were changed by somebody who knows how to make its digest."""
+    """Return a file with changed records and a correct digest."""
     text_size = int.from_bytes(data[8:16], "little")
     text, blobs = data[56 : 56 + text_size].replace(*change, 1), data[56 + text_size :]
     digest = hashlib.sha256(text + blobs).digest()

@@ -131,7 +131,7 @@ func.func @f(%t: tensor<40xf32>, %i: index) -> tensor<40xf32> {
 }
 // -----
 // RUN:
-// Names come from the op, or from a hint; sibling regions count alike.
+// Names are from the op or from a hint; sibling regions start with the same numbers.
 func.func @names(%arg0: tensor<4xf32>, %arg1: index) -> f32 {
   %a = arith.constant 3 : i32
   %b = arith.constant true
@@ -161,7 +161,7 @@ func.func @names(%arg0: tensor<4xf32>, %arg1: index) -> f32 {
 }
 // -----
 // RUN:
-// The location of an op is not shown unless asked for.
+// The location of an op is printed only on request.
 func.func @f(%x: f32) -> f32 {
   // CHECK: arith.addf %x, %x : f32
   %0 = arith.addf %x, %x {hlo.op = "add.1"} : f32
@@ -180,7 +180,7 @@ func.func @f(%x: f32) -> f32 {
 }
 // -----
 // RUN:
-// Past lower-tensors the ops of the dialect are printed in the form that upstream reads.
+// After lower-tensors, the ops of the dialect are printed in generic form, which MLIR parses.
 func.func @f(%p: !llvm.ptr, %i: index) {
   // CHECK: %0 = "xla_gpu.apply_indexing"(%i) <{indexing_map = #map}> : (index) -> index
   %0 = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0) -> (d0 * 2), domain: d0 in [0, 3]">(%i)

@@ -38,7 +38,10 @@ def _operand_kind(instruction: HloInstruction) -> str:
 
 
 def floats(opcode: str, op: OpType) -> Row:
-    """Return the row of an opcode on floats only, which is one op of the math or arith dialect."""
+    """Return the row of an opcode on floats, which is one op of the math or arith dialect.
+
+    The emitter raises Unsupported for other types.
+    """
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
         if _operand_kind(instruction) != "float":
@@ -73,7 +76,10 @@ def arithmetic(opcode: str, float_op: OpType, signed: OpType, unsigned: OpType |
 def by_kind(
     opcode: str, float_: Emit | None = None, signed: Emit | None = None, unsigned: Emit | None = None, pred: Emit | None = None
 ) -> Row:
-    """Return the row of an opcode that chooses its emitter by the kind of the first operand's element type."""
+    """Return the row of an opcode that chooses its emitter by the kind of the first operand's element type.
+
+    The emitter raises Unsupported for a kind without emitter.
+    """
     choices = {"float": float_, "signed": signed, "unsigned": unsigned, "pred": pred}
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:

@@ -211,7 +211,7 @@ class FunctionEmitter:
         return function
 
     def element(self, instruction: HloInstruction, index: Values) -> Values:
-        """Return the element of `instruction` at `index`, one value per result. Emits what is not yet computed."""
+        """Return the element of `instruction` at `index`, one value per result. Emits it if it is not computed yet."""
         found = self._at_hand(instruction, index)
         if found is not None:
             return found

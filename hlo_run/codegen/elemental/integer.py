@@ -79,6 +79,7 @@ def power(b: IrBuilder, base: SSAValue, exponent: SSAValue) -> SSAValue:
 
 
 def negate(b: IrBuilder, value: SSAValue) -> SSAValue:
+    """Return 0 - value; MIN gives MIN."""
     return b.binary(arith.SubiOp, b.constant(value.type, 0), value)
 
 
@@ -89,12 +90,14 @@ def absolute(b: IrBuilder, value: SSAValue) -> SSAValue:
 
 
 def sign(b: IrBuilder, value: SSAValue) -> SSAValue:
+    """Return -1, 0 or 1 by the sign of a signed value."""
     zero = b.constant(value.type, 0)
     fill = b.binary(arith.ShRSIOp, value, b.constant(value.type, bit_width(value) - 1))
     return b.select(b.cmpi("eq", value, zero), zero, b.binary(arith.OrIOp, fill, b.constant(value.type, 1)))
 
 
 def invert(b: IrBuilder, value: SSAValue) -> SSAValue:
+    """Return the value with all bits inverted."""
     return b.binary(arith.XOrIOp, value, b.constant(value.type, -1))
 
 

@@ -6,7 +6,7 @@
       scf.yield %y                               =>     cf.cond_br %go, ^body, ^exit
     }                                                 ^body:
                                                         body;  %n = arith.addi %i, %s;  cf.br ^header(%n, %y)
-                                                      ^exit:   uses of %a in the place of %r
+                                                      ^exit:   uses of %r become uses of %a
 
 An scf.if without else branch jumps directly to the following block. scf.while jumps between its regions. scf.index_switch
 becomes cf.switch. New blocks are ordered so that definitions come before uses. Mirrors MLIR's convert-scf-to-cf.

@@ -24,8 +24,8 @@ class CompiledPtx:
 def compile_llvm(ir_text: str, target: TargetSpec, *, cuda_data_dir: str = "", optimization_level: int = 3) -> CompiledPtx:
     """Compile the LLVM IR of one kernel to PTX for `sm_NN`, or for `sm_NNa` if it calls architecture-specific intrinsics.
 
-    `optimization_level` is XLA's, 0 to 3. Functions `__nv_*` that are only declared come from libdevice, which is searched
-    in `cuda_data_dir` first. Raises InternalError for IR that LLVM rejects, DeviceError if libdevice is not found.
+    `optimization_level` is XLA's, 0 to 3. Declared functions `__nv_*` are linked from libdevice, which is searched in
+    `cuda_data_dir` first. Raises InternalError for IR that LLVM rejects, DeviceError if libdevice is not found.
     """
     isa = isa_of(target, accelerated=is_accelerated(ir_text))
     level = min(max(optimization_level, 0), 3)

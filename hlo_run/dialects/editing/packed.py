@@ -43,6 +43,7 @@ def is_packed(element: Attribute) -> bool:
 
 
 def bits_of(element: Attribute) -> int:
+    """Return the width in bits of an element type."""
     assert isinstance(element, FixedBitwidthType), "elements in memory have a width"
     return element.bitwidth
 

@@ -66,8 +66,10 @@ def is_dead(op: Operation) -> bool:
 
 
 def index_constant(value: int) -> arith.ConstantOp:
+    """Return a constant of index type, which is not inserted."""
     return arith.ConstantOp(IntegerAttr(value, IndexType()))
 
 
 def bool_constant(value: bool) -> arith.ConstantOp:
+    """Return a constant of type i1, which is not inserted."""
     return arith.ConstantOp(IntegerAttr(-1 if value else 0, i1))

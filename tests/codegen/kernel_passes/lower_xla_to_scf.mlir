@@ -37,7 +37,7 @@ func.func private @combine(%a: f32, %n: i32, %b: f32, %m: i32) -> (f32, i32) {
 }
 // -----
 // RUN: --only=lower-xla-to-scf
-// Short types are extended, long ones cut.
+// Short types are extended, long types are split.
 func.func @types(%a: f64, %b: bf16, %c: i8) -> (f64, bf16, i8) {
   // CHECK: %[[I:.*]] = arith.bitcast %a : f64 to i64
   // CHECK-NEXT: %[[L:.*]] = arith.trunci %[[I]] : i64 to i32

@@ -1,4 +1,4 @@
-"""Which card and PTX version a kernel is written for, and modules LLVM refuses."""
+"""The GPU and PTX version of a kernel, and modules that LLVM rejects."""
 
 from __future__ import annotations
 
