@@ -113,7 +113,7 @@ def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
     """Receive the message. It happens at recv-done, so that messages sent after the recv count."""
     recv = _started(done)
     if recv.attrs.get("is_host_transfer") is True:
-        raise Unsupported(f"'recv' from the host is not supported (%{recv.name})", recv.where)
+        raise Unsupported(f"'recv' from the host (%{recv.name})", recv.where)
     return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
 
 
