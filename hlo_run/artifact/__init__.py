@@ -1,4 +1,7 @@
-"""What the pipeline hands to a backend: kernels, thunks, buffers. Plain data: no graph, no arrays, no IR objects."""
+"""The compiled program that the pipeline hands to a backend: kernels, thunks and buffers, as plain data.
+
+It holds no graph, no arrays and no IR objects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which slices a thunk reads and writes."""
+"""Lists the buffer slices that a thunk reads and writes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from hlo_run.artifact.thunks import (
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """Slices that are read and slices that are written; one that is changed in place stands in both."""
+    """Slices that are read and slices that are written. A slice that is updated in place is in both."""
 
     reads: tuple[BufferSlice, ...] = ()
     writes: tuple[BufferSlice, ...] = ()
 
 
 def accesses(thunk: Thunk) -> Accesses:
-    """Return what a thunk touches, with the thunks inside it."""
+    """Return the slices that a thunk and the thunks inside it read and write."""
     own = _own(thunk)
     inner = [accesses(other) for sequence in nested_sequences(thunk) for other in sequence]
     if not inner:
@@ -64,7 +64,7 @@ def accesses(thunk: Thunk) -> Accesses:
 def _own(thunk: Thunk) -> Accesses:
     match thunk:
         case KernelThunk():
-            # An operand that is changed in place counts as written; whether it is read too nobody says.
+            # An operand that is updated in place counts only as written: KernelArgument does not record reads.
             return Accesses(
                 tuple(a.slice for a in thunk.arguments if not a.written), tuple(a.slice for a in thunk.arguments if a.written)
             )
@@ -134,7 +134,7 @@ def _slices(trees: Iterable[ArrayTree | None]) -> tuple[BufferSlice, ...]:
 
 
 def tree_leaves(tree: ArrayTree) -> Iterator[ArraySpec]:
-    """Yield the arrays of a value, depth first."""
+    """Yield the arrays of a value, tuples depth first."""
     if isinstance(tree, ArraySpec):
         yield tree
         return
@@ -143,14 +143,14 @@ def tree_leaves(tree: ArrayTree) -> Iterator[ArraySpec]:
 
 
 def tree_slices(tree: ArrayTree) -> Iterator[BufferSlice]:
-    """Yield the slices of a value, depth first."""
+    """Yield the slices of a value's arrays, tuples depth first."""
     return (leaf.slice for leaf in tree_leaves(tree))
 
 
 def used_allocations(executable: Executable) -> frozenset[int]:
-    """Return the allocations that a thunk touches, or that hold a parameter or the result.
+    """Return the indices of the allocations that a thunk accesses, or that hold a parameter or the result.
 
-    Others are workspaces: memory that is planned for a library and that only it would use.
+    The other allocations are workspaces: memory that is planned for libraries, which no thunk names.
     """
     found = {piece.allocation for tree in (*executable.parameters, executable.result) for piece in tree_slices(tree)}
     for thunk in executable.thunks:

@@ -1,4 +1,4 @@
-"""Device memory: allocations, slices of them, and arrays that lie in slices."""
+"""Device memory: buffer allocations, slices of them, and arrays in slices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 class ConstantData:
     """The value of a constant allocation: one numpy item per element in logical (row-major) order.
 
-    The backend packs it into physical order, as it does with arguments.
+    The backend packs it into physical order, as it packs arguments.
     """
 
     dtype: str
@@ -23,10 +23,10 @@ class ConstantData:
 class BufferAllocation:
     """One block of device memory.
 
-    `parameter_number` is set on entry parameters (`parameter_index`: which part of it), `constant` on read-only constants;
-    `is_output` says that the module's result, or a leaf of it, lives here. `alias` is the word of `input_output_alias` for a
-    parameter whose memory a result may (or must) take; without it nothing writes to a parameter. A thread-local allocation
-    is inside of kernels: it is never made.
+    `parameter_number` is set for entry parameters; `parameter_index` is the shape index of the part. `constant` is set for
+    read-only constants. `is_output` says that the module's result, or a leaf of it, is here. `alias` is the keyword of
+    `input_output_alias` for a parameter whose memory a result may or must take; nothing writes to other parameters.
+    A thread-local allocation is inside of kernels; backends do not allocate it.
     """
 
     index: int
@@ -50,10 +50,11 @@ class BufferSlice:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """An array as a buffer holds it: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice.
+    """An array in a buffer: HLO dtype name (`bf16`, `pred`), logical dims, layout minor to major, and its slice.
 
-    Where `dynamic` says that sizes are known at run time only, `dims` are their bounds: the elements lie packed at the
-    beginning, and after room for as many as the bounds allow there is the size of each dimension, as s32.
+    `dynamic` marks dimensions whose size is known at run time only; `dims` holds their bounds. The elements of a dynamic
+    array are packed at the beginning of the slice. The size of each dimension follows as s32, after space for as many
+    elements as the bounds allow.
     """
 
     dtype: str

@@ -1,4 +1,4 @@
-"""What devices do together; `kind` is XLA's word."""
+"""Thunks of collectives, which several devices run together; `kind` is XLA's `Thunk::Kind`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from hlo_run.artifact.buffers import ArraySpec
 CollectiveKind = Literal[
     "kAllReduce", "kReduceScatter", "kAllGather", "kAllToAll", "kCollectiveBroadcast", "kCollectivePermute", "kRaggedAllToAll"
 ]
-# XLA's CollectiveOpGroupMode: what the numbers in groups are.
+# XLA's CollectiveOpGroupMode: the meaning of the numbers in groups.
 GroupMode = Literal["kCrossReplica", "kCrossPartition", "kCrossReplicaAndPartition", "kFlattenedID"]
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveThunk:
-    """The devices of a group meet: each gives its operands and takes its results.
+    """A collective: each device of a group contributes its operands and receives its results.
 
-    `groups` are of replicas, partitions or devices, as `mode` says; none means everyone in one group. Devices meet in thunks
-    of one `key`. `dim` is the dimension that is joined or divided (-1: none). `reduction` names the opcode that reduces.
-    A permutation has the (source, target) pairs in `groups`. With `slice_sizes` it moves a slice of each array into a place of
-    the target's: operands are inputs, outputs, and as scalars the starts in the inputs and in the outputs.
+    `groups` holds numbers of replicas, partitions or devices, as `mode` says; empty means one group of all. Devices synchronise
+    in thunks of the same `key`. `dim` is the dimension that is concatenated or split (-1: none). `reduction` is the opcode of
+    the reduction. A permutation has (source, target) pairs in `groups`. With `slice_sizes` a permutation copies a slice of each
+    array into a slice of the target's array. The operands are then the inputs, the outputs, and scalars: the start indices in
+    the inputs, then in the outputs.
     """
 
     name: str

@@ -10,10 +10,10 @@ from hlo_run.artifact.thunks import Thunk
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One `.entry` of its own PTX module.
+    """The `.entry` of one PTX module, with its launch dimensions.
 
-    `grid` and `block` are (x, y, z) counts; `shared_bytes` is the static shared memory that the PTX declares.
-    The parameters are 64-bit pointers in the order operands, then results.
+    `grid` counts blocks and `block` counts threads, both (x, y, z). `shared_bytes` is the static shared memory that the
+    PTX declares. The kernel's parameters are 64-bit pointers: operands, then results.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ObjectCode:
-    """Object code of a kernel as Host launches it; `key` is the digest of what it was made from."""
+    """Object code of a kernel for the Host backend; `key` is the digest of the source it was compiled from."""
 
     key: str
     data: bytes = field(repr=False)
@@ -33,7 +33,7 @@ class ObjectCode:
 
 @dataclass(frozen=True, slots=True)
 class MachineCode:
-    """Object code for one processor, by LLVM's name and features; on another one Host makes its own from the PTX."""
+    """Object code for one processor, given by LLVM's name and features. On another processor Host compiles the PTX."""
 
     processor: str
     features: str
@@ -44,9 +44,9 @@ class MachineCode:
 class Executable:
     """A compiled module: everything a backend needs to run it.
 
-    `parameters` has one tree per entry parameter, `result` one tree; tuples are nested Python tuples.
-    Thunks run in order. `module_text` is the optimised module, `source_text` the one that was read, where they are kept.
-    `target` is the name of the `TargetSpec` it was compiled for. `machine_code` is there where it was asked for.
+    `parameters` has one tree per entry parameter. HLO tuples are nested Python tuples. Thunks run in order. `target` is the
+    name of the `TargetSpec` it was compiled for. `module_text` is the text of the optimised module, `source_text` that of
+    the input module; both may be empty. `machine_code` is set if it was requested.
     """
 
     name: str
@@ -61,5 +61,5 @@ class Executable:
     machine_code: MachineCode | None = None
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel called `name`; the name must be one of ours."""
+        """Return the kernel called `name`, which must be in `kernels`."""
         return next(kernel for kernel in self.kernels if kernel.name == name)

@@ -1,10 +1,10 @@
-"""An Executable as a file: its records as JSON, its byte strings behind them, a digest of both in front.
+"""Saves an Executable to a file and loads it: a header with a digest, the records as JSON, then the byte strings.
 
     HLOX | version | size of the JSON | size of the bytes | SHA-256 of JSON and bytes | JSON | bytes
 
-Nothing in it is executed when it is read. A run launches its PTX, and on Host its machine code, if it has some for this
-processor: such a file is a program, to be trusted as one. The JSON names the fields that the records of this program have; a
-file of another version is refused, as is one that was cut off or changed.
+Loading executes nothing from the file. A run launches its PTX, or on Host its machine code if that is for this processor,
+so trust such a file only as you would trust a program. The JSON holds a digest of the records and their fields.
+`load` rejects a file of another version, and a file that is truncated or changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECORDS: dict[str, type[Any]] = {
 
 
 def save(program: Executable) -> bytes:
-    """Return the file's bytes, the same for the same executable."""
+    """Return the file's bytes. Equal executables give equal bytes."""
     blobs: list[bytes] = []
     text = json.dumps({"fields": _schema(), "executable": _encode(program, blobs)}, separators=(",", ":")).encode()
     data = b"".join(blobs)
@@ -44,15 +44,18 @@ def save(program: Executable) -> bytes:
 
 
 def load(data: bytes, file: str) -> Executable:
-    """Return the executable of a file's bytes; raises UsageError for a foreign file, another version, or a damaged one."""
+    """Return the executable in `data`; `file` is the name for messages.
+
+    Raises UsageError if the file is not an executable, is of another version, or is damaged.
+    """
     if len(data) < _HEAD.size or data[:4] != _MAGIC:
-        raise UsageError(f"'{file}' is no executable of hlo-run", hint="hlo-run --output=FILE.hlox writes one")
+        raise UsageError(f"'{file}' is not an executable of hlo-run", hint=f"hlo-run --output=FILE{ENDING} writes one")
     _, version, text_size, blob_size, digest = _HEAD.unpack_from(data)
     if version != VERSION:
         raise _other_version(file)
     rest = data[_HEAD.size :]
     if len(rest) != text_size + blob_size or hashlib.sha256(rest).digest() != digest:
-        raise UsageError(f"'{file}' is damaged: its contents are not what its head says")
+        raise UsageError(f"'{file}' is damaged: its contents do not match the digest in its header")
     return _checked(file, lambda: _decoded(rest[:text_size], rest[text_size:], file))
 
 
@@ -61,7 +64,7 @@ def _other_version(file: str) -> UsageError:
 
 
 def _schema() -> str:
-    """Return a digest of all records and their fields: it changes when what a file means may change."""
+    """Return a digest of all record types and their fields. It changes when the meaning of a file may change."""
     lines = [f"{name}({', '.join(f'{f.name}: {f.type}' for f in dataclasses.fields(r))})" for name, r in sorted(_RECORDS.items())]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -81,7 +84,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
 
 
 class _Decoder:
-    """Takes byte strings in the order in which they were put."""
+    """Rebuilds records from JSON; takes byte strings in the order in which `_encode` appended them."""
 
     def __init__(self, blobs: bytes) -> None:
         self._blobs = blobs
@@ -105,22 +108,22 @@ def _decoded(text: bytes, blobs: bytes, file: str) -> Executable:
         raise _other_version(file)
     program = _Decoder(blobs).decode(content["executable"])
     if not isinstance(program, Executable):
-        raise TypeError("it holds no executable")
+        raise TypeError("its content is not an executable")
     _check_references(program)
     _check_machine_code(program.machine_code)
     return program
 
 
 def _checked(file: str, work: Callable[[], Executable]) -> Executable:
-    """Turn what a record does that was made by hand, with wrong fields or types, into a refusal."""
+    """Run `work`; turn the Python errors of records with wrong fields or types into UsageError."""
     try:
         return work()
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise UsageError(f"'{file}' is no valid executable: {error}") from error
+        raise UsageError(f"'{file}' is not a valid executable: {error}") from error
 
 
 def _check_references(program: Executable) -> None:
-    """Raise ValueError unless every slice lies in its allocation and every kernel that is launched is there."""
+    """Raise ValueError unless every slice is inside its allocation and every launched kernel exists."""
     sizes = [allocation.size_bytes for allocation in program.allocations]
     if [allocation.index for allocation in program.allocations] != list(range(len(sizes))):
         raise ValueError("its allocations are not numbered in order")
@@ -135,14 +138,14 @@ def _check_references(program: Executable) -> None:
 
 
 def _check_machine_code(code: Any) -> None:
-    """Raise TypeError unless the records of machine code hold what they should."""
+    """Raise TypeError unless the records of machine code have fields of the right types."""
     if code is None:
         return
     if not isinstance(code, MachineCode) or not _are(str, code.processor, code.features):
-        raise TypeError("its machine code is for no processor")
+        raise TypeError("its machine code names no processor")
     for item in code.objects:
         if not isinstance(cast("Any", item), ObjectCode) or not _are(str, item.key) or not _are(bytes, item.data):
-            raise TypeError("its machine code is no object code")
+            raise TypeError("its machine code does not consist of object code")
 
 
 def _are(kind: type, *values: object) -> bool:

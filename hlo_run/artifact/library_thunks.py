@@ -1,4 +1,4 @@
-"""What a library does with whole arrays; `kind` is XLA's word."""
+"""Thunks of library calls on whole arrays, such as cuBLAS and cuDNN; `kind` is XLA's `Thunk::Kind`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class LibraryWork:
 
 @dataclass(frozen=True, slots=True)
 class DotNumbers:
-    """Which dimensions of the operands of a product go together; all others are free, those of the left one first.
+    """The batch and contracting dimensions of a dot's operands, paired by position.
 
-    A side without a batch is multiplied by every matrix of the other's.
+    All other dimensions are free: the left operand's come first in the result. An operand without batch dimensions is
+    multiplied with every matrix of the other operand's batch.
     """
 
     lhs_batch: tuple[int, ...]
@@ -31,10 +32,10 @@ class DotNumbers:
 class GemmThunk(LibraryWork):
     """result = epilogue(alpha * scales * lhs . rhs + beta * addend + bias) * result_scale, in the order of a dot's dimensions.
 
-    `epilogue` is XLA's: DEFAULT, BIAS, RELU, GELU, BIAS_RELU, BIAS_GELU, each perhaps with `_AUX`, which stores in
-    `auxiliary` what went into the activation. `bias` goes along the last dimension, and may be shorter than that. `scales`
-    are those of both operands, f32 scalars. A result of 8 bits may have a scale too: then it is clamped to the range of its
-    type, and `largest` is where the largest magnitude before that goes, an f32 scalar. `alpha` is complex.
+    `epilogue` is XLA's: DEFAULT, BIAS, RELU, GELU, BIAS_RELU or BIAS_GELU, each possibly with `_AUX`, which stores the
+    input of the activation in `auxiliary`. `bias` is added along the last dimension and may be shorter than it. `scales`
+    are f32 scalars, one per operand. A result of 8 bits may have a `result_scale`: it is then clamped to the range of its
+    type, and the largest magnitude before clamping is stored in `largest`, an f32 scalar. `alpha` is (real, imaginary).
     """
 
     name: str
@@ -58,7 +59,8 @@ class GemmThunk(LibraryWork):
 class ResizeThunk(LibraryWork):
     """Between an array of dynamic sizes and one of its bounds with the sizes, an s32 for each dimension, beside it.
 
-    If `is_padding` the source is the dynamic one and the sizes are written, else the result is and they are read.
+    `sizes` has one s32 scalar per dimension. If `is_padding`, the source is dynamic and the sizes are written. Otherwise
+    the result is dynamic and the sizes are read.
     """
 
     name: str
@@ -84,7 +86,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionNumbers:
-    """Where the dimensions of a convolution's arrays are: (batch, feature, *spatial), the kernel's (in, out, *spatial)."""
+    """The dimension numbers of a convolution's arrays: (batch, feature, *spatial), for the kernel (in, out, *spatial)."""
 
     source: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -95,8 +97,8 @@ class ConvolutionNumbers:
 class ConvolutionThunk(LibraryWork):
     """result = activation(scale * convolution(source, weights) + side_scale * side + bias).
 
-    `direction` says which of the three arrays is computed from the other two: forward the result, backward-input the source,
-    backward-filter the weights; the window is always that of the forward convolution. `activation` is XLA's: kNone, kRelu, ..
+    `direction` says which array is computed from the other two: `result` (forward), `source` (backward-input) or `weights`
+    (backward-filter). `window` is always that of the forward convolution. `activation` is XLA's: kNone, kRelu, ..
     """
 
     name: str
@@ -119,7 +121,7 @@ class ConvolutionThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class FftThunk(LibraryWork):
-    """Transform the innermost `len(lengths)` dimensions; inverses divide by the number of elements."""
+    """Fourier transform of the last `len(lengths)` dimensions. Inverses divide by the product of `lengths`."""
 
     name: str
     type: Literal["FFT", "IFFT", "RFFT", "IRFFT"]
@@ -131,7 +133,7 @@ class FftThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class CholeskyThunk(LibraryWork):
-    """The triangular factor of symmetric matrices in the last two dimensions; the other triangle of the result is zero."""
+    """Cholesky factor of the matrices in the last two dimensions; the other triangle of the result is zero."""
 
     name: str
     lower: bool
@@ -142,7 +144,7 @@ class CholeskyThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class TriangularSolveThunk(LibraryWork):
-    """result = x of a . x = b, or x . a = b; `transpose` says what is done to `a` first."""
+    """Solve a . x = b (`left_side`) or x . a = b for x, with a = `matrix` after `transpose`, b = `right`."""
 
     name: str
     matrix: ArraySpec
@@ -157,7 +159,7 @@ class TriangularSolveThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class SelectKThunk(LibraryWork):
-    """The `k` largest (or smallest) of the last dimension in order, and where they stood; equal ones as they stood."""
+    """The k largest (or smallest) elements along the last dimension, sorted, and their indices. Ties keep their order."""
 
     name: str
     source: ArraySpec

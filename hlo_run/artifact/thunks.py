@@ -1,4 +1,4 @@
-"""What a device does, step by step; `kind` is XLA's word."""
+"""Thunks: the steps that a device runs; `kind` is XLA's `Thunk::Kind`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class KernelArgument:
 
 @dataclass(frozen=True, slots=True)
 class KernelThunk:
-    """Launch `kernel` with a pointer per argument.
+    """Launch `kernel` with one pointer per argument.
 
-    With `sort`, this launch is the first of those that sort; the others come right behind it.
+    With `sort`, this is the first of the launches that sort; the others follow directly.
     """
 
     name: str
@@ -58,7 +58,7 @@ class CopyThunk:
 
 @dataclass(frozen=True, slots=True)
 class MemsetThunk:
-    """Fill with a 32-bit value; the size is a multiple of 4 bytes. `kind` says what the value is."""
+    """Fill `destination` with a 32-bit value; its size is a multiple of 4 bytes. `kind` says where the value is from."""
 
     name: str
     destination: BufferSlice
@@ -68,7 +68,7 @@ class MemsetThunk:
 
 @dataclass(frozen=True, slots=True)
 class SortThunk:
-    """Sort the operands together along the last dimension by the first one; stable. Floats are in XLA's TOTALORDER."""
+    """Stable sort of all operands along the last dimension by the first operand. Floats compare in XLA's TOTALORDER."""
 
     name: str
     operands: tuple[ArraySpec, ...]
@@ -79,7 +79,7 @@ class SortThunk:
 
 @dataclass(frozen=True, slots=True)
 class RngStateThunk:
-    """Hand out a 128-bit counter as two u64, low half first, and advance it by `delta`; each instruction has its own."""
+    """Write a 128-bit counter as two u64, low half first, and advance it by `delta`. Each instruction has its own counter."""
 
     name: str
     result: BufferSlice
@@ -89,7 +89,7 @@ class RngStateThunk:
 
 @dataclass(frozen=True, slots=True)
 class RngSeedThunk:
-    """Write the run's seed."""
+    """Write the run's random seed."""
 
     name: str
     result: ArraySpec
@@ -119,7 +119,7 @@ class InfeedThunk(HostTransfer):
 
 @dataclass(frozen=True, slots=True)
 class OutfeedThunk(HostTransfer):
-    """Hand data to the host."""
+    """Append data to the queue that the host reads."""
 
     name: str
     source: ArrayTree
@@ -128,7 +128,7 @@ class OutfeedThunk(HostTransfer):
 
 @dataclass(frozen=True, slots=True)
 class SendThunk(HostTransfer):
-    """Post a message on a channel, to the host or to the devices that `pairs` (source, target) names: without any, to itself."""
+    """Send a message on `channel`, to the host or by the (source, target) `pairs` of devices. No pairs: to the same device."""
 
     name: str
     channel: int
@@ -140,7 +140,7 @@ class SendThunk(HostTransfer):
 
 @dataclass(frozen=True, slots=True)
 class RecvThunk(HostTransfer):
-    """Take the message of whoever sends to this device on a channel; nobody: zeros."""
+    """Receive the message sent to this device on `channel`. The result is zeros if no device sends one."""
 
     name: str
     channel: int
@@ -151,7 +151,7 @@ class RecvThunk(HostTransfer):
 
 @dataclass(frozen=True, slots=True)
 class SequentialThunk(Nesting):
-    """The body of a call."""
+    """Run the thunks of a called computation in order."""
 
     name: str
     thunks: tuple[Thunk, ...]
@@ -160,7 +160,10 @@ class SequentialThunk(Nesting):
 
 @dataclass(frozen=True, slots=True)
 class WhileThunk(Nesting):
-    """Run `body` while `condition` leaves a byte other than 0 in `predicate`; with a trip count, so many times unasked."""
+    """Run `body` while `condition` leaves a byte other than 0 in `predicate`.
+
+    With a trip count, run `body` that many times and skip `condition`.
+    """
 
     name: str
     predicate: BufferSlice
@@ -172,7 +175,7 @@ class WhileThunk(Nesting):
 
 @dataclass(frozen=True, slots=True)
 class ConditionalThunk(Nesting):
-    """Run one branch. A pred selector chooses branch 0 for true; of a number out of range becomes the last branch's."""
+    """Run one branch. A pred selector chooses branch 0 for true. An s32 selector out of range chooses the last branch."""
 
     name: str
     selector: BufferSlice
@@ -183,7 +186,7 @@ class ConditionalThunk(Nesting):
 
 @dataclass(frozen=True, slots=True)
 class CommandBufferThunk(Nesting):
-    """Thunks that are recorded once and replayed."""
+    """Thunks that are recorded once and replayed, as a CUDA graph is."""
 
     name: str
     thunks: tuple[Thunk, ...]
@@ -212,7 +215,7 @@ Thunk: TypeAlias = (
 
 
 def every_thunk(sequence: Iterable[Thunk]) -> Iterator[Thunk]:
-    """Yield all thunks, each before those inside it; bodies of loops and all branches once."""
+    """Yield all thunks, each before the thunks inside it. Loop bodies and all branches are visited once."""
     for thunk in sequence:
         yield thunk
         for inner in nested_sequences(thunk):
@@ -220,7 +223,7 @@ def every_thunk(sequence: Iterable[Thunk]) -> Iterator[Thunk]:
 
 
 def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
-    """Return the sequences inside a thunk, in the order in which XLA prints them."""
+    """Return the thunk sequences inside a thunk, in XLA's printing order."""
     match thunk:
         case WhileThunk():
             return thunk.condition, thunk.body

@@ -1,4 +1,4 @@
-"""Ops of upstream's arith dialect that xDSL lacks."""
+"""Ops of MLIR's arith dialect that xDSL lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 @irdl_op_definition
 class RemFOp(arith.FloatingPointLikeBinaryOperation):
-    """Remainder of a division that rounds to zero; the result has the sign of the dividend."""
+    """Floating-point remainder of the division rounded to zero; the result has the sign of the dividend."""
 
     name = "arith.remf"
     traits = traits_def(Pure())

@@ -1,4 +1,4 @@
-"""The xDSL context of hlo-run: exactly the dialects that a kernel can contain."""
+"""Makes the xDSL context of hlo-run, with the dialects that a kernel can contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.dialects.upstream_syntax import SYNTAX_OPS
 
 
 def make_context() -> Context:
-    """Return a context that knows the ops, types and attributes of every stage from emission to the LLVM dialect."""
+    """Return a context with the ops, types and attributes of all stages from emission to the LLVM dialect."""
     context = Context()
     for dialect in (
         builtin.Builtin,
@@ -38,7 +38,7 @@ def make_context() -> Context:
 
 
 def _extended(dialect: Dialect, ops: tuple[type[Operation], ...], attributes: tuple[type[Attribute], ...]) -> Dialect:
-    """Return the dialect with ops added; an added op takes the place of one of the same name."""
+    """Return the dialect with ops and attributes added. An added op replaces the op of the same name."""
     names = {op.name for op in ops}
     kept = [op for op in dialect.operations if op.name not in names]
     return Dialect(dialect.name, [*kept, *ops], [*dialect.attributes, *attributes])

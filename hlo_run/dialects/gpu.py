@@ -1,4 +1,4 @@
-"""The few ops of upstream's gpu dialect that kernels use, in upstream's syntax (xDSL's own print in generic form only)."""
+"""The ops of MLIR's gpu dialect that kernels use, in MLIR's syntax. xDSL's own ops print in generic form only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ShuffleModeAttr(EnumAttribute[ShuffleMode], SpacedOpaqueSyntaxAttribute):
 
 
 class _IdOp(IRDLOperation):
-    """Base of the id reads; `xla.range` among the attributes gives the closed interval of the result."""
+    """Base of the ops that read an id. The attribute `xla.range` gives the closed interval of the result."""
 
     dimension = prop_def(DimensionAttr)
     result = result_def(IndexType)
@@ -59,7 +59,7 @@ class _IdOp(IRDLOperation):
         super().__init__(result_types=[IndexType()], properties={"dimension": DimensionAttr(Dimension(dimension))})
 
     def print(self, printer: Printer) -> None:
-        # Two spaces: upstream's printer puts one before the enum and one before its value.
+        # Two spaces, as MLIR's printer writes: one before the enum and one before its value.
         printer.print_string(f"  {self.dimension.data.value}")
         printer.print_op_attributes(self.attributes)
 
@@ -82,7 +82,7 @@ class BlockIdOp(_IdOp):
 
 @irdl_op_definition
 class BarrierOp(IRDLOperation):
-    """Wait for all threads of the block, and make their writes visible to each other. Has effects."""
+    """Wait for all threads of the block and make their writes visible to each other. Not pure."""
 
     name = "gpu.barrier"
     assembly_format = "attr-dict"
@@ -93,9 +93,9 @@ class BarrierOp(IRDLOperation):
 
 @irdl_op_definition
 class ShuffleOp(IRDLOperation):
-    """Read the value of another lane; `valid` tells whether that lane exists.
+    """Read the value of another lane of the warp; `valid` tells whether that lane exists.
 
-    Free of effects, so it may be merged or dropped, but not speculatable: every lane must reach it together.
+    It has no memory effects, so it can be merged or dropped. It is not speculatable: all lanes must run it together.
     """
 
     name = "gpu.shuffle"

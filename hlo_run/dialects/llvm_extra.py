@@ -1,4 +1,4 @@
-"""Ops of upstream's llvm dialect that xDSL lacks, or lacks parts of: `EXTRA_OPS` take the place of its own."""
+"""Ops of MLIR's llvm dialect that xDSL lacks or implements in part; `EXTRA_OPS` replace xDSL's ops."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from xdsl.utils.hints import isa
 
 from hlo_run.dialects.types import is_vector
 
-INBOUNDS = 3  # upstream's noWrapFlags: inbounds, which implies no unsigned-signed wrap
+INBOUNDS = 3  # MLIR's noWrapFlags: inbounds, which implies no unsigned-signed wrap
 
 
 @irdl_op_definition
 class LoadOp(IRDLOperation):
-    """Read from memory; `invariant`: nobody writes there while the kernel runs."""
+    """Read from memory. `invariant` promises that the memory does not change while the kernel runs."""
 
     name = "llvm.load"
     ptr = operand_def(LLVMPointerType)
@@ -78,7 +78,7 @@ class LoadOp(IRDLOperation):
 
 @irdl_op_definition
 class GEPOp(IRDLOperation):
-    """Address arithmetic: the pointer plus indices into `elem_type`; a constant index stands in `rawConstantIndices`."""
+    """Address arithmetic: the pointer plus indices into `elem_type`. `rawConstantIndices` holds the constant indices."""
 
     name = "llvm.getelementptr"
     ptr = operand_def(LLVMPointerType)
@@ -106,7 +106,7 @@ class GEPOp(IRDLOperation):
         return self.no_wrap_flags.value.data == INBOUNDS
 
     def mixed_indices(self) -> list[SSAValue | int]:
-        """Return the indices in order, constants as numbers."""
+        """Return the indices in order, constant indices as ints."""
         dynamic = iter(self.indices)
         return [next(dynamic) if index == GEP_USE_SSA_VAL else index for index in self.raw_constant_indices.iter_values()]
 
@@ -190,7 +190,7 @@ def _dense_integers(type_: Attribute, values: Sequence[int]) -> DenseIntOrFPElem
 
 @irdl_op_definition
 class SwitchOp(IRDLOperation):
-    """Jump to the block of the case that equals `value`, else to the default block; blocks take no arguments here."""
+    """Jump to the block of the case that equals `value`, else to the default block. The blocks must have no arguments."""
 
     name = "llvm.switch"
     value = operand_def(IntegerType)
@@ -274,14 +274,14 @@ class _FloatBinaryIntrinsic(IRDLOperation):
 
 @irdl_op_definition
 class MaximumOp(_FloatBinaryIntrinsic):
-    """The greater value; NaN if one side is NaN; +0 is greater than -0."""
+    """The greater value; NaN if an operand is NaN. +0 is greater than -0."""
 
     name = "llvm.intr.maximum"
 
 
 @irdl_op_definition
 class MinimumOp(_FloatBinaryIntrinsic):
-    """The smaller value; NaN if one side is NaN; -0 is smaller than +0."""
+    """The smaller value; NaN if an operand is NaN. -0 is smaller than +0."""
 
     name = "llvm.intr.minimum"
 
@@ -335,7 +335,7 @@ class CtPopOp(IRDLOperation):
 
 @irdl_op_definition
 class CountLeadingZerosOp(IRDLOperation):
-    """The number of zero bits before the first one bit, the type's width for 0."""
+    """The number of leading zero bits; the type's width for 0."""
 
     name = "llvm.intr.ctlz"
     _T: ClassVar = VarConstraint("T", SignlessIntegerConstraint | VectorType.constr(SignlessIntegerConstraint))
@@ -350,7 +350,7 @@ class CountLeadingZerosOp(IRDLOperation):
 
 @irdl_op_definition
 class AbsOp(IRDLOperation):
-    """The absolute value; the smallest number stays itself."""
+    """The absolute value; the smallest integer gives itself."""
 
     name = "llvm.intr.abs"
     _T: ClassVar = VarConstraint("T", SignlessIntegerConstraint | VectorType.constr(SignlessIntegerConstraint))
@@ -365,7 +365,7 @@ class AbsOp(IRDLOperation):
 
 @irdl_op_definition
 class TruncOp(IRDLOperation):
-    """Round to an integral value, toward zero."""
+    """Round to an integral value, towards zero."""
 
     name = "llvm.intr.trunc"
     _T: ClassVar = VarConstraint("T", AnyFloatConstr | VectorType.constr(AnyFloatConstr))
@@ -380,7 +380,7 @@ class TruncOp(IRDLOperation):
         super().__init__(operands=[value], result_types=[value.type])
 
 
-# Upstream's numbers of what an atomicrmw does.
+# MLIR's numbers of the atomicrmw operations.
 ATOMIC_BIN_OPS = {
     name: number
     for number, name in enumerate(
@@ -394,7 +394,7 @@ MONOTONIC = _ORDERINGS.index("monotonic")
 
 @irdl_op_definition
 class AtomicRMWOp(IRDLOperation):
-    """Change what is at an address in one step; gives what was there. Only the monotonic ordering is used here."""
+    """Update the value at an address atomically and return the old value. Kernels use the monotonic ordering only."""
 
     name = "llvm.atomicrmw"
     bin_op = prop_def(IntegerAttr[IntegerType])
@@ -412,7 +412,7 @@ class AtomicRMWOp(IRDLOperation):
 
     @property
     def keyword(self) -> str:
-        """What is done, as upstream spells it."""
+        """The operation, in MLIR's spelling."""
         return list(ATOMIC_BIN_OPS)[self.bin_op.value.data]
 
     def print(self, printer: Printer) -> None:
@@ -446,7 +446,7 @@ def _parse_pair(parser: Parser) -> tuple[UnresolvedOperand, UnresolvedOperand]:
 
 @irdl_op_definition
 class AtomicCmpXchgOp(IRDLOperation):
-    """Store `val` if `cmp` is at the address, in one step; gives what was there and whether it was stored."""
+    """Atomically store `val` if the address holds `cmp`. Returns a struct of the old value and an i1: it was stored."""
 
     name = "llvm.cmpxchg"
     success_ordering = prop_def(IntegerAttr[IntegerType], default_value=IntegerAttr(MONOTONIC, i64))

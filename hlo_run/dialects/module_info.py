@@ -1,4 +1,4 @@
-"""Facts kept as attributes of an IR module: the bit width of `index`."""
+"""Reads and writes the bit width of `index`, which an IR module holds in its data layout attribute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPEC: Final = "dlti.dl_spec"
 
 
 def index_bits(module: ModuleOp) -> int:
-    """Return the bit width that `index` is lowered to: 32 or 64; 64, MLIR's default, where the module says nothing."""
+    """Return the bit width that `index` is lowered to: 32 or 64. Without the attribute it is 64, MLIR's default."""
     spec = module.attributes.get(_SPEC)
     if not isinstance(spec, dlti.DataLayoutSpecAttr):
         return 64

@@ -1,4 +1,4 @@
-"""Names of SSA values in printed IR, chosen as MLIR chooses them: hint or name by op, else a number, per region scope."""
+"""Chooses the names of SSA values in printed IR as MLIR does: the hint, else the op's name, else a number per scope."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _LOOP_INDICES = ("i", "j", "k", "l", "m", "n")
 
 
 def is_constant_op(op: Operation | Block) -> bool:
-    """Tell whether the value is named after the constant it holds, whatever its hint says."""
+    """True if the op's result is named after its constant, even if the result has a hint."""
     return isinstance(op, arith.ConstantOp)
 
 
 def default_name(value: SSAValue) -> str | None:
-    """Return the name that the value's op gives its results, None if they are numbered."""
+    """Return the name that the value's op gives its results; None if they are numbered."""
     owner = value.owner
     if isinstance(owner, Block) or not isinstance(value, OpResult):
         return _argument_name(value)
@@ -66,7 +66,7 @@ def _constant_name(op: arith.ConstantOp) -> str:
 
 
 def _argument_name(value: SSAValue) -> str | None:
-    """Names of the block arguments of a loop: i, j, .. for the range variables, ra, rb, .. for the map's results, iter."""
+    """Name a block argument of a loop: i, j, .. for range variables, ra, rb, .. for map results, iter for inits."""
     block = value.owner
     parent = block.parent_op() if isinstance(block, Block) else None
     if not isinstance(parent, xla_gpu.LoopOp):
@@ -81,7 +81,7 @@ def _argument_name(value: SSAValue) -> str | None:
 
 
 def result_groups(op: Operation) -> Sequence[Sequence[SSAValue]]:
-    """Return the results in the groups that share a name: `%x:2 = ..` is one group of two."""
+    """Return the results in groups that share a name: `%x:2 = ..` is one group of two."""
     if isinstance(op, gpu.ShuffleOp):
         return [[result] for result in op.results]
     return [op.results] if op.results else []
@@ -89,7 +89,7 @@ def result_groups(op: Operation) -> Sequence[Sequence[SSAValue]]:
 
 @dataclass
 class _Scope:
-    """The names in use here, and the next free numbers; a copy is handed to each nested region."""
+    """The names in use and the next free numbers of a region. Each nested region starts with a copy."""
 
     used: set[str] = field(default_factory=set[str])
     next_suffix: dict[str, int] = field(default_factory=dict[str, int])
@@ -118,10 +118,10 @@ class _Scope:
 
 
 def name_values(op: Operation) -> dict[SSAValue, str]:
-    """Return the printed name (without `%`, with `#i` for one of several results) of every value in and under `op`.
+    """Return the printed name of every value in and under `op`, without `%`, with `#i` for one of several results.
 
-    As in MLIR a region's own values are named before those of the regions inside it, and sibling regions start from
-    the same state, so that two loops side by side both have an `%i`.
+    As in MLIR, a region's own values are named before those of nested regions. Sibling regions start from the same
+    state, so two loops side by side both have an `%i`.
     """
     names: dict[SSAValue, str] = {}
     scope = _Scope()

@@ -1,4 +1,4 @@
-"""The few ops of upstream's nvvm dialect that kernels use: ids, the barrier, shuffles."""
+"""The ops of MLIR's nvvm dialect that kernels use: id registers, the barrier, shuffles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from xdsl.utils.str_enum import StrEnum
 
 
 class SpecialRegisterOp(IRDLOperation):
-    """Base of the reads of an id register; the result is an i32."""
+    """Base of the ops that read an id register; the result is an i32."""
 
     assembly_format = "attr-dict `:` type($res)"
     res = result_def(IntegerType)
@@ -74,10 +74,10 @@ BLOCK_ID_OPS = {"x": BlockIdXOp, "y": BlockIdYOp, "z": BlockIdZOp}
 
 @irdl_op_definition
 class BarrierOp(IRDLOperation):
-    """Wait for all threads of the block (`bar.sync 0`). Has effects. Older MLIR calls it nvvm.barrier0."""
+    """Wait for all threads of the block (`bar.sync 0`). Not pure. Older MLIR calls it nvvm.barrier0."""
 
     name = "nvvm.barrier"
-    # Never given here; upstream's generic form wants their segment sizes all the same.
+    # Always absent, but MLIR's generic form needs their segment sizes.
     barrier_id = opt_operand_def(i32)
     number_of_threads = opt_operand_def(i32)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
@@ -109,9 +109,9 @@ class ShuffleKindAttr(EnumAttribute[ShuffleKind], SpacedOpaqueSyntaxAttribute):
 
 @irdl_op_definition
 class ShuffleSyncOp(IRDLOperation):
-    """Read `value` of the lane at `offset`; operands are the mask of lanes, value, offset, and mask-and-clamp.
+    """Read `value` of the lane at `offset`. The operands are the mask of lanes, value, offset, and mask-and-clamp.
 
-    Free of effects, but not speculatable: every lane of the mask must reach it together.
+    It has no memory effects but is not speculatable: every lane of the mask must run it together.
     """
 
     name = "nvvm.shfl.sync"

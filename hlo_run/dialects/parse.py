@@ -1,4 +1,4 @@
-"""IR text to modules."""
+"""Parses and verifies IR text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hlo_run.dialects.context import make_context
 from hlo_run.dialects.names import default_name
 from hlo_run.errors import ParseError, Where
 
-# A comment, a string literal as MLIR allows it, or a quote that begins neither.
+# A comment, a string literal in MLIR's syntax, or a quote that is part of neither.
 _QUOTE = re.compile(r'//[^\n]*|"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*"|"')
 
 
 def parse_module(text: str, file: str = "<text>", context: Context | None = None) -> ModuleOp:
-    """Return the verified module of an IR text; functions without a module around them get one.
+    """Return the verified module of an IR text. Ops outside of a module are wrapped in one. `file` is for messages.
 
-    Raises ParseError, with the place where the text cannot be read, or without one where the verifier refuses the IR.
+    Raises ParseError for syntax errors, with their position. For IR that does not verify, the position is line 1.
     """
     _check_strings(text, file)
     try:
@@ -31,23 +31,23 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
         raise ParseError(error.msg, _where(error.span.start, text, file)) from error
     except VerifyException as error:
         raise ParseError(f"invalid IR: {_last_line(error)}", Where(file, 1, 1)) from error
-    except Exception as error:  # xDSL's op parsers let assertions and value errors of their constructors out
+    except Exception as error:  # xDSL's op parsers do not catch assertions and value errors of op constructors
         raise ParseError(f"invalid IR: {_last_line(error) or type(error).__name__}", Where(file, 1, 1)) from error
     _drop_default_hints(module)
     return module
 
 
 def _last_line(error: Exception) -> str:
-    """Return what the error says; xDSL's verifier puts the whole op in front of its message."""
+    """Return the last line of the message: xDSL's verifier prints the whole op before its message."""
     lines = [line.strip(" |-^") for line in str(error).splitlines()]
     return next((line for line in reversed(lines) if line), "")
 
 
 def _check_strings(text: str, file: str) -> None:
-    """Refuse a string literal that does not end; xDSL's lexer takes exponential time to find out."""
+    """Reject a string literal that does not end: xDSL's lexer takes exponential time to find it."""
     for match in _QUOTE.finditer(text):
         if match[0] == '"':
-            raise ParseError("string literal without end or with an unknown escape", _where(match.start(), text, file))
+            raise ParseError("string literal is not terminated or has an unknown escape", _where(match.start(), text, file))
 
 
 def _where(start: int, text: str, file: str) -> Where:
@@ -58,7 +58,7 @@ def _where(start: int, text: str, file: str) -> Where:
 
 
 def _drop_default_hints(module: ModuleOp) -> None:
-    """Forget names that say no more than the op: they would stick to whatever replaces the value later."""
+    """Drop name hints that equal the default name. Otherwise a value that replaces this one would get the name."""
     for op in module.walk():
         for result in op.results:
             if result.name_hint is not None and result.name_hint == default_name(result):

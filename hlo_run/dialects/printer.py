@@ -1,4 +1,4 @@
-"""IR modules as text: upstream MLIR's syntax with the value names and the map aliases of the "XLA:GPU Emitters" listings."""
+"""Prints IR modules in MLIR's syntax, with the value names and the map aliases of the "XLA:GPU Emitters" listings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ HLO_OP: Final = "hlo.op"  # attribute with the name of the HLO instruction an op
 
 
 def print_module(op: Operation, *, generic: bool = False, print_locations: bool = False) -> str:
-    """Return the text of a module (or of any op), ending in a newline.
+    """Return the text of a module or of any other op, ending in a newline.
 
-    `generic` prints every op in MLIR's generic form; `print_locations` shows the `hlo.op` attributes. Once tensors are
-    lowered to pointers, ops of the xla_gpu dialect are printed in generic form too, so that upstream MLIR can read them.
+    `generic` prints every op in MLIR's generic form. `print_locations` prints the `hlo.op` attributes. After tensors are
+    lowered to pointers, ops of the xla_gpu dialect are always printed in generic form, so that MLIR can read them.
     """
     stream = StringIO()
     printer = _IrPrinter(stream, generic=generic, print_locations=print_locations)
@@ -35,7 +35,7 @@ def print_module(op: Operation, *, generic: bool = False, print_locations: bool 
 
 
 def is_lowered_to_pointers(op: Operation) -> bool:
-    """Tell whether the module is past lower-tensors: it has functions, one of them takes a pointer."""
+    """Tell whether the module is past lower-tensors: a function of it takes a pointer."""
     if not isinstance(op, ModuleOp):
         return False
     functions = [inner for inner in op.body.block.ops if isinstance(inner, func.FuncOp)]
@@ -43,7 +43,7 @@ def is_lowered_to_pointers(op: Operation) -> bool:
 
 
 class _IrPrinter(Printer):
-    """xDSL's printer with MLIR's value numbering, `%x:2` result groups, aliases for maps, and hidden locations."""
+    """xDSL's printer with MLIR's value names, `%x:2` result groups, aliases for maps, and hidden locations."""
 
     def __init__(self, stream: StringIO, *, generic: bool, print_locations: bool) -> None:
         super().__init__(stream=stream, print_generic_format=generic)
@@ -58,7 +58,7 @@ class _IrPrinter(Printer):
         self._generic_xla_gpu = is_lowered_to_pointers(op)
 
     def alias_definitions(self) -> list[tuple[str, str]]:
-        """Return names and texts of the aliases in the order of their first use."""
+        """Return the names and texts of the aliases in the order of first use."""
         definitions: list[tuple[str, str]] = []
         for attribute, name in self._aliases.items():
             stream = StringIO()
@@ -74,7 +74,7 @@ class _IrPrinter(Printer):
 
     def print_ssa_value(self, value: SSAValue) -> str:
         name = self._names.get(value)
-        if name is None:  # only for IR that does not verify: a value from outside of what is printed
+        if name is None:  # only in IR that does not verify: the value is defined outside of the printed op
             name = self._names[value] = f"<<unknown{len(self._names)}>>"
         self._out.write(f"%{name}")
         return name
@@ -136,7 +136,7 @@ def _group_text(name: str, size: int) -> str:
 
 
 def _short_name(op: Operation) -> str:
-    """Return the op's name as MLIR prints it: without its dialect where that is the default one of the place."""
+    """Return the op's name as MLIR prints it: without the dialect if that is the default dialect of the parent op."""
     if isinstance(op, ModuleOp):
         return "module"
     if isinstance(op.parent_op(), func.FuncOp) and isinstance(op, func.ReturnOp | func.CallOp):

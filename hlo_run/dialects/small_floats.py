@@ -1,7 +1,7 @@
-"""Conversions of floats of 4 and 8 bits as integer arithmetic, for cards (and formats) without an instruction for them.
+"""Converts floats of 4 and 8 bits by integer arithmetic, for GPUs and formats without a conversion instruction.
 
-A magnitude of a narrow format is its exponent and mantissa bits read as one integer, so rounding that carries out of the
-mantissa needs no care. Overflow gives infinity, NaN in formats that have only that, the largest number in f4E2M1FN.
+The magnitude of a narrow float is its exponent and mantissa bits as one integer, so rounding may carry from the mantissa
+into the exponent. Overflow gives infinity, NaN in formats without infinity, and the largest number in f4E2M1FN.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def format_of(type_: Attribute) -> FloatFormat:
 
 @dataclass
 class _Integers:
-    """Arithmetic on integers of one type; `add` puts an op where it belongs."""
+    """Builds arithmetic on integers of one type; `add` inserts an op and returns its result."""
 
     add: Add
     type: IntegerType
@@ -63,7 +63,7 @@ class _Integers:
 
 
 def extend(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
-    """Return a small float in a wider type, exactly."""
+    """Convert a small float to the wider type `result`; the conversion is exact. `add` inserts an op."""
     form = format_of(value.type)
     integers = _Integers(add, i32)
     bits = add(arith.ExtUIOp(add(arith.BitcastOp(value, IntegerType(form.bits))), i32))
@@ -75,7 +75,7 @@ def extend(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
 
 
 def _power_of_two(integers: _Integers, bits: SSAValue) -> SSAValue:
-    """2^-127 is below the normal numbers of f32."""
+    """Return the f32 bits of 2^(bits - 127). 2^-127 is subnormal in f32, so 0 is a special case."""
     wide = integers.select(bits, "eq", 0, 1 << 22, integers.up(bits, 23))
     return integers.select(bits, "eq", 0xFF, 0x7FC00000, wide)
 
@@ -106,7 +106,7 @@ def _top(form: FloatFormat) -> int:
 
 
 def truncate(add: Add, value: SSAValue, result: Attribute) -> SSAValue:
-    """Return a float rounded to a small one, to nearest even."""
+    """Convert a float to the small float type `result`, rounded to nearest even. `add` inserts an op."""
     form = format_of(result)
     if value.type in (f16, bf16) or is_small_float(value.type):
         value = extend(add, value, f32) if is_small_float(value.type) else add(arith.ExtFOp(value, f32))
@@ -148,7 +148,7 @@ def _rounded(integers: _Integers, type_: Attribute, magnitude: SSAValue, form: F
 def _with_specials(
     integers: _Integers, code: SSAValue, bits: SSAValue, magnitude: SSAValue, infinity: int, form: FloatFormat
 ) -> SSAValue:
-    """Return the narrow bits: sign, overflow and NaN; `infinity` is the magnitude of the wide one."""
+    """Return the narrow bits with sign, overflow and NaN. `infinity` is the magnitude of infinity in the wide format."""
     overflow = {"ieee": form.infinity, "finite": form.largest}.get(form.special, form.nan)
     sign = integers.down(integers.mask(bits, 1 << (integers.type.width.data - 1)), integers.type.width.data - form.bits)
     if form.special == "fnuz":
@@ -156,7 +156,7 @@ def _with_specials(
         return integers.select(code, "ugt", form.largest, 1 << (form.bits - 1), signed)
     code = integers.select(code, "ugt", form.largest, overflow, code)
     if form.special == "finite":
-        # There is no NaN: it becomes a zero of the other sign.
+        # The format has no NaN: a NaN becomes a zero with the opposite sign.
         sign = integers.select(magnitude, "ugt", infinity, integers.add(_flipped(integers, sign, form)), sign)
         code = integers.select(magnitude, "ugt", infinity, 0, code)
     else:
@@ -169,10 +169,10 @@ def _flipped(integers: _Integers, sign: SSAValue, form: FloatFormat) -> Operatio
 
 
 def _rounded_exponent(integers: _Integers, bits: SSAValue, magnitude: SSAValue, mantissa: int, bias: int) -> SSAValue:
-    """Return the nearest power of two, the larger of two; NaN for what is not positive or too large."""
+    """Return the code of the nearest power of two; a tie rounds up. NaN if the number is not positive or too large."""
     code = integers.down(integers.plus(magnitude, 1 << (mantissa - 1)), mantissa)
     code = integers.plus(code, 127 - bias)
-    # 2^-127 is the smallest; what lies between it and the next goes up. In f32 both are at the end of the normal numbers.
+    # 2^-127 is the smallest number; numbers between it and 2^-126 round up. In f32, 2^-127 is subnormal.
     least = 1 << (mantissa - 1) if bias == 127 else (bias - 127) << mantissa
     smallest = integers.select(magnitude, "ugt", least, 1, integers.number(0))
     code = integers.select(magnitude, "ult", (bias - 126) << mantissa, smallest, code)

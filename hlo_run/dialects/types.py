@@ -1,4 +1,4 @@
-"""Questions about xDSL types and values that its generic classes leave partly typed."""
+"""Type guards and queries for xDSL types and values, whose generic classes are only partly typed."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def is_vector(type_: Attribute) -> TypeGuard[VectorType[Attribute]]:
 
 
 def tensor_type(value: SSAValue) -> TensorType[Attribute]:
-    """Return the type of a value that is known to be a tensor."""
+    """Return the type of a value that must be a tensor."""
     assert is_tensor(value.type), f"expected a tensor, got {value.type}"
     return value.type
 
 
 def constant_int(value: SSAValue) -> int | None:
-    """Return the number that an `arith.constant` of integer or index type holds; i1 gives 0 or -1 as it is stored."""
+    """Return the number in an `arith.constant` of integer or index type, None for other values. i1 gives 0 or -1."""
     op = value.owner
     if isinstance(op, arith.ConstantOp) and isinstance(op.value, IntegerAttr):
         return op.value.value.data

@@ -1,8 +1,8 @@
-"""Ops whose text xDSL prints or reads otherwise than upstream MLIR: attribute dictionaries that it drops, spaces.
+"""Prints and parses ops in MLIR's syntax where xDSL's differs: attribute dictionaries that xDSL drops, and spaces.
 
-`PRINTERS` maps an op class to what our printer calls instead of the op's own `print`; `SYNTAX_OPS` are subclasses that
-read the same text and give back instances of xDSL's class (`__new__`, for the generic form), so the rest of the code
-sees upstream's classes alone.
+`PRINTERS` maps an op class to the function that the printer calls instead of the op's own `print`. `SYNTAX_OPS` are
+subclasses that parse the same text and return instances of xDSL's class. Their `__new__` does the same for the generic
+form. The rest of the code sees only xDSL's classes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _print_cmpf(printer: Printer, op: arith.CmpfOp) -> None:
 
 
 def _parse_compared(parser: Parser) -> tuple[str, Callable[[], tuple[SSAValue, SSAValue]]]:
-    """Return the predicate, and what reads the type at the end and resolves both sides."""
+    """Parse a predicate and two operands. Returns the predicate, and a function that parses the type and resolves both."""
     predicate = parser.parse_identifier()
     parser.parse_punctuation(",")
     lhs = parser.parse_unresolved_operand()
@@ -209,7 +209,7 @@ def _parse_indices(parser: Parser) -> list[SSAValue]:
 def _transfer_properties(
     parser: Parser, attributes: dict[str, Attribute], shaped: Attribute, moved: Attribute
 ) -> tuple[AffineMapAttr, ArrayAttr[BoolAttr]]:
-    """Take the two properties of a transfer out of its attribute dictionary, or give their defaults."""
+    """Remove the two properties of a transfer from its attribute dictionary and return them, or their defaults."""
     if not is_tensor(shaped) or not is_vector(moved):
         parser.raise_error("expected a tensor and a vector type")
     permutation = attributes.pop("permutation_map", None)

@@ -1,7 +1,7 @@
-"""The `xla_gpu` dialect: guarded loops over indexing maps, pure calls, shared memory and reductions of one kernel.
+"""The `xla_gpu` dialect: guarded loops over indexing maps, pure calls, shared memory, atomics and warp reductions.
 
-Names and syntax are those of the text "XLA:GPU Emitters"; semantics in XLA's `xla_ops.td` and `xla_gpu_ops.td`.
-Longer than a file should be: a dialect is looked up as a whole, and splitting it would leave two places to search.
+Names and syntax follow the text "XLA:GPU Emitters", semantics XLA's `xla_ops.td` and `xla_gpu_ops.td`.
+The file is longer than usual, so that the whole dialect is in one place.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hlo_run.indexing.text import parse_indexing_map
 
 @irdl_attr_definition
 class IndexingMapAttr(Data[IndexingMap]):
-    """`#xla_gpu.indexing_map<"(dims)[ranges] -> (results), domain: .."`; adjacent strings are joined when read."""
+    """`#xla_gpu.indexing_map<"(dims)[ranges] -> (results), domain: ..">`. The parser joins adjacent strings."""
 
     name = "xla_gpu.indexing_map"
 
@@ -67,21 +67,21 @@ class IndexingMapAttr(Data[IndexingMap]):
 
 @irdl_op_definition
 class YieldOp(AbstractYieldOperation[Attribute]):
-    """Ends the body of a loop or of an atomic_rmw."""
+    """The terminator of the body of a loop or an atomic_rmw."""
 
     name = "xla_gpu.yield"
     traits = traits_def(IsTerminator(), Pure())
 
     def verify_(self) -> None:
         if not isinstance(self.parent_op(), LoopOp | AtomicRMWOp):
-            raise VerifyException("'xla_gpu.yield' belongs into an xla_gpu.loop or xla_gpu.atomic_rmw")
+            raise VerifyException("'xla_gpu.yield' must be in an xla_gpu.loop or xla_gpu.atomic_rmw")
 
 
 @irdl_op_definition
 class LoopOp(IRDLOperation):
-    """Nested loops over the range variables of a map, first one outermost; steps outside the map's domain do nothing.
+    """Nested loops over the range variables of a map, the first outermost. Steps outside the map's domain do nothing.
 
-    Block arguments: one index per range variable, one index per map result, then the iteration values.
+    The block arguments are one index per range variable, one index per map result, then the iteration values.
     """
 
     name = "xla_gpu.loop"
@@ -100,7 +100,7 @@ class LoopOp(IRDLOperation):
         inits: Sequence[SSAValue],
         body: Region | None = None,
     ) -> None:
-        """Without `body` an empty one with the right block arguments, named after the map's range variables, is made."""
+        """Without `body`, make an empty body with the right block arguments, named after the map's range variables."""
         attr = indexing_map if isinstance(indexing_map, IndexingMapAttr) else IndexingMapAttr(indexing_map)
         super().__init__(
             operands=[dims, inits],
@@ -137,7 +137,7 @@ class LoopOp(IRDLOperation):
         if len(self.dims) != len(used_map.dims):
             raise VerifyException(f"loop has {len(self.dims)} dims, its map has {len(used_map.dims)}")
         if used_map.rts:
-            raise VerifyException("the map of a loop has no runtime variables")
+            raise VerifyException("the map of a loop must have no runtime variables")
         if len(args) != len(used_map.ranges) + len(used_map.results) + len(self.inits):
             raise VerifyException(
                 f"loop body has {len(args)} arguments, expected {len(used_map.ranges)} induction variables, "
@@ -145,18 +145,18 @@ class LoopOp(IRDLOperation):
             )
         first = len(args) - len(self.inits)
         if any(not isinstance(arg.type, IndexType) for arg in args[:first]):
-            raise VerifyException("induction variables and map results of a loop are of index type")
+            raise VerifyException("induction variables and map results of a loop must be of index type")
         types = tuple(init.type for init in self.inits)
         last = self.body.block.last_op
         if not isinstance(last, YieldOp):
-            raise VerifyException("the body of a loop ends in xla_gpu.yield")
+            raise VerifyException("the body of a loop must end in xla_gpu.yield")
         for what, found in (
             ("iteration values", tuple(arg.type for arg in args[first:])),
             ("results", self.result_types),
             ("yielded values", last.operand_types),
         ):
             if tuple(found) != types:
-                raise VerifyException(f"types of the {what} of a loop differ from its inits'")
+                raise VerifyException(f"types of the {what} of a loop differ from the types of its inits")
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" (")
@@ -242,7 +242,7 @@ def _parse_map(parser: Parser) -> IndexingMapAttr:
 
 
 def _function_named(op: Operation, name: StringAttr) -> func.FuncOp | None:
-    """Return the function of the module around `op`; xDSL's lookup asks every op for its traits, ten times slower."""
+    """Return the function `name` of the module around `op`. Ten times faster than xDSL's lookup, which reads all traits."""
     module = op.parent_op()
     while module is not None and not isinstance(module, ModuleOp):
         module = module.parent_op()
@@ -251,7 +251,7 @@ def _function_named(op: Operation, name: StringAttr) -> func.FuncOp | None:
 
 
 class _CalleeExists(SymbolUserOpInterface):
-    """The callee is a `func.func` taking as many arguments; result types are taken from the call."""
+    """Checks that the callee is a `func.func` with as many arguments as the call. Result types are not checked."""
 
     def verify(self, op: Operation) -> None:
         assert isinstance(op, PureCallOp), "the trait belongs to pure_call"
@@ -266,7 +266,7 @@ class _CalleeExists(SymbolUserOpInterface):
 
 @irdl_op_definition
 class PureCallOp(IRDLOperation):
-    """A call without side effects: equal calls are merged, unused ones dropped."""
+    """A call without side effects: equal calls can be merged, unused calls dropped."""
 
     name = "xla_gpu.pure_call"
     callee = prop_def(SymbolRefAttr)
@@ -282,7 +282,7 @@ class PureCallOp(IRDLOperation):
 
 @irdl_op_definition
 class ApplyIndexingOp(IRDLOperation):
-    """Evaluate a map without constraints: operands are its dims, then its symbols; one index result per map result."""
+    """Evaluate a map without constraints. The operands are its dims, then its symbols; each map result is one index."""
 
     name = "xla_gpu.apply_indexing"
     indexing_map = prop_def(IndexingMapAttr)
@@ -335,9 +335,9 @@ class ApplyIndexingOp(IRDLOperation):
 
 @irdl_op_definition
 class AtomicRMWOp(IRDLOperation):
-    """Read an element, compute, write it back atomically; gives the new tensor.
+    """Read an element, compute its new value, and write it atomically. Returns the new tensor.
 
-    The block argument is the current element, or a rank-1 vector of elements beginning at the index.
+    The block argument is the current element, or a rank-1 vector of elements that begin at the index.
     """
 
     name = "xla_gpu.atomic_rmw"
@@ -363,18 +363,18 @@ class AtomicRMWOp(IRDLOperation):
     def verify_(self) -> None:
         args, last = self.body.block.args, self.body.block.last_op
         if len(args) != 1:
-            raise VerifyException("atomic_rmw has one block argument, the current value")
+            raise VerifyException("atomic_rmw must have one block argument, the current value")
         if not isinstance(last, YieldOp) or tuple(last.operand_types) != (args[0].type,):
-            raise VerifyException("atomic_rmw yields one value of the type of its block argument")
+            raise VerifyException("atomic_rmw must yield one value of the type of its block argument")
         tensor, element = tensor_type(self.tensor), args[0].type
         if is_vector(element):
             if element.get_num_dims() != 1:
-                raise VerifyException("a vector argument of atomic_rmw has rank 1")
+                raise VerifyException("a vector argument of atomic_rmw must have rank 1")
             element = element.get_element_type()
         if element != tensor.get_element_type():
             raise VerifyException("the block argument of atomic_rmw differs from the tensor's element type")
         if self.res.type != tensor:
-            raise VerifyException("result type of atomic_rmw differs from its tensor's")
+            raise VerifyException("result type of atomic_rmw differs from the type of its tensor")
         if len(self.indices) != tensor.get_num_dims():
             raise VerifyException("atomic_rmw needs one index per dimension")
 
@@ -405,7 +405,7 @@ class AtomicRMWOp(IRDLOperation):
 
 @irdl_op_definition
 class PredicatedInsertOp(IRDLOperation):
-    """Insert the value if the condition holds, else give the tensor back unchanged."""
+    """Insert the value into the tensor if the condition is true; otherwise return the tensor unchanged."""
 
     name = "xla_gpu.predicated_insert"
     _ELEMENT: ClassVar = VarConstraint("ELEMENT", AnyAttr())
@@ -427,7 +427,7 @@ class PredicatedInsertOp(IRDLOperation):
 
 @irdl_op_definition
 class PredicatedExtractOp(IRDLOperation):
-    """The element if the condition holds (only then is it read), else the fallback."""
+    """Read the element if the condition is true; otherwise return the fallback and read nothing."""
 
     name = "xla_gpu.predicated_extract"
     _ELEMENT: ClassVar = VarConstraint("ELEMENT", AnyAttr())
@@ -456,7 +456,7 @@ def _verify_static_access(tensor: SSAValue, indices: Sequence[SSAValue]) -> None
 
 @irdl_op_definition
 class AllocateSharedOp(IRDLOperation):
-    """A new tile of shared memory, uninitialised. Not pure: two tiles must never be merged."""
+    """A new uninitialised tile of shared memory. Not pure: two tiles must not be merged."""
 
     name = "xla_gpu.allocate_shared"
     res = result_def(TensorType)
@@ -472,7 +472,7 @@ class AllocateSharedOp(IRDLOperation):
 
 @irdl_op_definition
 class SyncThreadsOp(IRDLOperation):
-    """One barrier; its results are the tiles as all threads of the block have written them. Not pure."""
+    """A barrier. The results are the tiles with the writes of all threads of the block. Not pure."""
 
     name = "xla_gpu.sync_threads"
     _TYPES: ClassVar = RangeVarConstraint("TYPES", RangeOf(TensorType))
@@ -486,9 +486,9 @@ class SyncThreadsOp(IRDLOperation):
 
 @irdl_op_definition
 class ShuffleReduceOp(IRDLOperation):
-    """Combine values over lanes at distances `max_distance`, `max_distance` / 2, .., 1.
+    """Reduce values over the lanes of a warp, at distances `max_distance`, `max_distance` / 2, .., 1.
 
-    The combiner gets this lane's values first, then the values of the lane at the distance.
+    The combiner takes this lane's values first, then the values of the lane at the distance.
     """
 
     name = "xla_gpu.shuffle_reduce"

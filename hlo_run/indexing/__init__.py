@@ -1,4 +1,4 @@
-"""Integer maths on indices: intervals, expressions, and indexing maps with their composition and simplification."""
+"""Integer arithmetic on indices: intervals, affine expressions, and indexing maps with composition and simplification."""
 
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.expr import Expr, Kind, ceil_div, constant, dim, maximum, minimum, symbol

@@ -1,4 +1,4 @@
-"""Indexing maps as Python functions of ints, or of anything else with + - * // % and comparisons, such as arrays."""
+"""Compiles indexing maps to Python functions of ints or arrays (anything that has + - * // % and comparisons)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OPERATOR = {Kind.ADD: "+", Kind.MUL: "*", Kind.MOD: "%", Kind.FLOORDIV: "//"}
 
 @dataclass(frozen=True, slots=True)
 class CompiledMap:
-    """`results(dims, symbols)` gives the tuple of results, `contains(dims, symbols)` whether the point is in the domain.
+    """`results(dims, symbols)` gives the tuple of results; `contains(dims, symbols)` tells if the point is in the domain.
 
-    Both take ints or arrays that broadcast against each other (arrays wide enough for the values in between); a result
-    that is constant comes back as an int even for arrays, as does `contains` of a map whose domain has no checks.
+    Both take ints, or arrays that broadcast against each other. The arrays' dtype must hold the intermediate values.
+    A constant result is an int even for arrays. So is the answer of `contains` if the domain has no checks.
     """
 
     results: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]
@@ -29,7 +29,7 @@ class CompiledMap:
 def compile_map(
     results: Sequence[Expr], checks: Sequence[tuple[Expr, Interval]], dim_count: int, symbol_count: int
 ) -> CompiledMap:
-    """Compile result expressions and the checks `expr in interval` over this many dimensions and symbols."""
+    """Compile result expressions and the checks `expr in interval` over `dim_count` dimensions and `symbol_count` symbols."""
     values = _Source(dim_count, symbol_count)
     returned = "".join(f"{values.name(expr)}, " for expr in results)
     domain = _Source(dim_count, symbol_count)
@@ -43,7 +43,7 @@ def _tests(value: str, interval: Interval) -> list[str]:
 
 
 class _Source:
-    """The text of a function with one assignment for every distinct node."""
+    """The source text of a function with one assignment per distinct expression node."""
 
     def __init__(self, dim_count: int, symbol_count: int) -> None:
         self._lines = ["def function(dims, symbols):"]

@@ -15,10 +15,10 @@ def compose(first: IndexingMap, second: IndexingMap) -> IndexingMap: ...
 @overload
 def compose(first: IndexingMap | None, second: IndexingMap | None) -> IndexingMap | None: ...
 def compose(first: IndexingMap | None, second: IndexingMap | None) -> IndexingMap | None:
-    """Return second after first, not simplified: x -> second(first(x)). Undefined (None) with anything is undefined.
+    """Return x -> second(first(x)), not simplified. If either map is undefined (None), so is the result.
 
-    Dimensions are first's. Symbols are [second's ranges, first's ranges, second's rts, first's rts]: second's come
-    first. Constraints: second's, first's, then `result i of first in bounds of dimension i of second`.
+    The dimensions are first's. The symbols are [second's ranges, first's ranges, second's rts, first's rts].
+    The constraints are second's, first's, then `result i of first in bounds of dimension i of second`.
     """
     if first is None or second is None:
         return None

@@ -1,4 +1,4 @@
-"""Which number divides every value of an expression?"""
+"""Finds a number that divides every value of an expression."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.indexing.expr import ADD, CONSTANT, DIM, MOD, MUL, Expr
 def divisor_of(expr: Expr, zero_dim: int = -1) -> int:
     """Return a number that divides `expr` wherever dimension `zero_dim` is 0; 0 if it is always 0 there.
 
-    Nothing is known of variables but that they are integers.
+    Variables count as arbitrary integers: their bounds are ignored.
     """
     kind = expr.kind
     if kind is CONSTANT:

@@ -1,4 +1,4 @@
-"""The domain of a map: bounds of its variables and constraints on expressions of them, and how it is simplified."""
+"""The domain of an indexing map: bounds of its variables, constraints on expressions, and their simplification."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hlo_run.indexing.simplify import simplifier_for
 
 @dataclass(slots=True)
 class Domain:
-    """The points with every variable within its bounds and every constraint's expression within its interval.
+    """The points where every variable is within its bounds and every constraint's expression within its interval.
 
-    `symbols` holds the bounds of range variables, then of runtime variables. A domain that was found empty has `empty`
-    set, and nothing else about it counts.
+    `symbols` holds the bounds of range variables, then of runtime variables. If `empty` is set, the domain has no
+    points, and the other fields mean nothing.
     """
 
     dims: list[Interval]
@@ -27,7 +27,7 @@ class Domain:
     empty: bool = False
 
     def add(self, expr: Expr, interval: Interval) -> None:
-        """Cut the domain by `expr in interval`; a plain variable's own bounds are tightened instead."""
+        """Cut the domain by `expr in interval`. If `expr` is a plain variable, tighten its bounds instead."""
         if expr.kind is CONSTANT:
             self.empty = self.empty or not interval.contains(expr.value)
             return
@@ -40,7 +40,7 @@ class Domain:
         self.empty = self.empty or not merged.is_feasible
 
     def simplify(self, preserve_points: bool) -> None:
-        """Simplify and drop constraints until nothing changes, then merge those that fix a remainder."""
+        """Simplify and drop constraints until nothing changes, then merge the constraints that fix a remainder."""
         changed = True
         while changed and not self.empty:
             before = self.dims[:], self.symbols[:], list(self.constraints.items())
@@ -64,7 +64,10 @@ class Domain:
             self.add(simple, interval)
 
     def merge_mod_constraints(self) -> None:
-        """Join `x mod 3 in [r, r]` and `x mod 4 in [r, r]` to `x mod 12 in [r, r]`; move a plain variable's bounds inward."""
+        """Merge the constraints that fix a remainder, and move the bounds of plain variables inward to match them.
+
+        x mod 3 in [r, r], x mod 4 in [r, r]   =>   x mod 12 in [r, r]
+        """
         moduli: dict[tuple[Expr, int], list[int]] = {}
         for expr, interval in self.constraints.items():
             if _fixes_remainder(expr, interval):
@@ -92,12 +95,12 @@ def _fixes_remainder(expr: Expr, interval: Interval) -> bool:
 
 
 def bounds_of(intervals: Sequence[Interval]) -> tuple[Bounds, ...]:
-    """Return the bare bounds of each interval."""
+    """Return the pair (lower, upper) of each interval."""
     return tuple((interval.lower, interval.upper) for interval in intervals)
 
 
 def _simplify_constraint(expr: Expr, interval: Interval, ranges: RangeEvaluator) -> tuple[Expr, Interval]:
-    """Move what can be moved from the expression of a constraint to its interval.
+    """Move constant addends, factors and divisors from the expression of a constraint to its interval.
 
     e + c, e * c, e floordiv d  =>  e, with the interval shifted, divided or multiplied
     g*A + B in [a, b]           =>  A, if B cannot decide between two values of A

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 
 class Kind(Enum):
-    """What an expression is; the values order the addends of a printed sum (products first, constants last)."""
+    """The kind of an expression. The values order the addends of a printed sum: products first, constants last."""
 
     ADD = 0
     MUL = 1
@@ -21,7 +21,7 @@ class Kind(Enum):
     SYMBOL = 8
     CONSTANT = 9
 
-    # Enum hashes the member's name in Python; tables by kind are read on every substitution.
+    # Enum's own hash runs Python code, and every substitution looks up tables by kind.
     __hash__ = object.__hash__
 
 
@@ -39,12 +39,12 @@ CONSTANT: Final = Kind.CONSTANT
 
 
 class Expr:
-    """An expression node; made only by the constructors of this module, so equality is identity.
+    """An expression node. Only the constructors of this module make nodes, so equality is identity.
 
-    Binary nodes have `left` and `right` (leaves have themselves there); constants have their number in `value`,
-    dimensions and symbols their index. `sort_key` orders expressions by kind, then children, independent of when
-    they were made. `dims_mask` and `symbols_mask` have bit i set if dimension or symbol i occurs.
-    `floordiv` rounds to minus infinity; `mod` is never negative for a positive right side.
+    Binary nodes have `left` and `right`; both are the node itself on a leaf. `value` is the number of a constant, or
+    the index of a dimension or symbol. `sort_key` orders expressions by kind, then children, independent of the order
+    of creation. `dims_mask` and `symbols_mask` have bit i set if dimension or symbol i occurs.
+    `floordiv` rounds to minus infinity. `mod` is never negative for a positive right side.
     """
 
     __slots__ = ("dims_mask", "kind", "left", "right", "sort_key", "symbols_mask", "value")
@@ -158,7 +158,7 @@ def _leaf(kind: Kind, value: int, dims_mask: int, symbols_mask: int) -> Expr:
 
 
 def _intern(table: dict[tuple[Expr, Expr], Expr], kind: Kind, left: Expr, right: Expr) -> Expr:
-    """Return the one node `kind(left, right)`, with no folding at all."""
+    """Return the unique node `kind(left, right)`, without folding."""
     key = (left, right)
     node = table.get(key)
     if node is None:
@@ -184,7 +184,7 @@ def dim(index: int) -> Expr:
 
 
 def symbol(index: int) -> Expr:
-    """Return symbol number `index`; range variables come first, runtime variables after them."""
+    """Return symbol number `index`. Range variables have the first numbers, runtime variables the next ones."""
     node = _SYMBOLS.get(index)
     return node if node is not None else _SYMBOLS.setdefault(index, _leaf(SYMBOL, index, 0, 1 << index))
 
@@ -233,7 +233,7 @@ def multiply(left: Expr, right: Expr) -> Expr:
 
 
 def modulo(left: Expr, right: Expr) -> Expr:
-    """Return left mod right, which lies in [0, right - 1]; the right side must be positive."""
+    """Return left mod right, which is in [0, right - 1]; the right side must be positive."""
     if right.kind is CONSTANT:
         if right.value == 1:
             return ZERO
@@ -308,7 +308,7 @@ def _make(kind: Kind, left: Expr, right: Expr) -> Expr:
 
 
 def add_all(terms: Iterable[Expr]) -> Expr:
-    """Return the sum of `terms`, left to right; 0 if there are none."""
+    """Return the sum of `terms`, left to right; 0 for no terms."""
     total = ZERO
     for term in terms:
         total = add(total, term)

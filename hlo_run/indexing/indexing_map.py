@@ -1,4 +1,4 @@
-"""Indexing maps: functions from dimensions and symbols to indices, with the domain on which they hold."""
+"""Indexing maps: functions from dimensions and symbols to indices, defined on a domain."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Constraint: TypeAlias = tuple[Expr, Interval]
 
 @dataclass(frozen=True, eq=False)
 class IndexingMap:
-    """Results as expressions of dimensions and symbols, on a domain: box of all bounds cut by the constraints.
+    """Result expressions over dimensions and symbols, on a domain: the box of all bounds, cut by the constraints.
 
-    `dims` are what the map is a function of (output index, thread ids), `ranges` are loops, `rts` values known at run
-    time only. Symbols are numbered ranges first, then rts. Intervals are closed. A map whose domain is infeasible
-    becomes *known empty* at once: results 0, dims and ranges [0, -1], no constraints. Maps are equal if they are the
-    same function on the same domain as written; names do not count, constraints are a set. None stands for the
-    undefined map ("nothing known").
+    `dims` are the map's inputs (output index, thread ids), `ranges` are loop variables, `rts` are values known at run
+    time only. Symbols are numbered ranges first, then rts. Intervals are closed. A map with an infeasible domain
+    becomes *known empty* when it is made: results 0, dims and ranges [0, -1], no constraints. Maps are equal if
+    variables' bounds, results and the set of constraints are equal as written; names do not count. None represents the
+    undefined map: nothing is known.
     """
 
     dims: tuple[Variable, ...]
@@ -90,11 +90,11 @@ class IndexingMap:
 
     @cached_property
     def range_evaluator(self) -> RangeEvaluator:
-        """Ranges of expressions over this map's variables; constraints are not looked at."""
+        """Evaluates ranges of expressions over this map's variables; constraints are ignored."""
         return RangeEvaluator(_bounds(self.dims), _bounds(self.symbols))
 
     def range_of(self, expr: Expr) -> Interval:
-        """Return the closed interval of `expr` over this map's variables; constraints are not looked at."""
+        """Return the closed interval of `expr` over this map's variables; constraints are ignored."""
         return self.range_evaluator.interval(expr)
 
     @cached_property
@@ -118,7 +118,7 @@ class IndexingMap:
     # Changing.
 
     def with_constraint(self, expr: Expr, interval: Interval) -> IndexingMap:
-        """Return the map cut by `expr in interval`; bounds of a plain variable are tightened instead."""
+        """Return the map cut by `expr in interval`. If `expr` is a plain variable, its bounds are tightened instead."""
         return self.with_constraints(((expr, interval),))
 
     def with_constraints(self, constraints: Iterable[Constraint]) -> IndexingMap:
@@ -149,10 +149,10 @@ class IndexingMap:
         return replace(self, results=tuple(results))
 
     def simplify(self, preserve_points: bool = False) -> IndexingMap:
-        """Return the map with simplified constraints and results; names and numbers of variables stay.
+        """Return the map with simplified constraints and results; variables keep their names and numbers.
 
-        With `preserve_points` an expression that has one possible value is not replaced by it, so that dimensions of
-        size 1 stay visible (reshape and bitcast maps are built so).
+        `preserve_points` keeps expressions that have one possible value, so that dimensions of size 1 stay visible.
+        Reshape and bitcast maps need that.
         """
         return self._simplified_preserving if preserve_points else self._simplified
 
@@ -172,14 +172,14 @@ class IndexingMap:
         return self if domain is None else self.with_domain(domain, results)
 
     def substitute(self, dims: Sequence[Expr] = (), symbols: Sequence[Expr] = ()) -> IndexingMap:
-        """Replace dimension i by dims[i] and symbol i by symbols[i] in results and constraints; variables stay listed."""
+        """Replace dimension i by dims[i] and symbol i by symbols[i] in results and constraints; keep all variables."""
         rewrite = Substitution(dims, symbols)
         constraints = tuple((rewrite(expr), interval) for expr, interval in self.constraints)
         bare = replace(self, results=tuple(map(rewrite, self.results)), constraints=())
         return bare.with_constraints(constraints)
 
     def symbols_to_dims(self) -> IndexingMap:
-        """Turn all symbols into dimensions, appended to the dimensions in their order."""
+        """Turn all symbols into dimensions, appended after the dimensions in order."""
         count = len(self.dims)
         symbols = tuple(dim(count + i) for i in range(len(self.symbols)))
         return self._rewritten((*self.dims, *self.symbols), (), (), (), symbols)
@@ -197,15 +197,16 @@ class IndexingMap:
         return self._rewritten(dims, ranges, self.rts, (), symbols)
 
     def remove_unused_symbols(self) -> tuple[IndexingMap, tuple[bool, ...]]:
-        """Drop symbols that are in no result and only in constraints made of such symbols alone; those go too.
+        """Drop symbols that no result depends on, and the constraints between them.
 
-        Returns the map and, for each old symbol, whether it stayed.
+        A symbol in a constraint with a dimension or with a kept symbol is kept. Returns the map and a flag for each
+        old symbol: True if it is kept.
         """
         result, kept = self._remove_unused((1 << len(self.dims)) - 1)
         return result, kept[len(self.dims) :]
 
     def remove_unused_vars(self) -> tuple[IndexingMap, tuple[bool, ...]]:
-        """Drop unused dimensions and symbols as `remove_unused_symbols` does; the flags are dims, then symbols."""
+        """Drop unused dimensions and symbols by the rule of `remove_unused_symbols`; flags are for dims, then symbols."""
         return self._remove_unused(0)
 
     def _remove_unused(self, used_dims: int) -> tuple[IndexingMap, tuple[bool, ...]]:
@@ -230,7 +231,7 @@ class IndexingMap:
     def _keep(self, kept_dims: Sequence[bool], kept_symbols: Sequence[bool]) -> IndexingMap:
         dims = [dim(sum(kept_dims[:i])) if keep else ZERO for i, keep in enumerate(kept_dims)]
         symbols = [symbol(sum(kept_symbols[:i])) if keep else ZERO for i, keep in enumerate(kept_symbols)]
-        # A constraint is either on kept variables alone or on dropped ones alone.
+        # A constraint has either only kept variables or only dropped ones.
         dropped_dims = sum(1 << i for i, keep in enumerate(kept_dims) if not keep)
         dropped_symbols = sum(1 << i for i, keep in enumerate(kept_symbols) if not keep)
         constraints = tuple(
@@ -253,13 +254,13 @@ class IndexingMap:
         dim_exprs: Sequence[Expr],
         symbol_exprs: Sequence[Expr],
     ) -> IndexingMap:
-        """Return the map over new variables, the old ones replaced by the given expressions."""
+        """Return the map over new variables, with the old variables replaced by the given expressions."""
         rewrite = Substitution(dim_exprs, symbol_exprs)
         bare = IndexingMap(dims, ranges, rts, tuple(map(rewrite, self.results)), (), self.is_known_empty)
         return bare.with_constraints((rewrite(expr), interval) for expr, interval in self.constraints)
 
     def __reduce__(self) -> tuple[type[IndexingMap], tuple[object, ...]]:
-        # The cached properties (compiled functions among them) stay behind.
+        # Do not pickle the cached properties: compiled functions are among them.
         return IndexingMap, (self.dims, self.ranges, self.rts, self.results, self.constraints, self.is_known_empty)
 
 
@@ -271,7 +272,7 @@ def simplify_parts(
     results: tuple[Expr, ...],
     preserve_points: bool,
 ) -> tuple[Domain | None, tuple[Expr, ...]]:
-    """Return the simplified domain and results; None for the domain if nothing changed. Names do not matter here."""
+    """Return the simplified domain and results. The domain is None if nothing changed. Variables have no names here."""
     domain = Domain(list(dims), list(symbols), dict(constraints))
     domain.simplify(preserve_points)
     if domain.empty:

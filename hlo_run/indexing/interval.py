@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# The ends of int64 mean "unbounded"; arithmetic keeps them, so an unbounded end stays unbounded.
+# The ends of int64 mean "unbounded". Arithmetic keeps an unbounded end unbounded.
 MIN = -(2**63)
 MAX = 2**63 - 1
 
-# The bare pair (lower, upper) of a closed interval: what the hot loops of range evaluation pass around.
+# The pair (lower, upper) of a closed interval. The hot loops of range evaluation use pairs instead of Interval.
 Bounds: TypeAlias = tuple[int, int]
 
 
 def _saturate(value: int) -> int:
-    # One past MIN counts as MIN, so that negating MAX gives MIN and not "almost unbounded".
+    # MIN + 1 counts as MIN, so that negating MAX gives an unbounded end.
     return MIN if value <= MIN + 1 else MAX if value >= MAX else value
 
 
 def add_bounds(a: Bounds, b: Bounds) -> Bounds:
-    """Return the interval of x + y."""
+    """Return the interval of x + y, for x in `a` and y in `b`."""
     lower = MIN if a[0] == MIN or b[0] == MIN else _saturate(a[0] + b[0])
     upper = MAX if a[1] == MAX or b[1] == MAX else _saturate(a[1] + b[1])
     return lower, upper
@@ -52,7 +52,7 @@ def _floordiv_end(x: int, y: int) -> int:
 
 
 def mod_bounds(a: Bounds, b: Bounds) -> Bounds:
-    """Return the interval of x mod y, which lies in [0, y-1]; unbounded if y may be 0 or less."""
+    """Return the interval of x mod y, which is in [0, y - 1]; unbounded if y may be 0 or less."""
     if b[0] <= 0:
         return MIN, MAX
     if a[0] >= 0 and a[1] < b[0]:
@@ -96,7 +96,7 @@ class Interval:
 
     @property
     def size(self) -> int:
-        """The number of integers in it (a loop's trip count); 0 if infeasible."""
+        """The number of integers in the interval (a loop's trip count); 0 if infeasible."""
         return max(0, self.upper - self.lower + 1)
 
     def contains(self, value: int) -> bool:
@@ -112,7 +112,7 @@ class Interval:
         return Interval(lower, max(upper, lower - 1))
 
     def union(self, other: Interval) -> Interval:
-        """Return the smallest interval around both."""
+        """Return the smallest interval that encloses both."""
         if not self.is_feasible or not other.is_feasible:
             return other if not self.is_feasible else self
         return Interval(min(self.lower, other.lower), max(self.upper, other.upper))
@@ -126,7 +126,7 @@ class Interval:
         return Interval(max(self.lower, other.lower), max(self.upper, other.upper))
 
     def compare(self, predicate: str, other: Interval) -> bool | None:
-        """Decide `x predicate y` for all x here and y there; None if it depends.
+        """Return what `x predicate y` is for all x in this interval and y in `other`; None if it depends on x and y.
 
         `predicate` is one of eq, ne, lt, le, gt, ge.
         """

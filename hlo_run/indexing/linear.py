@@ -1,4 +1,4 @@
-"""Sums as lists of (base, coefficient) pairs and a constant: the form in which sums are simplified and rebuilt."""
+"""The linear form of sums, (base, coefficient) pairs and a constant, in which sums are simplified and rebuilt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINEAR: dict[Expr, Linear] = {}
 def linear_form(expr: Expr) -> Linear:
     """Return the addends of `expr` as ((base, coefficient), ..) and the constant part.
 
-    A base occurs once, has a non-zero coefficient and is neither a constant, nor a sum, nor a product by a constant.
+    Every base occurs once and has a non-zero coefficient. A base is not a constant, a sum, or a product with a constant.
     """
     found = _LINEAR.get(expr)
     if found is None:
@@ -27,7 +27,7 @@ def linear_form(expr: Expr) -> Linear:
 
 
 def collect(terms: dict[Expr, int], expr: Expr, factor: int) -> int:
-    """Add `expr * factor` to `terms` (base to coefficient, zeros may stay behind); return its constant part."""
+    """Add `expr * factor` to `terms` (base to coefficient) and return its constant part. Coefficients may become 0."""
     rest = 0
     kind = expr.kind
     while kind is ADD:
@@ -43,7 +43,7 @@ def collect(terms: dict[Expr, int], expr: Expr, factor: int) -> int:
 
 
 def from_linear(terms: Iterable[Term], rest: int) -> Expr:
-    """Return the sum of base * coefficient in canonical order, constant last."""
+    """Return the sum of base * coefficient, ordered by `Expr.sort_key`, with the constant last."""
     addends = [base if factor == 1 else multiply(base, constant(factor)) for base, factor in terms if factor]
     if not addends:
         return constant(rest)

@@ -1,4 +1,4 @@
-"""Prints indexing maps in the seeds' syntax."""
+"""Prints indexing maps in the syntax of XLA's `#xla_gpu.indexing_map` attribute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.indexing.variable import Variable
 
 
 class PrintableMap(Protocol):
-    """What the printer needs of an `IndexingMap`."""
+    """The part of `IndexingMap` that the printer reads."""
 
     @property
     def dims(self) -> tuple[Variable, ...]: ...
@@ -35,7 +35,7 @@ def map_to_string(indexing_map: PrintableMap | None) -> str:
 
 
 def attribute_text(indexing_map: PrintableMap) -> str:
-    """Return the map's text with variables and results even if it is known empty, so that parsing gives it back."""
+    """Return the map's text with variables and results, even if the map is known empty: parsing restores the map."""
     dims, ranges, rts = _names(indexing_map)
     symbols = ranges + rts
     results = [expr_to_string(expr, dims, symbols) for expr in indexing_map.results]
@@ -50,7 +50,7 @@ def attribute_text(indexing_map: PrintableMap) -> str:
 
 
 def constraints_as_printed(indexing_map: PrintableMap) -> list[tuple[Expr, Interval]]:
-    """Return the constraints in the order of the text, so that what follows it is the same for a map that was read."""
+    """Return the constraints in printed order. Code that depends on the order then gives the same for a parsed map."""
     return [constraint for _, constraint in _sorted_constraints(indexing_map)]
 
 
@@ -63,7 +63,7 @@ def _sorted_constraints(indexing_map: PrintableMap) -> list[tuple[str, tuple[Exp
 
 
 def expr_to_string(expr: Expr, dim_names: Sequence[str], symbol_names: Sequence[str]) -> str:
-    """Return the text of one expression; variables beyond the names get their default names."""
+    """Return the text of one expression; variables beyond the given names get their default names (d0, s0)."""
     return expr.to_string(
         lambda i: dim_names[i] if i < len(dim_names) else f"d{i}",
         lambda i: symbol_names[i] if i < len(symbol_names) else f"s{i}",
@@ -71,7 +71,7 @@ def expr_to_string(expr: Expr, dim_names: Sequence[str], symbol_names: Sequence[
 
 
 def _names(indexing_map: PrintableMap) -> tuple[list[str], list[str], list[str]]:
-    """Return the names to print; a name met before (composition can bring two) gets `_1`, `_2`, .."""
+    """Return the names to print. A repeated name gets `_1`, `_2`, ..; composition can repeat names."""
     used: set[str] = set()
     groups: list[list[str]] = []
     for prefix, variables in (("d", indexing_map.dims), ("s", indexing_map.ranges), ("rt", indexing_map.rts)):

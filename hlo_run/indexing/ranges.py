@@ -1,4 +1,4 @@
-"""The interval of values an expression takes, from the intervals of its variables."""
+"""Evaluates the interval of an expression from the intervals of its variables."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _UNBOUNDED: Bounds = (LOWEST, MAX)
 
 
 class RangeEvaluator:
-    """Evaluates ranges for fixed bounds of dimensions and symbols and remembers them.
+    """Evaluates ranges for fixed bounds of dimensions and symbols, and caches them.
 
-    With constraints, an expression that *is* a constraint's (the same object) also lies in that interval; nothing
-    else is concluded from constraints. Variables without bounds are unbounded.
+    If an expression is the same object as a constraint's expression, its range is cut by the constraint's interval.
+    Constraints have no other effect. Variables without bounds are unbounded.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RangeEvaluator:
         self._done: dict[Expr, Bounds] = {}
 
     def __call__(self, expr: Expr) -> Bounds:
-        """Return (lower, upper) of `expr`."""
+        """Return the closed bounds (lower, upper) of `expr`."""
         found = self._done.get(expr)
         if found is None:
             found = self._evaluate(expr)

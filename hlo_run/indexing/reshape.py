@@ -1,6 +1,6 @@
-"""Maps of reshapes, transposes and bitcasts, and conversion between linear and per-dimension indices.
+"""Indexing maps of reshapes, transposes and bitcasts, and conversion between linear and per-dimension indices.
 
-Shapes are plain tuples of sizes; a layout is its minor-to-major order (`minor_to_major[0]` varies fastest).
+Shapes are tuples of sizes. A layout is its minor-to-major order: dimension `minor_to_major[0]` varies fastest.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def linearize(indices: Sequence[Expr], sizes: Sequence[int]) -> Expr:
 
 
 def delinearize(linear: Expr, sizes: Sequence[int]) -> tuple[Expr, ...]:
-    """Return the row-major indices that `linear`, which must be in bounds, has in an array of `sizes`.
+    """Return the row-major indices of element number `linear` in an array of `sizes`. `linear` must be in bounds.
 
-    The first dimension of size above 1 needs no remainder; an array without elements has indices 0.
+    The first dimension of size above 1 gets no `mod`. All indices are 0 if the array has no elements.
     """
     if 0 in sizes:
         return (ZERO,) * len(sizes)
@@ -57,8 +57,8 @@ def _delinearize_by_remainders(linear: Expr, sizes: Sequence[int]) -> list[Expr]
 def reshape_map(from_dims: tuple[int, ...], to_dims: tuple[int, ...]) -> IndexingMap:
     """Return the map from an index into `from_dims` to the index of the same element in `to_dims`, simplified.
 
-    The shapes are cut into minimal reshapes first. For the output-to-input map of a reshape, `from_dims` is the output.
-    Element counts must agree. Both arrays are row-major.
+    The reshape is split into minimal reshapes first. For the output-to-input map of a reshape, `from_dims` is the
+    output. Both arrays are row-major and must have the same number of elements.
     """
     assert prod(from_dims) == prod(to_dims), f"reshape between {from_dims} and {to_dims}"
     if 0 in from_dims:
@@ -70,7 +70,7 @@ def reshape_map(from_dims: tuple[int, ...], to_dims: tuple[int, ...]) -> Indexin
 
 
 def _minimal_reshapes(to_dims: Sequence[int], from_dims: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Cut a reshape into (sizes of some `to` dims, numbers of the `from` dims with as many elements)."""
+    """Split a reshape into pairs with equal element counts: (sizes of `to` dims, numbers of `from` dims)."""
     cuts: list[tuple[list[int], list[int]]] = []
     to_part: list[int] = []
     from_part: list[int] = []
@@ -115,12 +115,12 @@ def inverse_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
 
 
 def to_physical_map(dims: Sequence[int], minor_to_major: Sequence[int]) -> IndexingMap:
-    """Return the map from a logical index to the index with dimensions major to minor."""
+    """Return the map from a logical index to the physical index, whose dimensions are major to minor."""
     return transpose_map(dims, tuple(reversed(minor_to_major)))
 
 
 def physical_dims(dims: Sequence[int], minor_to_major: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes of the dimensions major to minor."""
+    """Return the sizes of the dimensions, major to minor."""
     return tuple(dims[d] for d in reversed(minor_to_major))
 
 
@@ -137,10 +137,10 @@ def bitcast_map(
     to_dims: tuple[int, ...],
     to_minor_to_major: tuple[int, ...],
 ) -> IndexingMap | None:
-    """Return the map from an index into one array to the index at the same offset in memory of another, simplified.
+    """Return the map from an index into one array to the index of the same memory offset in the other, simplified.
 
-    Layouts count, element types do not; None if the element counts differ. Tried in this order: a transpose, a
-    reshape that keeps the layout, and transpose + reshape + transpose.
+    None if the element counts differ. Layouts matter, element types do not. The result is the first that fits: a
+    transpose, a reshape that keeps the layout, or transpose + reshape + transpose.
     """
     if prod(from_dims) != prod(to_dims):
         return None
@@ -162,7 +162,7 @@ def bitcast_map(
 def _permutation_of_bitcast(
     from_dims: Sequence[int], from_order: Sequence[int], to_dims: Sequence[int], to_order: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Return P with to dim i = from dim P[i] if the physical dimensions of both are the same, one by one."""
+    """Return P with `to` dim i = `from` dim P[i], or None unless both arrays have the same physical dimensions."""
     if len(from_dims) != len(to_dims):
         return None
     pairs = sorted(zip(to_order, from_order, strict=True))

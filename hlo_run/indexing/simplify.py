@@ -1,7 +1,7 @@
 """Simplifies expressions over variables with known bounds to a canonical form.
 
-A sum is held as base * coefficient pairs sorted by `Expr.sort_key` with the constant last; products are distributed
-over sums; divisions and remainders by constants lose every addend that cannot matter. For the map of a loop kernel,
+A sum becomes base * coefficient pairs, sorted by `Expr.sort_key`, with the constant last. Products are distributed over
+sums. Divisions and remainders by constants lose every addend that cannot change the result. In the map of a loop kernel:
 
     ((bl_x * 512 + th_x * 4 + v) floordiv 4096) mod 512   =>   (bl_x floordiv 8) mod 512
 
@@ -37,16 +37,16 @@ from hlo_run.indexing.interval import Bounds, Interval
 from hlo_run.indexing.linear import Term, collect, from_linear, linear_form
 from hlo_run.indexing.ranges import RangeEvaluator
 
-# Every rule makes an expression smaller or moves a factor outwards, so a handful of rounds is the rule; the limit only
-# keeps an unforeseen pair of opposite rules from running for ever.
+# Every rule makes an expression smaller or moves a factor outwards, so a few rounds are usually enough. The limit stops
+# two rules that undo each other.
 _MAX_ROUNDS = 64
 
 
 class Simplifier:
-    """Simplifies expressions for one choice of variable bounds (and constraints) and remembers the results.
+    """Simplifies expressions for fixed variable bounds and constraints, and caches the results.
 
-    With `preserve_points` an expression whose range is a single value is not replaced by that value, so dimensions of
-    size 1 stay visible. The result for an expression depends on the bounds alone, never on what was asked before.
+    `preserve_points` keeps expressions whose range is a single value, so dimensions of size 1 stay visible. The result
+    for an expression does not depend on earlier calls.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Simplifier:
         return from_linear(*self._merge_divisions(terms, rest))
 
     def _merge_divisions(self, terms: dict[Expr, int], rest: int) -> tuple[list[Term], int]:
-        """Apply the rules for remainders and quotients of the same number to a sum until none fires.
+        """Apply the rules for remainders and quotients of the same number to a sum until none applies.
 
         (x mod c)*k + (x floordiv c)*(c*k)  =>  x*k
         (x floordiv c)*(-c*b)               =>  x*(-b) + (x mod c)*b
@@ -147,7 +147,7 @@ class Simplifier:
         return [term for term in terms.items() if term[1]], rest
 
     def _merge_mod(self, terms: dict[Expr, int], base: Expr, factor: int) -> int | None:
-        """Merge the term `(x mod c) * factor` with its quotient if the sum has it; return the change of the constant."""
+        """Merge `(x mod c) * factor` with its quotient. Returns the change of the constant, None without such a quotient."""
         scale = base.right.value * factor
         quotient, rest = linear_form(self(floor_div(base.left, base.right)))
         if not quotient or any(term is base or terms.get(term, 0) != count * scale for term, count in quotient):
@@ -201,7 +201,7 @@ class Simplifier:
         larger = right if smaller is left else left
         return smaller if kind is MIN else larger
 
-    # Division by constants. `x` is simplified already.
+    # Division by constants. `x` is already simplified.
 
     def _floordiv(self, x: Expr, d: int) -> Expr:
         if d == 0:
@@ -221,7 +221,7 @@ class Simplifier:
         return self._floordiv_by_gcd(x, terms, rest, d)
 
     def _floordiv_by_gcd(self, x: Expr, terms: Sequence[Term], rest: int, d: int) -> Expr:
-        """Handle (g*A + B) floordiv d, no addend of which is a multiple of d."""
+        """Simplify (g*A + B) floordiv d, where no addend is a multiple of d."""
         scaled, plain, g = _split_by_gcd(terms)
         q = gcd(g, d)
         if scaled and q != 1:
@@ -234,7 +234,7 @@ class Simplifier:
                 return floor_div(numerator, constant(d // common))
         inner = [base for base, factor in terms if factor == 1 and base.kind is FLOORDIV and base.right.kind is CONSTANT]
         if len(inner) == 1 and inner[0].right.value > 0:
-            # floor(a / c) + R = floor((a + R*c) / c): only one division can be pulled out of the sum this way.
+            # floor(a / c) + R = floor((a + R*c) / c). This works for one division only.
             c = inner[0].right.value
             others = [(base, factor * c) for base, factor in terms if base is not inner[0]]
             return floor_div(from_linear(others, rest * c) + inner[0].left, constant(c * d))
@@ -253,7 +253,7 @@ class Simplifier:
         if whole or not 0 <= rest < m:
             return modulo(from_linear(kept, rest % m), constant(m))
         scaled, plain, g = _split_by_gcd(terms)
-        # XLA leaves (x * 4) mod 6 alone, though the common factor 2 could leave: g itself must divide m.
+        # g itself must divide m: XLA keeps (x * 4) mod 6, although the common factor 2 could be taken out.
         if scaled and g != 1 and m % g == 0:
             lower, upper = self.range(from_linear(plain, rest))
             if lower >= 0 and upper < g:
@@ -281,13 +281,13 @@ def _split_multiples(terms: Sequence[Term], d: int) -> tuple[list[Term], list[Te
 
 
 def _split_by_gcd(terms: Sequence[Term]) -> tuple[list[Term], list[Term], int]:
-    """Return the terms with a factor other than 1 and -1, the others, and the gcd of the first ones' factors."""
+    """Return the terms with a factor other than 1 and -1, the other terms, and the gcd of the first terms' factors."""
     scaled = [term for term in terms if term[1] not in (1, -1)]
     return scaled, [term for term in terms if term[1] in (1, -1)], gcd(*(factor for _, factor in scaled))
 
 
 def _opaque_division(kind: object, left: Expr, right: Expr) -> Expr:
-    """Return a division or remainder by something that is not constant."""
+    """Return a division or remainder by a divisor that is not constant."""
     if left is ZERO or (kind is MOD and left is right):
         return ZERO
     if kind is MOD:
@@ -308,13 +308,13 @@ def simplifier_for(
     constraints: tuple[tuple[Expr, Interval], ...] = (),
     preserve_points: bool = False,
 ) -> Simplifier:
-    """Return the shared simplifier for these bounds; maps of one kernel have the same few, so work is shared."""
+    """Return the cached simplifier for these bounds. The maps of one kernel have few different bounds and share its work."""
     return Simplifier(dims, symbols, constraints, preserve_points)
 
 
 def simplify_expr(
     expr: Expr, dims: Sequence[Interval] = (), symbols: Sequence[Interval] = (), preserve_points: bool = False
 ) -> Expr:
-    """Return `expr` simplified for variables within the given intervals; missing ones are unbounded."""
+    """Return `expr` simplified for variables within the given intervals. Variables beyond the sequences are unbounded."""
     dim_bounds, symbol_bounds = tuple(i.bounds for i in dims), tuple(i.bounds for i in symbols)
     return simplifier_for(dim_bounds, symbol_bounds, (), preserve_points)(expr)

@@ -1,4 +1,4 @@
-"""Replacing dimensions and symbols of expressions."""
+"""Replaces dimensions, symbols and subexpressions of expressions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hlo_run.indexing.expr import DIM, MAKE, SYMBOL, Expr
 
 
 class Substitution:
-    """Replaces dimension i by `dims[i]` and symbol i by `symbols[i]`, remembering what it has rewritten.
+    """Replaces dimension i by `dims[i]` and symbol i by `symbols[i]`, and caches rewritten expressions.
 
-    Variables beyond the ends of the sequences stay. The cheap folds of construction apply, nothing else.
+    Variables beyond the ends of the sequences stay. The constructors fold constants; nothing else is simplified.
     """
 
     def __init__(self, dims: Sequence[Expr] = (), symbols: Sequence[Expr] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Reads indexing maps from text, in the seeds' spelling and in today's XLA's."""
+"""Parses indexing maps, in the spelling that the printer writes and in that of current XLA (`/`, `floorDiv`, `ceilDiv`)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
 def parse_indexing_map(text: str) -> IndexingMap:
-    """Parse `(dims)[ranges]{rts} -> (results), domain: ..`; adjacent string literals must be joined already.
+    """Parse `(dims)[ranges]{rts} -> (results), domain: ..`. The caller joins adjacent string literals first.
 
-    `KNOWN EMPTY` gives a map without variables and results. Raises `ParseError` with the place in `text`.
+    `KNOWN EMPTY` gives a map without variables and results. Raises `ParseError` with the position in `text`.
     """
     if text.strip() == "KNOWN EMPTY":
         return IndexingMap((), (), (), (), (), True)
@@ -33,7 +33,7 @@ def parse_indexing_map(text: str) -> IndexingMap:
 
 
 class _Parser:
-    """A recursive descent over the token list; `self._variables` maps each declared name to its expression."""
+    """A recursive-descent parser of the token list; `self._variables` maps each declared name to its expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -132,7 +132,7 @@ class _Parser:
         return tuple(variables)
 
     def _separator(self) -> None:
-        """Take the comma after an interval; the last one may go without it, and may have it."""
+        """Take the comma after an interval; it is optional after the last one."""
         if not self._accept(",") and self._tokens[self._next][0] != "end":
             raise self._error(f"expected ',' between the intervals of an indexing map, found '{self._token}'")
 

@@ -1,4 +1,4 @@
-"""The map from GPU thread and block ids to the elements a thread works on, for kernels that walk memory linearly."""
+"""The map from GPU thread and block ids to the elements of a thread, for kernels that access memory linearly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlo_run.indexing.variable import GRID_NAMES, Variable
 
 
 def grid_variables(threads: Sequence[int], blocks: Sequence[int]) -> tuple[Variable, ...]:
-    """Return th_x, th_y, th_z, bl_x, bl_y, bl_z with bounds from the three block sizes and three grid sizes."""
+    """Return th_x, th_y, th_z, bl_x, bl_y, bl_z, bounded by `threads` (block sizes x, y, z) and `blocks` (grid sizes)."""
     return tuple(Variable(Interval(0, size - 1), name) for size, name in zip((*threads, *blocks), GRID_NAMES, strict=True))
 
 
@@ -28,10 +28,10 @@ def thread_map(
 ) -> IndexingMap:
     """Return (thread and block ids)[chunk, tile..] -> logical index into an array of `dims`, simplified.
 
-    `threads` and `blocks` are (x, y, z). Every thread handles the product of `tile_sizes` consecutive elements (the
-    last tile dimension fastest), threads follow in memory order, and as many chunks as it takes to cover the array;
-    symbols that turn out unused (the chunk, if there is one only) are dropped, the six dimensions stay.
-    `symbol_names` names the tile symbols. Mirrors XLA's `GetDefaultWorkItemIndexingMap`.
+    `threads` and `blocks` are (x, y, z). A thread handles prod(tile_sizes) consecutive elements per chunk, the last tile
+    dimension fastest. Threads follow each other in memory order, then chunks, until the array is covered. Unused symbols
+    are dropped, such as the chunk if one covers the array; the six dimensions stay. `symbol_names` names the tile symbols.
+    Mirrors XLA's `GetDefaultWorkItemIndexingMap`.
     """
     count = prod(dims)
     linear, stride = _linear_index(threads, blocks, tile_sizes)
@@ -50,7 +50,7 @@ def thread_map(
 
 
 def _linear_index(threads: Sequence[int], blocks: Sequence[int], tile_sizes: Sequence[int]) -> tuple[Expr, int]:
-    """Return the linear element number of [chunk, tile..] of a thread, and how many elements a chunk has."""
+    """Return the linear element number of a thread's [chunk, tile..], and the number of elements in a chunk."""
     linear, stride = ZERO, 1
     for number, size in reversed(list(enumerate(tile_sizes))):
         linear += symbol(1 + number) * stride

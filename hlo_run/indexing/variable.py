@@ -12,7 +12,10 @@ GRID_NAMES = ("th_x", "th_y", "th_z", "bl_x", "bl_y", "bl_z")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`name` is empty for the default name (d0, s0, rt0 by kind and position) and does not count in comparisons."""
+    """A closed interval and a name. An empty name means the default (d0, s0, rt0 by kind and position).
+
+    Names do not count in comparisons.
+    """
 
     bounds: Interval
     name: str = field(default="", compare=False)

@@ -1,6 +1,6 @@
-"""Decide which values share memory: parameters, constants and results first, then one packed block for all temporaries.
+"""Decides which values share memory: parameters, constants and results first, then one packed block for all temporaries.
 
-Mirrors XLA's `BufferAssigner`, the order of its decisions and its numbering of allocations included.
+Mirrors XLA's `BufferAssigner`, with the same order of decisions and the same numbering of allocations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALIGNMENT_BYTES = 256
 
 
 def plan_allocations(analysis: AliasAnalysis, live: LiveRanges) -> list[PlannedAllocation]:
-    """Return the allocations of a module in their final order: the blocks of temporaries are the last."""
+    """Return the allocations of a module in their final order, with the blocks of temporaries last."""
     return _Assigner(analysis, live).run()
 
 
@@ -56,7 +56,7 @@ class _Assigner:
         return _combined(self._allocations)
 
     def _sorted(self, buffers: Iterable[HloBuffer]) -> list[HloBuffer]:
-        """Return the buffers by size, the largest first; then what leaves the module; then by place, callers first."""
+        """Return the buffers ordered by size (largest first), live-out buffers first, then position, callers first."""
         places: dict[HloInstruction, int] = {}
         for computation in reversed(computation_post_order(self._module)):
             if not computation.is_fusion:
@@ -105,7 +105,10 @@ class _Assigner:
         return made
 
     def _reuse(self, buffer: HloBuffer) -> bool:
-        """Put a buffer where the operands of what makes it are, or into the smallest allocation that is free when it lives."""
+        """Put a buffer into an allocation that is free while it lives. Returns False if no allocation fits.
+
+        Allocations of the operands come first, then the latest allocation. A live-out buffer needs one of its exact size.
+        """
         size, exact = _size(buffer), buffer in self._live_out
         for place in self._occupancy.free_for(buffer.values, self._operand_homes(buffer)):
             if place.color == buffer.values[0].color and place.size_bytes >= size and (not exact or place.size_bytes == size):
@@ -122,7 +125,7 @@ class _Assigner:
         return [home for home in dict.fromkeys(homes) if home is not None and home.is_reusable]
 
     def _pack(self) -> None:
-        """Pack the values of each memory space into a block of it."""
+        """Pack the values of each memory space into one block."""
         spaces: dict[int, list[HloValue]] = {}
         for value in self._packed:
             spaces.setdefault(value.color, []).append(value)
@@ -142,9 +145,9 @@ def _is_constant(buffer: HloBuffer) -> bool:
 
 
 def _combined(allocations: list[PlannedAllocation]) -> list[PlannedAllocation]:
-    """Return the allocations with all temporary ones in one block at the end, in XLA's order (that of `std::partition`).
+    """Return the allocations with the temporary ones merged into one block per memory space, at the end.
 
-    Each memory space has a block of its own.
+    The order is XLA's, which is that of `std::partition`.
     """
     order = list(allocations)
     first, last = 0, len(order)

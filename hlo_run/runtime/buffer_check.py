@@ -1,8 +1,8 @@
-"""Does every instruction find in memory what it is to read? A run of the schedule in which values are only numbers.
+"""Checks a buffer assignment: simulates the schedule and verifies that every instruction finds its operands in memory.
 
-Every loop turns twice, and each branch is taken once. What an instruction makes is written to its slices and takes the place
-of whatever lay there; before it runs, the slices of its operands must hold what the program says. The check knows nothing of
-live ranges, so that it finds what is wrong with them.
+The simulation represents each value by a number. Every loop runs two iterations, and each branch is taken once. An
+instruction writes its numbers to its slices and overwrites what they held. Before it runs, the slices of its operands must
+hold the operands' numbers. The check does not use live ranges, so it finds errors in them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.runtime.buffers import BufferAssignment
 
-# The content of a value: a number, or those of the elements of a tuple.
+# The content of a value: a number, or a tuple of the contents of its elements.
 Content: TypeAlias = "int | tuple[Content, ...]"
 _Index = tuple[int, ...]
 _LOOP_TURNS = 2
 
 
 def check_buffers(module: HloModule, buffers: BufferAssignment) -> None:
-    """Raise an InternalError for the first instruction that would read something else than it should."""
+    """Raise an InternalError for the first instruction whose operand was overwritten in memory."""
     branches = [len(i.called_computations) for i in module.instructions if i.opcode == "conditional"]
     for branch in range(max(branches, default=1)):
         _Run(module, buffers, branch).run()
@@ -37,7 +37,7 @@ def check_buffers(module: HloModule, buffers: BufferAssignment) -> None:
 
 @dataclass(slots=True)
 class _Memory:
-    """What an allocation holds: slices that do not overlap, sorted, and the number in each."""
+    """The contents of an allocation: sorted slices that do not overlap, each with its number."""
 
     begins: list[int] = field(default_factory=list[int])
     held: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
@@ -93,7 +93,7 @@ class _Run:
         return self._next
 
     def _make(self, instruction: HloInstruction, forwarded: dict[int, Content] | None = None) -> Content:
-        """Write new numbers to all of an instruction's result but the parts that it hands on."""
+        """Write new numbers to the parts of an instruction's result, except to the forwarded parts."""
         if not forwarded:
             content = self._new(instruction.shape)
         else:
@@ -122,7 +122,7 @@ class _Run:
         if place.size_bytes and held != (place.offset_bytes + place.size_bytes, content):
             at = braces(index)
             raise InternalError(
-                f"%{reader.name} does not find %{instruction.name}{at} in memory: something else was written to "
+                f"%{reader.name} does not find %{instruction.name}{at} in memory: another value was written to "
                 f"allocation {place.allocation}, offset {place.offset_bytes}, {place.size_bytes} bytes",
                 reader.where,
             )
@@ -184,7 +184,7 @@ class _Run:
 
 
 def _forwarded(opcode: str, operands: list[Content]) -> dict[int, Content]:
-    """Return the parts of a result that are an operand, or a part of one."""
+    """Return the parts of a result that are operands or parts of operands, by tuple index."""
     match opcode:
         case "copy-start":
             return {1: operands[0]}

@@ -1,4 +1,4 @@
-"""The texts about buffers that XLA dumps beside the optimised module: assignment, values, live ranges, memory usage."""
+"""Writes XLA's buffer dumps of the optimised module: buffer assignment, values, live ranges, memory usage."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _place(instruction: HloInstruction, index: ShapeIndex) -> str:
 
 
 def values_text(buffers: BufferAssignment) -> str:
-    """Return `*-buffer-assignment-values.txt`: every value that has memory, by id, where it stands and who uses it."""
+    """Return `*-buffer-assignment-values.txt`: every value that has memory, by id, with its positions and uses."""
     lines = ["", _total(buffers.planned).replace("Total bytes", "Total bytes used"), "", "Used values:"]
     values = [value for allocation in buffers.planned for value in allocation.offsets]
     for value in sorted(values, key=lambda value: value.id):
@@ -80,7 +80,7 @@ def _use(use: HloUse) -> str:
 
 
 def live_range_text(buffers: BufferAssignment, module: HloModule) -> str:
-    """Return `*-live-range.txt`: the flat schedule, when each value lives, and what lives at the time of most bytes."""
+    """Return `*-live-range.txt`: the flat schedule, the live range of each value, and the values live at the peak."""
     live = buffers.live
     lines = [f"HloLiveRange (max {live.schedule.end}):", "  InstructionSequence:"]
     lines += [f"    {time}:{instruction.name}" for time, instruction in enumerate(live.schedule.order)]
@@ -102,9 +102,9 @@ def _full_name(value: HloValue) -> str:
 
 
 def _peak_time(buffers: BufferAssignment) -> int:
-    """Return the first time at which most bytes are alive: what ends lives on until what begins next is there.
+    """Return the first time of peak memory. A value still counts at the time after its end, when the next values begin.
 
-    As in XLA an element of a tuple counts as the tuple's table.
+    As in XLA, a value in a tuple-shaped result counts the bytes of the tuple's pointer table.
     """
     begins = [0] * (buffers.live.schedule.end + 2)
     ends = list(begins)
@@ -118,16 +118,16 @@ def _peak_time(buffers: BufferAssignment) -> int:
     return totals.index(max(totals))
 
 
-# Rows that are shown in any case; behind them the table ends when what is left is this part of the whole.
+# The table always shows this many rows. After them it ends when the remaining bytes are less than this part of the total.
 _SHOWN_ROWS = 50
 _SMALL_PART = 0.05
-# What XLA calls memory spaces, whatever a GPU has there.
+# XLA's names of memory spaces; they do not depend on the device.
 _SPACES = {0: "default", 1: "vmem", 2: "smem", 3: "hbm", 4: "host", 5: "cmem"}
 _COLUMNS = "  cumulative_size;       size;       offset; used_by_n_values; shapes_list"
 
 
 def memory_usage_text(buffers: BufferAssignment) -> str:
-    """Return `*-memory-usage-report.txt`: per allocation, the largest first, what lies at each offset."""
+    """Return `*-memory-usage-report.txt`: per allocation, the largest first, the values at each offset."""
     spaces: dict[int, list[PlannedAllocation]] = {0: []}
     for allocation in sorted(buffers.planned, key=lambda allocation: -allocation.size_bytes):
         spaces.setdefault(allocation.color, []).append(allocation)
@@ -168,7 +168,7 @@ def _usage_rows(allocation: PlannedAllocation) -> Iterator[str]:
 
 
 def _readable(size_bytes: int) -> str:
-    """Return bytes as XLA writes them: `400B`, `1.6KiB`, `32.34MiB`."""
+    """Return a size in XLA's format: `400B`, `1.6KiB`, `32.34MiB`."""
     if size_bytes < 1024:
         return f"{size_bytes}B"
     size, unit = size_bytes / 1024, "KiB"
@@ -180,7 +180,7 @@ def _readable(size_bytes: int) -> str:
 
 
 def buffer_texts(buffers: BufferAssignment, module: HloModule) -> dict[str, Callable[[], str]]:
-    """Return what makes each text, by the end of its file name."""
+    """Return the functions that make the dumps, keyed by the end of the file name."""
     return {
         "buffer-assignment": lambda: assignment_text(buffers, module),
         "buffer-assignment-values": lambda: values_text(buffers),

@@ -1,7 +1,8 @@
-"""Give every array of the executed computations a place in device memory.
+"""Assigns a slice of device memory to every array of the executed computations.
 
-Parameters and constants have allocations of their own, results share with what is of their size and lives at other times,
-temporaries lie in one packed block. What is changed in place stays where it was, and the state of a loop is one buffer.
+Parameters and constants have their own allocations. A result shares its allocation with values of its size or less that are
+live at other times. Temporaries are packed into one block. An in-place update keeps its buffer, and the state of a loop is
+one buffer per leaf.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from hlo_run.hlo.verify.config import aliases
 from hlo_run.runtime.buffer_assigner import plan_allocations
 from hlo_run.runtime.planned_allocation import PlannedAllocation
 
-# Entry parameters come from the caller, who only promises this much; everything else is allocated by us.
+# The caller allocates entry parameters and guarantees this alignment. The backend allocates all other buffers.
 PARAMETER_ALIGNMENT_BYTES = 16
 ALLOCATION_ALIGNMENT_BYTES = 256
 
 
 @dataclass(frozen=True)
 class BufferAssignment:
-    """Where every value lives: allocations in order, and the slice of each (instruction, shape index).
+    """The memory of every value: allocations in order, and the slice of each (instruction, shape index).
 
-    `planned` has the values of each allocation, `live` when they live.
+    `planned` holds the values of each allocation, `live` the live ranges of values.
     """
 
     allocations: tuple[BufferAllocation, ...]
@@ -40,16 +41,16 @@ class BufferAssignment:
     live: LiveRanges
 
     def slice(self, instruction: HloInstruction, index: ShapeIndex = ()) -> BufferSlice:
-        """Return the slice of a value of an instruction of any executed computation."""
+        """Return the slice of the value at `index` in an instruction of any executed computation."""
         return self.slices[instruction, index]
 
     def alignment_bytes(self, place: BufferSlice) -> int:
-        """Return what a kernel may assume of the address of a slice at offset 0."""
+        """Return the alignment of the slice's allocation, which a kernel may assume. The offset is not considered."""
         is_parameter = self.allocations[place.allocation].parameter_number is not None
         return PARAMETER_ALIGNMENT_BYTES if is_parameter else ALLOCATION_ALIGNMENT_BYTES
 
     def array_tree(self, instruction: HloInstruction) -> ArrayTree:
-        """Return the specs of all leaves of a value, nested as its shape is."""
+        """Return the specs of all leaves of a value, nested like its shape. Tokens are empty tuples."""
         return self._tree(instruction, instruction.shape, ())
 
     def _tree(self, instruction: HloInstruction, shape: Shape, index: ShapeIndex) -> ArrayTree:
@@ -62,7 +63,7 @@ class BufferAssignment:
 
 
 def assign_buffers(module: HloModule) -> BufferAssignment:
-    """Return the assignment of the values of all computations that run as code of their own, by the module's schedule."""
+    """Assign buffers to the values of all computations that run as thunk sequences. The module must have a schedule."""
     schedule = module.schedule
     assert schedule is not None, "buffers are assigned to scheduled modules"
     analysis = analyze_aliases(analyze_dataflow(module))
@@ -100,7 +101,7 @@ def _allocation(number: int, planned: PlannedAllocation, kinds: dict[tuple[int, 
 
 
 def _constant(value: HloValue) -> ConstantData | None:
-    """Return the data of an array; of a tuple of constants there is none to be had at its top."""
+    """Return the data of a constant array; None for the table of a constant tuple."""
     literal = value.instruction.attrs["literal"]
     for number in value.index:
         literal = literal[number]

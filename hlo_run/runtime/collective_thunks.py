@@ -1,4 +1,4 @@
-"""Collectives as thunks: who meets whom, what is reduced and along which dimension."""
+"""Emits thunks of collectives, with their groups, reduction and dimension."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
         CollectiveThunk(
             instruction.name,
             _KINDS[opcode],
-            # Ops on one channel belong together wherever they stand: two branches of a conditional may meet.
+            # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
             f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
             tuple(array for operand in instruction.operands for array in _arrays(emission.tree(operand))),
             _arrays(emission.tree(instruction)),
@@ -69,7 +69,7 @@ def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
 
 
 def _reduction(instruction: HloInstruction) -> str:
-    """Return the opcode of the reducer; raises Unsupported for one that no library knows, as XLA:GPU does."""
+    """Return the opcode of the reducer. Raises Unsupported for a reducer that no library supports, as XLA:GPU does."""
     reducer: HloComputation = instruction.called["to_apply"][0]
     root = reducer.root
     is_plain = len(root.operands) == 2 and set(root.operands) == set(reducer.parameters)

@@ -1,9 +1,10 @@
-"""Put runs of thunks that a device can record into command buffers, which are recorded once and replayed.
+"""Puts runs of recordable thunks into command buffers, which are recorded once and replayed (CUDA graphs).
 
     kCustomKernel, kCublasLtMatmul, kCopy, kCustomKernel, kCustomKernel, kFft   =>   kCommandBuffer { the first five }, kFft
 
-A run shorter than `xla_gpu_graph_min_graph_size` stays as it is; so does what a device cannot record, but what is inside a loop
-or a branch is looked at. XLA's `CommandBufferConversionPass`; its kinds are those of `xla_gpu_enable_command_buffer`.
+A run shorter than `xla_gpu_graph_min_graph_size` does not change. Thunks that cannot be recorded do not change either, but
+the pass converts the sequences inside them. Mirrors XLA's `CommandBufferConversionPass`, with the kinds of
+`xla_gpu_enable_command_buffer`.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from hlo_run.errors import UsageError
 from hlo_run.options import CompileOptions
 
 DEFAULT_KINDS = ("FUSION", "CUBLAS", "CUBLASLT", "CUDNN", "CUSTOM_CALL", "CONDITIONAL", "DYNAMIC_SLICE_FUSION")
-"""What XLA records unless told otherwise."""
+"""The kinds that XLA records by default."""
 _KNOWN = (*DEFAULT_KINDS, "COLLECTIVES", "WHILE", "DYNAMIC_SLICE_COPY_FUSION")
 
 
 @dataclass(frozen=True)
 class CommandBufferConversion:
-    """Which kinds are recorded, and from which number of commands on."""
+    """The kinds of commands to record, and the smallest number of commands in a command buffer."""
 
     kinds: frozenset[str]
     smallest: int
 
     def convert(self, thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
-        """Return the sequence with command buffers in the place of runs."""
+        """Return the sequence with runs of recordable thunks replaced by command buffers."""
         converted: list[Thunk] = []
         run: list[Thunk] = []
         for thunk in thunks:
@@ -94,7 +95,7 @@ class CommandBufferConversion:
         return all(self._is_recorded(thunk) for thunk in thunks)
 
     def _inside(self, thunk: Thunk) -> Thunk:
-        """Return a thunk that is not recorded itself with command buffers in it."""
+        """Return a thunk that is not recorded, with its inner sequences converted."""
         match thunk:
             case WhileThunk():
                 return replace(thunk, condition=self.convert(thunk.condition), body=self.convert(thunk.body))
@@ -123,7 +124,7 @@ class CommandBufferConversion:
 def command_buffer_conversion(options: CompileOptions) -> CommandBufferConversion | None:
     """Return what the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
 
-    The flag lists kinds, or changes the default by `+KIND` and `-KIND`.
+    `--xla_gpu_enable_command_buffer` lists kinds, or changes the default by `+KIND` and `-KIND`.
     """
     words = [word.strip().upper() for word in options.xla_gpu_enable_command_buffer.split(",") if word.strip()]
     kinds: set[str] = set(DEFAULT_KINDS) if any(word[0] in "+-" for word in words) else set()
@@ -131,6 +132,6 @@ def command_buffer_conversion(options: CompileOptions) -> CommandBufferConversio
         name = word.lstrip("+-")
         if name not in _KNOWN:
             hint = f"choose from {', '.join(_KNOWN)}"
-            raise UsageError(f"--xla_gpu_enable_command_buffer: there is no command '{name}'", hint=hint)
+            raise UsageError(f"--xla_gpu_enable_command_buffer: unknown command '{name}'", hint=hint)
         (kinds.discard if word[0] == "-" else kinds.add)(name)
     return CommandBufferConversion(frozenset(kinds), options.xla_gpu_graph_min_graph_size) if kinds else None

@@ -1,4 +1,4 @@
-"""Instructions that run other computations, talk to the host, or call a function that somebody registered."""
+"""Emits thunks of control flow, host transfers, send and recv, random state, and registered custom calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _while(emission: Emission, loop: HloInstruction) -> list[Thunk]:
 
 
 def _trip_count(loop: HloInstruction) -> int | None:
-    """Return how often an annotated loop runs. The loop itself must show it: the annotation may be an older one."""
+    """Return the trip count of a loop with `known_trip_count`, as its counter shows it: the annotation may be stale."""
     if not record(backend_config(loop), "known_trip_count"):
         return None
     counter = find_counter(loop)
@@ -57,7 +57,7 @@ def _call(emission: Emission, call: HloInstruction) -> list[Thunk]:
 
 
 def _custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """Call the function that is registered for the target; a call without one fails when a run reaches it."""
+    """Call the function registered for the target. If none is registered, the run fails when it reaches the call."""
     target = str(call.attrs.get("custom_call_target", ""))
     config = str(call.attrs.get("backend_config", ""))
     operands = tuple(emission.tree(operand) for operand in call.operands)
@@ -65,7 +65,7 @@ def _custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
 
 
 def _copies(source: ArrayTree, result: ArrayTree, name: str) -> list[Thunk]:
-    """Copy what does not lie in the same place already."""
+    """Copy the arrays whose source and result have different slices."""
     if isinstance(source, tuple):
         assert isinstance(result, tuple), "both have one shape"
         return [thunk for pair in zip(source, result, strict=True) for thunk in _copies(*pair, name)]
@@ -74,7 +74,7 @@ def _copies(source: ArrayTree, result: ArrayTree, name: str) -> list[Thunk]:
 
 
 def _identity(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """An annotation: the value stays as it is."""
+    """Emit an annotation, which does not change the value."""
     return _copies(emission.tree(call.operands[0]), emission.tree(call), call.name)
 
 
@@ -95,7 +95,7 @@ def _channel(instruction: HloInstruction) -> int:
 
 
 def _pairs(instruction: HloInstruction) -> tuple[tuple[int, int], ...]:
-    """Return the (source, target) pairs of a transfer between devices, which stand in a frontend attribute."""
+    """Return the (source, target) pairs of a transfer between devices, from its frontend attribute."""
     attributes = instruction.attrs.get("frontend_attributes")
     text = attributes.get("_xla_send_recv_source_target_pairs") if isinstance(attributes, FrontendAttributes) else None
     return tuple((int(source), int(target)) for source, target in _PAIR.findall(text or ""))
@@ -110,21 +110,24 @@ def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
 
 
 def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
-    """The message is taken here: what was sent meanwhile counts."""
+    """Receive the message. It happens at recv-done, so that messages sent after the recv count."""
     recv = _started(done)
     if recv.attrs.get("is_host_transfer") is True:
-        raise Unsupported(f"'recv' from the host: nobody answers (%{recv.name})", recv.where)
+        raise Unsupported(f"'recv' from the host (%{recv.name})", recv.where)
     return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
 
 
 def _started(done: HloInstruction) -> HloInstruction:
-    """Return the recv that a recv-done ends: its operand, or the module's one on that channel if a tuple is between the two."""
+    """Return the recv of a recv-done: its operand, or a recv on the same channel if a tuple is between them.
+
+    Raises Unsupported unless the recvs on that channel have the same pairs.
+    """
     operand, module = done.operands[0], done.parent.module if done.parent else None
     if operand.opcode == "recv" or module is None:
         return operand
     found = [recv for recv in module.instructions_of("recv") if recv.attrs.get("channel_id") == done.attrs.get("channel_id")]
     if len({_pairs(recv) for recv in found}) != 1:
-        raise Unsupported(f"%{done.name} may end several recv, which name different devices", done.where)
+        raise Unsupported(f"%{done.name} has several possible recvs with different source-target pairs", done.where)
     return found[0]
 
 
@@ -168,5 +171,5 @@ CUSTOM_CALLS: dict[str, EmitThunk] = {
 
 
 def custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """Emit a custom call that is none of the annotations above."""
+    """Emit a custom call whose target is not in `CUSTOM_CALLS`."""
     return _custom_call(emission, call)

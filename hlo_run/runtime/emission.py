@@ -1,4 +1,4 @@
-"""What the emission of every kind of thunk knows: the module, where arrays lie, and the kernels asked for so far."""
+"""The context of thunk emission: buffers, requested kernels, nested sequences; and helpers that read backend_config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo_run.target import TargetSpec
 
 @dataclass(frozen=True)
 class Emission:
-    """`sequence` emits the thunks of another computation that runs as code of its own."""
+    """The context of thunk emission. `sequence` emits the thunks of another computation, such as a loop body."""
 
     buffers: BufferAssignment
     kernels: KernelRequests
@@ -25,13 +25,13 @@ class Emission:
     target: TargetSpec
 
     def array(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArraySpec:
-        """Return an array-shaped leaf of a value."""
+        """Return the array at `index` of a value."""
         tree = self.tree(instruction, index)
-        assert isinstance(tree, ArraySpec), f"{instruction.name} at {index} is no array"
+        assert isinstance(tree, ArraySpec), f"{instruction.name} at {index} is not an array"
         return tree
 
     def tree(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArrayTree:
-        """Return the arrays of a value, or of a part of it; tokens are empty tuples."""
+        """Return the arrays of the value, or of its part at `index`. Tokens are empty tuples."""
         shape = instruction.shape
         for number in index:
             shape = shape.tuple_shapes[number]
@@ -48,31 +48,31 @@ EmitThunk: TypeAlias = Callable[[Emission, HloInstruction], "list[Thunk]"]
 
 
 def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:
-    """Return the instruction's backend_config as JSON; empty if there is none. Raises ParseError for one that is not JSON."""
+    """Return the instruction's backend_config as JSON; empty if it has none. Raises ParseError for invalid JSON."""
     text = str(instruction.attrs.get("backend_config", "")).strip()
     if not text.startswith("{"):
         return {}
     try:
         config = json.loads(text)
     except ValueError as error:
-        raise ParseError(f"the backend_config of %{instruction.name} is no JSON: {error}", instruction.where) from None
+        raise ParseError(f"the backend_config of %{instruction.name} is not valid JSON: {error}", instruction.where) from None
     return cast("dict[str, Any]", config) if isinstance(config, dict) else {}
 
 
 def record(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a record inside a JSON record; empty if there is none."""
+    """Return the JSON object in a field of a JSON object; empty if the field has none."""
     value = config.get(name)
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def text(config: Mapping[str, Any], name: str, default: str) -> str:
-    """Return a string of a JSON record."""
+    """Return the string in a field of a JSON object, or `default`."""
     value = config.get(name, default)
     return value if isinstance(value, str) else default
 
 
 def number(config: Mapping[str, Any], name: str, default: float) -> float:
-    """Return a number of a JSON record, which may be spelled as a string."""
+    """Return the number in a field of a JSON object, or `default`. A string that spells a number counts as one."""
     value = config.get(name, default)
     try:
         return float(value)

@@ -1,11 +1,11 @@
-"""The launch side as IR of upstream dialects: a `gpu.module` per kernel, and a host function that launches them.
+"""Prints the host side in MLIR's gpu dialect: a `gpu.module` per kernel, and a host function that launches the kernels.
 
     gpu.module @wrapped_negate { llvm.func @wrapped_negate(..) attributes {gpu.kernel} { .. } }
     func.func @main(%a0: !llvm.ptr, %a1: !llvm.ptr) {
       gpu.launch_func @wrapped_negate::@wrapped_negate blocks in (%c1, %c1, %c1) threads in (%c64, %c1, %c1)
           args(%a0 : !llvm.ptr, %a1 : !llvm.ptr)
 
-`%a0` is allocation 0; loops and branches are `scf`, copies are memcpy, library work is a call of a declared function.
+`%a0` is allocation 0. Loops and branches are `scf` ops, copies are memcpy, library thunks are calls of declared functions.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from hlo_run.hlo.names import identifier
 
 
 def gpu_dialect_text(program: Executable, kernels: Mapping[str, str]) -> str:
-    """Return the module; `kernels` has the text of each kernel's module in the LLVM dialect.
+    """Return the module's text. `kernels` maps a kernel's name to the text of its module in the LLVM dialect.
 
-    A kernel that was given as LLVM IR or PTX has none.
+    A kernel that was given as LLVM IR or PTX has no such text; its `gpu.module` is empty.
     """
     writer = _Writer(program)
     body = writer.sequence(program.thunks, "    ")
@@ -53,13 +53,13 @@ def gpu_dialect_text(program: Executable, kernels: Mapping[str, str]) -> str:
 
 
 def _functions(text: str) -> list[str]:
-    """Return the functions of a kernel's module, the entry marked as upstream wants it."""
+    """Return the functions of a kernel's module, with `gpu.kernel` on the entry."""
     inner = text.strip().splitlines()[1:-1]
     return [f"  {line}".replace("attributes {xla.entry}", "attributes {gpu.kernel, xla.entry}") for line in inner]
 
 
 class _Writer:
-    """Writes thunks; what they need is defined once, at the head of the function."""
+    """Writes thunks. Their constants and pointers are defined once, at the start of the function."""
 
     def __init__(self, program: Executable) -> None:
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
@@ -114,7 +114,7 @@ class _Writer:
         return f"gpu.launch_func @{kernel.name}::@{kernel.name} blocks in ({blocks}) threads in ({threads}){given}"
 
     def _call(self, thunk: Thunk) -> str:
-        """Call a function named after kind and instruction with what it reads, then what it writes."""
+        """Call a function named after kind and instruction with pointers to the slices read, then the slices written."""
         touched = accesses(thunk)
         pointers = [self._pointer(piece) for piece in (*touched.reads, *touched.writes)]
         types = ", ".join(["!llvm.ptr"] * len(pointers))
@@ -152,14 +152,14 @@ class _Writer:
             f"{indent}{index} = arith.index_cast {loaded} : i32 to index",
             f"{indent}scf.index_switch {index}",
         ]
-        # A number that is out of range takes the last branch.
+        # A number out of range selects the last branch.
         for number, branch in enumerate(branches):
             case = f"case {number}" if number < len(branches) - 1 else "default"
             lines += [f"{indent}{case} {{", *branch, f"{deeper}scf.yield", f"{indent}}}"]
         return lines
 
     def _truth(self, place: BufferSlice, indent: str) -> tuple[list[str], str]:
-        """Return the lines that read a predicate, and its name."""
+        """Return the lines that load a predicate, and the name of its i1 value."""
         loaded, is_true = self._name("b"), self._name("b")
         zero = self._define("%zero", "arith.constant 0 : i8")
         return [

@@ -1,4 +1,7 @@
-"""Which allocations are free while some values live? One sweep over all lives in numpy, then an exact look at what touches."""
+"""Finds the allocations that are free while some values are live.
+
+One numpy pass compares all live ranges. An exact check follows for ranges that meet in one instruction.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _FIRST_CAPACITY = 64
 
 
 class Occupancy:
-    """The allocations that may take further values, in the order in which they were made, and when they are in use."""
+    """The reusable allocations in order of creation, and the live ranges of their values."""
 
     def __init__(self, live: LiveRanges, sharing: BufferSharing) -> None:
         self._live = live
@@ -27,13 +30,13 @@ class Occupancy:
         self._lives: NDArray[np.int64] = np.zeros((3, _FIRST_CAPACITY), np.int64)  # start, end, number of the allocation
 
     def add_allocation(self, allocation: PlannedAllocation, values: Sequence[HloValue]) -> None:
-        """Let an allocation with its first values be reused."""
+        """Add a reusable allocation with its first values."""
         self._numbers[allocation] = len(self._allocations)
         self._allocations.append(allocation)
         self.add_values(allocation, values)
 
     def add_values(self, allocation: PlannedAllocation, values: Sequence[HloValue]) -> None:
-        """Note that further values live in an allocation."""
+        """Record that the allocation holds `values` too."""
         for value in values:
             if len(self._values) == self._lives.shape[1]:
                 self._lives = np.concatenate((self._lives, np.zeros_like(self._lives)), axis=1)
@@ -42,7 +45,10 @@ class Occupancy:
             self._values.append(value)
 
     def free_for(self, values: Sequence[HloValue], preferred: Sequence[PlannedAllocation]) -> Iterator[PlannedAllocation]:
-        """Yield the allocations in which nothing interferes with `values`: the preferred ones, then the last made first."""
+        """Yield the allocations without values that interfere with `values`: preferred ones, then all, the latest first.
+
+        A preferred allocation is yielded twice.
+        """
         if not self._allocations:
             return
         taken: set[int] = set()
@@ -66,7 +72,7 @@ class Occupancy:
         return taken
 
     def _may_follow(self, value: HloValue, other: HloValue) -> bool:
-        """True if one of two values, whose lives meet in one instruction, may be written where the other is read there."""
+        """True if two values whose live ranges meet in one instruction may share memory: it reads one and writes the other."""
         mine, its = self._live.ranges[value], self._live.ranges[other]
         if mine.end == its.start:
             return self._sharing.may_take_place(other, value)

@@ -1,4 +1,4 @@
-"""Which kernels the thunks need: one per fusion, equal fusions with alike arguments share one."""
+"""Collects the kernels that thunks launch: one per fusion; equal fusions with matching arguments share a kernel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hlo_run.runtime.buffers import BufferAssignment
 
 @dataclass(frozen=True)
 class KernelRequest:
-    """A fusion that needs a kernel: its name, its slices, operands first, then results, and what their addresses divide by.
+    """A fusion that needs a kernel: the kernel's name, its arguments (operands, then results), and their alignments.
 
-    Requests of one `key` and name have the same kernel, in whatever module. `part` numbers the kernels of a fusion that takes
-    several.
+    Requests with the same `key` and name have the same kernel, also in different modules. `part` numbers the kernels of a
+    fusion with several.
     """
 
     fusion: HloInstruction
@@ -39,14 +39,20 @@ class KernelRequests:
         self.requests: list[KernelRequest] = []
 
     def of_fusion(self, fusion: HloInstruction) -> tuple[str, tuple[KernelArgument, ...]]:
-        """Return the kernel of a fusion of the module and the slices that it is launched with."""
+        """Return the name of a fusion's kernel, and the arguments that it is launched with.
+
+        Raises Unsupported as `fusion_arguments` does.
+        """
         arguments = fusion_arguments(fusion, self._buffers)
         return self._take(fusion, arguments, fusion.name), arguments
 
     def of_parts(
         self, fusion: HloInstruction, name: str, arguments: tuple[KernelArgument, ...], parts: Sequence[object]
     ) -> list[str]:
-        """Return the kernels of a fusion that takes one after the other, all with these slices; equal parts share a kernel."""
+        """Return the names of the kernels that a fusion launches in order, one per part, all with the same arguments.
+
+        Equal parts share a kernel.
+        """
         names = [name if number == 0 else f"{name}__{number}" for number in range(len(parts))]
         return [self._take(fusion, arguments, names[number], number, part) for number, part in enumerate(parts)]
 
@@ -62,21 +68,24 @@ class KernelRequests:
 
 
 def fusion_arguments(fusion: HloInstruction, buffers: BufferAssignment) -> tuple[KernelArgument, ...]:
-    """Return the slices of a fusion's operands, then of its results; raises Unsupported for what no kernel takes."""
+    """Return the kernel arguments of a fusion: its operands, then its results.
+
+    Raises Unsupported for an operand that is not an array, or whose layout differs from the fused parameter's.
+    """
     written = [buffers.slice(fusion, index) for index, _ in fusion.shape.leaves()]
     read = [buffers.slice(operand) for operand in _operands(fusion)]
     return kernel_arguments(read, written)
 
 
 def kernel_arguments(read: Sequence[BufferSlice], written: Sequence[BufferSlice]) -> tuple[KernelArgument, ...]:
-    """Return the arguments of a kernel that reads some slices and writes others, which may be the same."""
+    """Return the arguments of a kernel: the slices read, then the slices written. A slice may be in both."""
     return (*(KernelArgument(place, _overlaps(place, written)) for place in read), *(KernelArgument(p, True) for p in written))
 
 
 def _operands(fusion: HloInstruction) -> tuple[HloInstruction, ...]:
     for operand, parameter in zip(fusion.operands, fusion.fused_computation.parameters, strict=True):
         if not operand.shape.is_array:
-            raise Unsupported(f"fusion %{fusion.name} takes a {operand.shape}: kernels take arrays only", fusion.where)
+            raise Unsupported(f"fusion %{fusion.name} has an operand {operand.shape}: kernels take arrays only", fusion.where)
         if operand.shape.minor_to_major != parameter.shape.minor_to_major:
             raise Unsupported(
                 f"operand %{operand.name} of fusion %{fusion.name} is {operand.shape}, but inside the fusion {parameter.shape}",
@@ -96,8 +105,10 @@ def _overlaps(place: BufferSlice, others: Sequence[BufferSlice]) -> bool:
 
 
 def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], alignments: tuple[int, ...]) -> tuple[object, ...]:
-    """Return what a kernel depends on: the fused computation, and of each argument which others are the same memory,
-    its alignment, its size, and whether it is written."""
+    """Return a key of everything a kernel depends on: the fused computation, its backend_config and the arguments.
+
+    An argument counts with the number of its slice (equal slices have equal numbers), alignment, size, and `written`.
+    """
     numbers: dict[BufferSlice, int] = {}
     alike = tuple(
         (numbers.setdefault(a.slice, len(numbers)), alignment, a.slice.size_bytes, a.written)
@@ -107,7 +118,7 @@ def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], a
 
 
 class _KernelNames:
-    """Kernel names: the instruction's with everything but letters, digits and `_` turned to `_`, made unique."""
+    """Makes unique kernel names: the instruction's name with all but letters, digits and `_` replaced by `_`."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

@@ -1,4 +1,4 @@
-"""Instructions that become one call of a library: products, convolutions, transforms, solves, and their custom calls."""
+"""Emits thunks of instructions and custom calls that become one library call: GEMMs, convolutions, FFTs, solves, top-k."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
 
 
 def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
-    """A dot that was left as it is."""
+    """Emit a dot that no pass has rewritten."""
     get = dot.attrs.get
     numbers = DotNumbers(
         get("lhs_batch_dims", ()), get("lhs_contracting_dims", ()), get("rhs_batch_dims", ()), get("rhs_contracting_dims", ())
@@ -49,13 +49,13 @@ def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
 
 
 def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """`__cublas$gemm` and `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace); the form for f8 has scales too."""
+    """Emit `__cublas$gemm` or `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace). The f8 form adds scales."""
     target: str = call.attrs["custom_call_target"]
     config = record(backend_config(call), "gemm_backend_config")
     beta = number(config, "beta", 0.0)
     epilogue = text(config, "epilogue", "DEFAULT")
     if epilogue not in _EPILOGUES:
-        raise Unsupported(f"%{call.name} asks cuBLASLt for the epilogue {epilogue}", call.where)
+        raise Unsupported(f"%{call.name} has the cuBLASLt epilogue {epilogue}", call.where)
     waiting = [emission.array(operand) for operand in call.operands]
     left, right = waiting.pop(0), waiting.pop(0)
     addend = waiting.pop(0) if beta and waiting else None
@@ -76,7 +76,7 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
         bias=bias,
         auxiliary=auxiliary,
         scales=tuple(waiting[:_OPERAND_SCALES]) if is_f8 else (),
-        # The last one: older modules have the addend's, which is not of 8 bits, before it.
+        # The last operand: older modules have the scale of the addend, which is not of 8 bits, before it.
         result_scale=waiting[-1] if is_f8 and len(waiting) > _OPERAND_SCALES and result.dtype in _F8_RESULTS else None,
         largest=emission.array(call, (1,)) if config.get("damax_output") is True else None,
         kind="kGemm" if target == "__cublas$gemm" else "kCublasLtMatmul",
@@ -86,7 +86,7 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
 
 
 def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
-    """Return which of the operands is the bias: among the scales it alone is a vector, without scales it is the last."""
+    """Return the number of the bias operand: the first operand that is not a scalar, as scales are; otherwise the last."""
     return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
 
 
@@ -101,14 +101,14 @@ def _dot_numbers(config: Mapping[str, Any]) -> DotNumbers:
 
 
 def _check_gemm(call: HloInstruction, thunk: GemmThunk) -> None:
-    """Raise ParseError where the config does not fit the arrays."""
+    """Raise ParseError if the config does not match the arrays."""
     numbers = thunk.numbers
     left, right = (*numbers.lhs_batch, *numbers.lhs_contracting), (*numbers.rhs_batch, *numbers.rhs_contracting)
     fits = all(0 <= dim < len(spec.dims) for spec, dims in ((thunk.lhs, left), (thunk.rhs, right)) for dim in dims)
     if not fits or _product_dims(thunk) != thunk.result.dims:
-        raise ParseError(f"the dimensions in the backend_config of %{call.name} do not go with its arrays", call.where)
+        raise ParseError(f"the dimensions in the backend_config of %{call.name} do not match its arrays", call.where)
     if any(scale is not None and scale.dims for scale in (*thunk.scales, thunk.result_scale)):
-        raise ParseError(f"the scales of %{call.name} are no scalars", call.where)
+        raise ParseError(f"the scales of %{call.name} must be scalars", call.where)
 
 
 def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
 
 
 def _convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """A convolution that was left as it is."""
+    """Emit a convolution that no pass has rewritten."""
     source, weights = (emission.array(operand) for operand in call.operands[:2])
     return [_convolution_thunk(call, "forward", source, weights, emission.array(call))]
 
@@ -137,14 +137,14 @@ _DIRECTIONS: dict[str, Literal["forward", "backward-input", "backward-filter"]] 
 
 
 def _cudnn_convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """The operands are (source, weights), (result, weights) or (source, result), then perhaps a bias and a side input."""
+    """Emit a cuDNN convolution: (source, weights), (result, weights) or (source, result), then optional bias and side."""
     direction = _DIRECTIONS[call.attrs["custom_call_target"]]
     config = record(backend_config(call), "cudnn_conv_backend_config")
     first, second, *extras = (emission.array(operand) for operand in call.operands)
     out = emission.array(call, (0,) if call.shape.is_tuple else ())
     activation = text(config, "activation_mode", "kNone")
     if activation not in _ACTIVATIONS:
-        raise Unsupported(f"%{call.name} asks cuDNN for the activation {activation}", call.where)
+        raise Unsupported(f"%{call.name} has the cuDNN activation {activation}", call.where)
     source, weights, result = {
         "forward": (first, second, out),
         "backward-input": (out, second, first),
@@ -196,7 +196,7 @@ def _convolution_thunk(
     )
 
 
-# ---- the others -----------------------------------------------------------------------------------------------------
+# ---- other library calls --------------------------------------------------------------------------------------------
 
 
 def _fft(emission: Emission, fft: HloInstruction) -> list[Thunk]:
@@ -242,10 +242,10 @@ def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
 
 
 def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """The first by the comparator that comes along. Raises Unsupported unless it compares the two elements."""
+    """Emit a TopK call in the order of its comparator. Raises Unsupported unless that compares the two elements."""
     largest = picks_largest(call)
     if largest is None:
-        raise Unsupported(f"TopK by the comparator of %{call.name}", call.where, hint="sort the elements instead")
+        raise Unsupported(f"TopK with the comparator of %{call.name}", call.where, hint="sort the elements instead")
     source, values, indices = emission.array(call.operands[0]), emission.array(call, (0,)), emission.array(call, (1,))
     return [SelectKThunk(call.name, source, values, indices, largest)]
 

@@ -1,10 +1,10 @@
-"""Where the bytes at the peak come from: a tree of computations, their callers, and the names that the source gave to values.
+"""Prints the origin of the bytes at the memory peak: a tree of computations, their callers, and op names of values.
 
     main (100.0%, total: 1 288 bytes, current: 0 bytes, remaining: 1 288 bytes)
       ├── jit(f)/while (79.8%, total: 1 028 bytes, current: 0 bytes, remaining: 1 288 bytes)
       │   └── body (..)
 
-The last part of XLA's `*-live-range.txt`.
+It is the last part of XLA's `*-live-range.txt`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.metadata import OpMetadata
 
-# A part of a tree of arguments, as JAX names it.
+# JAX's name of a leaf in a tree of arguments.
 _ARGUMENT = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\['[^']+'\](?:\['[^']+'\]|\.\w+)*")
 _PART_ENDS = re.compile(r"'\]\['|'\]\.|\['|'\]|\.|/")
 
 
 @dataclass
 class _Node:
-    """Bytes of the values that have the node's path, and the nodes below."""
+    """The bytes of the values with the node's path, and the child nodes."""
 
     current: int = 0
     parts: dict[str, _Node] = field(default_factory=dict[str, "_Node"])
@@ -38,7 +38,7 @@ class _Node:
 
 
 def peak_breakdown(module: HloModule, alive: Sequence[HloValue]) -> list[str]:
-    """Return the lines about the values that are alive at the peak, without blanks in front."""
+    """Return the lines about the values that are live at the peak, not indented."""
     callers = {
         computation: instruction
         for caller in executed_computations(module)
@@ -87,13 +87,13 @@ def _parts(label: str) -> list[str]:
 
 
 class _Printer:
-    """Prints the tree, larger nodes first; `remaining` are the bytes of nodes that were not printed yet."""
+    """Prints the tree, larger nodes first. `_remaining` counts the bytes of nodes that are not printed yet."""
 
     def __init__(self, total: int) -> None:
         self._total = self._remaining = total
 
     def lines(self, node: _Node, indent: str = "") -> Iterator[str]:
-        """Yield the lines of the nodes below `node`; one without a name has none of its own."""
+        """Yield the lines of the nodes below `node`. A node without a name has no line itself."""
         order = sorted(node.parts.items(), key=lambda item: (-item[1].total, item[0]))
         for number, (name, part) in enumerate(order, 1):
             is_last = number == len(order)

@@ -1,4 +1,4 @@
-"""`sort`: the kernels of its steps one after the other; the calls of CUB's radix sort: a library's."""
+"""Emits thunks of sorts: `sort` launches the kernels of its steps in order; CUB's radix sort is a library call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo_run.runtime.kernel_requests import fusion_arguments, kernel_arguments
 
 
 def sort_fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
-    """Return the thunks of a fusion whose root is a sort, named after that as in XLA."""
+    """Return the thunks of a fusion whose root is a sort. They have the name of the sort, as in XLA."""
     sort = fusion.fused_computation.root
     arguments = fusion_arguments(fusion, emission.buffers)
     operands = [_operand(emission, fusion, operand) for operand in sort.operands]
@@ -67,8 +67,8 @@ def _launches(
 
 
 def _radix_sort(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    """CUB sorts the last dimension by the first operand, in the total order of its bits; a second operand goes along."""
-    # As JSON, or as the attributes of a call that names its arguments.
+    """Sort along the last dimension by the first operand, in its total order; a second operand is permuted with it."""
+    # The config is JSON, or an attribute dictionary of a typed FFI call.
     descending = _DESCENDING.search(str(call.attrs.get("backend_config", ""))) is not None
     operands = tuple(emission.array(operand) for operand in call.operands)
     results = tuple(emission.array(call, (number,)) for number in range(len(operands)))

@@ -1,9 +1,10 @@
-"""Thunks as XLA prints them: `*.thunk_sequence.txt` and `*.thunk_metadata.txt`.
+"""Prints thunks in XLA's format: `*.thunk_sequence.txt` and `*.thunk_metadata.txt`.
 
     001: kCopy         [source       | next=002 (1)] kCopy
     002: kCustomKernel [prev=001 (1) | sink        ] wrapped_tanh grid: [32, 1, 1] threads: [128, 1, 1]  shared_memory: 0 bytes
 
-A thunk's neighbours are the nearest ones before and after it that touch memory which one of the two writes.
+A thunk's neighbours (`prev`, `next`) are the nearest thunks before and after it that conflict with it: one of the two
+writes memory that the other accesses.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from hlo_run.artifact import (
     nested_sequences,
 )
 
-# Kinds that XLA describes by their own word.
+# Kinds whose description in XLA is the name of the kind.
 _SELF_DESCRIBED = ("kCopy", "kCublasLtMatmul", "kConvolution")
 
 
@@ -47,7 +48,7 @@ def thunk_sequence_text(program: Executable) -> str:
 
 
 def thunk_metadata_text(program: Executable) -> str:
-    """Return a text proto with number, instruction and kind of every thunk."""
+    """Return a text proto with the number, instruction and kind of every thunk."""
     numbers = _numbers(program.thunks)
     records = [
         f'thunk_metadata {{\n  thunk_info {{\n    profile_annotation: "{thunk.name}"\n    thunk_id: {numbers[id(thunk)]}\n  }}\n'
@@ -58,7 +59,7 @@ def thunk_metadata_text(program: Executable) -> str:
 
 
 def _numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
-    """Number thunks from 1 in the order in which XLA makes them: what others hold comes first, but for loops."""
+    """Number thunks from 1 in the order in which XLA makes them: inner thunks before the outer one, except for loops."""
     numbers: dict[int, int] = {}
 
     def visit(thunks: Sequence[Thunk]) -> None:
@@ -79,7 +80,7 @@ class _Printer:
         self._kernels = {kernel.name: kernel for kernel in program.kernels}
 
     def sequence(self, thunks: Sequence[Thunk], level: int) -> str:
-        """Return a line per thunk, indented by `level`; nested sequences follow the line of theirs."""
+        """Return a line per thunk, indented by `level`. The sequences inside a thunk follow its line."""
         touched = [accesses(thunk) for thunk in thunks]
         kind_width = max(len(thunk.kind) for thunk in thunks)
         befores = [self._before(thunks, touched, place) for place in range(len(thunks))]
@@ -136,12 +137,12 @@ class _Printer:
 
 
 def _branch_names(thunk: ConditionalThunk) -> list[str]:
-    """Branch 0 is the one for true, but XLA calls it false_branch."""
+    """Return XLA's names of the branches. Branch 0 is taken for true, but XLA calls it false_branch."""
     return ["false_branch", "true_branch"] if thunk.is_predicate else [f"branch_{n}" for n in range(len(thunk.branches))]
 
 
 def _conflict(one: Accesses, two: Accesses) -> bool:
-    """True if one of the two writes what the other touches."""
+    """True if one of the two writes memory that the other accesses."""
     return _meet(one.writes, (*two.reads, *two.writes)) or _meet(one.reads, two.writes)
 
 

@@ -1,4 +1,4 @@
-"""Walk the scheduled computations and say what the device does, step by step: kernels, copies, library calls, loops."""
+"""Turns the scheduled computations into thunks, the steps that the device runs: kernels, copies, library calls, loops."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _EFFECTS = frozenset(("outfeed", "infeed", "send", "custom-call", "while", "cond
 def plan_thunks(
     module: HloModule, buffers: BufferAssignment, target: TargetSpec
 ) -> tuple[tuple[Thunk, ...], list[KernelRequest]]:
-    """Return the entry's thunks in schedule order and the kernels that all thunks need.
+    """Return the entry's thunks in schedule order, and the kernels that all thunks launch.
 
-    Raises Unsupported for an instruction that becomes no thunk.
+    Raises Unsupported for an instruction that no thunk implements.
     """
     planner = _Planner(module, buffers, target)
     return planner.sequence(module.entry), planner.emission.kernels.requests
@@ -36,7 +36,7 @@ class _Planner:
         self.emission = Emission(buffers, KernelRequests(buffers), self.sequence, target)
 
     def sequence(self, computation: HloComputation) -> tuple[Thunk, ...]:
-        """Return the thunks of a computation that runs as code of its own."""
+        """Return the thunks of a computation, such as the entry or a loop body."""
         if computation not in self._emitted:
             thunks: list[Thunk] = []
             for instruction in self._schedule[computation]:
@@ -47,7 +47,7 @@ class _Planner:
 
 
 def _is_nothing(instruction: HloInstruction) -> bool:
-    """True if all arrays of the result are empty, and nothing else is done."""
+    """True if all arrays of the result are empty and the instruction has no other effect."""
     is_empty = all(leaf.element_count == 0 for _, leaf in instruction.shape.leaves() if leaf.is_array)
     return is_empty and instruction.opcode not in _EFFECTS
 
@@ -61,7 +61,7 @@ def _emitter(instruction: HloInstruction) -> EmitThunk:
         raise Unsupported(
             f"'{instruction.opcode}' has no thunk yet: %{instruction.name}",
             instruction.where,
-            hint="--platform=Interpreter, the numpy reference, knows more instructions",
+            hint="use --platform=Interpreter, the numpy reference, which supports more instructions",
         )
     return found
 
@@ -77,7 +77,7 @@ def _fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
     for part, (index, _) in zip(copied, fusion.shape.leaves(), strict=True):
         whole, target = emission.buffers.slice(fusion.operands[part.number]), emission.buffers.slice(fusion, index)
         source = BufferSlice(whole.allocation, whole.offset_bytes + part.offset_bytes, target.size_bytes)
-        if source != target:  # a result may live where its operand does
+        if source != target:  # a result may share the memory of its operand
             thunks.append(CopyThunk(fusion.name, source, target))
     return thunks
 

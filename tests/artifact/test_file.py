@@ -1,4 +1,4 @@
-"""Saved executables: what is written is read back, and damaged, foreign or inconsistent files are refused."""
+"""Saved executables: loading restores the executable; damaged, foreign or inconsistent files are rejected."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ def test_what_is_written_is_read(program: Executable) -> None:
 def test_a_changed_byte_is_seen(program: Executable, place: int) -> None:
     data = bytearray(save(program))
     data[place] ^= 1
-    with pytest.raises(UsageError, match=r"no executable|another version|damaged"):
+    with pytest.raises(UsageError, match=r"not an executable|another version|damaged"):
         load(bytes(data), "m.hlox")
 
 
 def test_files_that_end_early_or_are_none(program: Executable) -> None:
     data = save(program)
     for size in (0, 3, 40, len(data) - 1):
-        with pytest.raises(UsageError, match=r"no executable|damaged"):
+        with pytest.raises(UsageError, match=r"not an executable|damaged"):
             load(data[:size], "m.hlox")
-    with pytest.raises(UsageError, match=r"'notes.txt' is no executable of hlo-run"):
+    with pytest.raises(UsageError, match=r"'notes.txt' is not an executable of hlo-run"):
         load(b"HloModule m, and so on, and so on, and so on, and so on, and on", "notes.txt")
 
 
 def _with_text(data: bytes, change: tuple[bytes, bytes]) -> bytes:
-    """Return a file whose records were changed by somebody who knows how to make its digest."""
+    """Return a file with changed records and a correct digest."""
     text_size = int.from_bytes(data[8:16], "little")
     text, blobs = data[56 : 56 + text_size].replace(*change, 1), data[56 + text_size :]
     digest = hashlib.sha256(text + blobs).digest()
@@ -91,9 +91,9 @@ def test_records_of_another_program(program: Executable) -> None:
     data = save(program)
     with pytest.raises(UsageError, match="another version"):
         load(_with_text(data, (b'"fields":"', b'"fields":"0')), "m.hlox")
-    with pytest.raises(UsageError, match="no valid executable"):
+    with pytest.raises(UsageError, match="not a valid executable"):
         load(_with_text(data, (b'["WhileThunk"', b'["UntilThunk"')), "m.hlox")
-    with pytest.raises(UsageError, match="no valid executable"):
+    with pytest.raises(UsageError, match="not a valid executable"):
         load(_with_text(data, (b'["KernelThunk",', b'["KernelThunk",7,')), "m.hlox")
 
 

@@ -1,4 +1,4 @@
-"""Machine code in saved executables: used on the processor it is for, left alone on others, refused if it is something else."""
+"""Machine code in saved executables: used on its own processor, ignored on others, rejected if it is not object code."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def nothing_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_and_look(tmp_path: Path, *arguments: str) -> str:
-    """Run hlo-run in a process of its own that finds the driver above; returns the exit code and which packages it imported."""
+    """Run hlo-run in a child process that finds the driver above; returns the exit code and the imported packages."""
     folder = tmp_path / "packages" / "pycuda"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("", encoding="utf-8")
@@ -147,7 +147,7 @@ def test_what_is_no_code_of_this_processor_is_refused(program: Executable, code:
     wrong = replace(code, objects=tuple(ObjectCode(item.key, changed(item.data)) for item in code.objects))
     with pytest.raises(UsageError, match="machine code is not this processor's"):
         HostBackend().run(replace(program, machine_code=wrong), [X])
-    # Who does not want native code is not concerned.
+    # Without native code the machine code is not checked.
     np.testing.assert_array_equal(HostBackend(engine="emulator").run(replace(program, machine_code=wrong), [X]), (X + X).T)
 
 
@@ -155,7 +155,7 @@ def test_records_of_another_kind_are_refused(program: Executable, code: MachineC
     wrong: list[Any] = [replace(code, processor=None), replace(code, objects=(("k", b"d"),)), code.objects[0]]
     wrong += [replace(code, objects=(ObjectCode("key", "data"),)), "x86"]  # pyright: ignore[reportArgumentType]
     for value in wrong:
-        with pytest.raises(UsageError, match="no valid executable"):
+        with pytest.raises(UsageError, match="not a valid executable"):
             load(save(replace(program, machine_code=value)), "m.hlox")
 
 

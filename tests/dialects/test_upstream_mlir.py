@@ -1,4 +1,4 @@
-"""Upstream MLIR (jaxlib's) reads what we print: the lowered stages as they are, every stage in generic form."""
+"""MLIR (jaxlib's) parses the printed IR: the lowered stages in custom form, every stage in generic form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def upstream_reads(text: str) -> None:
-    """Parse and verify with MLIR; raises where it cannot."""
+    """Parse and verify a text with MLIR. Raises if either fails."""
     registered = pytest.importorskip("jaxlib.mlir._mlir_libs._jax_mlir_ext", reason="jaxlib without dialect registration")
     registry = ir.DialectRegistry()
     registered.register_dialects(registry)

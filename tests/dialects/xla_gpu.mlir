@@ -131,7 +131,7 @@ func.func @f(%t: tensor<40xf32>, %i: index) -> tensor<40xf32> {
 }
 // -----
 // RUN:
-// Names come from the op, or from a hint; sibling regions count alike.
+// Names are from the op or from a hint; sibling regions start with the same numbers.
 func.func @names(%arg0: tensor<4xf32>, %arg1: index) -> f32 {
   %a = arith.constant 3 : i32
   %b = arith.constant true
@@ -161,7 +161,7 @@ func.func @names(%arg0: tensor<4xf32>, %arg1: index) -> f32 {
 }
 // -----
 // RUN:
-// The location of an op is not shown unless asked for.
+// The location of an op is printed only on request.
 func.func @f(%x: f32) -> f32 {
   // CHECK: arith.addf %x, %x : f32
   %0 = arith.addf %x, %x {hlo.op = "add.1"} : f32
@@ -180,7 +180,7 @@ func.func @f(%x: f32) -> f32 {
 }
 // -----
 // RUN:
-// Past lower-tensors the ops of the dialect are printed in the form that upstream reads.
+// After lower-tensors, the ops of the dialect are printed in generic form, which MLIR parses.
 func.func @f(%p: !llvm.ptr, %i: index) {
   // CHECK: %0 = "xla_gpu.apply_indexing"(%i) <{indexing_map = #map}> : (index) -> index
   %0 = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0) -> (d0 * 2), domain: d0 in [0, 3]">(%i)
@@ -221,7 +221,7 @@ func.func @f(%i: index, %t: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 // RUN:
 func.func @f(%i: index, %t: tensor<4xf32>, %x: f32) {
-  // ERROR: types of the yielded values of a loop differ from its inits'
+  // ERROR: types of the yielded values of a loop differ from the types of its inits
   %0 = xla_gpu.loop (%i)[%s] -> (%a) in #xla_gpu.indexing_map<"(d0)[s0] -> (d0), domain: d0 in [0, 9], s0 in [0, 1]"> iter_args(%iter = %t) -> (tensor<4xf32>) {
     xla_gpu.yield %x : f32
   }
@@ -254,7 +254,7 @@ func.func private @g() -> f32
 // -----
 // RUN:
 func.func @f(%t: tensor<4xf32>, %i: index, %n: i32) {
-  // ERROR: atomic_rmw yields one value of the type of its block argument
+  // ERROR: atomic_rmw must yield one value of the type of its block argument
   %0 = xla_gpu.atomic_rmw %t[%i] : tensor<4xf32> {
   ^bb0(%current: f32):
     xla_gpu.yield %n : i32
@@ -288,13 +288,13 @@ func.func @f() {
 // -----
 // RUN:
 func.func @f(%x: f32) {
-  // ERROR: belongs into an xla_gpu.loop or xla_gpu.atomic_rmw
+  // ERROR: must be in an xla_gpu.loop or xla_gpu.atomic_rmw
   xla_gpu.yield %x : f32
 }
 // -----
 // RUN:
 func.func @f(%i: index) {
-  // ERROR: string literal without end
+  // ERROR: string literal is not terminated
   %0 = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0) -> (d0), domain: d0 in [0, 9], aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
     >(%i)
   return

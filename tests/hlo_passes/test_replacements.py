@@ -124,7 +124,7 @@ def test_texts_of_other_modules_are_left_alone(folder: Path, tmp_path: Path) -> 
     [
         ("xla_gpu_ptx_file", "nothing", 2, "defines no kernel"),
         ("xla_gpu_ptx_file", ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry odd() { ret; }", 2, "'odd'"),
-        ("xla_gpu_ptx_file", ".version 8.6\n.target sm_90\n.visible .entry turned() { rot; }", 3, "ptxas refuses"),
+        ("xla_gpu_ptx_file", ".version 8.6\n.target sm_90\n.visible .entry turned() { rot; }", 3, "ptxas rejects"),
         ("xla_gpu_llvm_ir_file", "define ptx_kernel void @turned() { rot }", 3, "text.txt"),
         ("kernel_ir_file", "module {}", 3, "this is no dump"),
     ],

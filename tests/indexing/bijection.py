@@ -1,4 +1,4 @@
-"""Checks by enumeration that a map hits every point of a box exactly once: the test of a kernel's thread map."""
+"""Checks by enumeration that a map hits every point of a box exactly once, as a kernel's thread map must."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.indexing.indexing_map import IndexingMap
 
 
 def domain_points(indexing_map: IndexingMap) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield (dims, symbols) of every point of the domain, constraints honoured, the last symbol fastest."""
+    """Yield (dims, symbols) of every point that meets bounds and constraints, the last symbol fastest."""
     if indexing_map.is_known_empty:
         return
     variables = (*indexing_map.dims, *indexing_map.symbols)
@@ -23,7 +23,7 @@ def domain_points(indexing_map: IndexingMap) -> Iterator[tuple[tuple[int, ...], 
 
 
 def bijection_fault(indexing_map: IndexingMap, sizes: Sequence[int]) -> str | None:
-    """Return why the map is no bijection from its domain onto the box of `sizes`; None if it is one.
+    """Return why the map is not a bijection from its domain onto the box of `sizes`; None if it is one.
 
     Takes time and memory in proportion to the domain: shrink the shape of a test, not the check.
     """

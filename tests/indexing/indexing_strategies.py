@@ -10,7 +10,7 @@ from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, ceil_div, co
 DIM_COUNT = 2
 SYMBOL_COUNT = 2
 
-# The same examples every time, no files left behind, no time limit.
+# The same examples in every run, no files, no time limit.
 checked = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 
 _LEAVES = st.one_of(
@@ -42,7 +42,7 @@ def _build(shape: str, a: Expr, b: Expr, divisor: int, factor: int) -> Expr:
         case "div":
             return a // divisor
         case "split":
-            # A quotient and its remainder, which a sum may join again.
+            # A quotient and its remainder, which a sum may merge.
             return a // divisor * (divisor * factor) + a % divisor * factor
         case "negative":
             return a // -divisor

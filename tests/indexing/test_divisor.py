@@ -1,4 +1,4 @@
-"""What divides an expression: constants, sums, products, remainders; one dimension may be known to be 0."""
+"""The divisor of an expression: constants, sums, products, remainders; one dimension may be 0."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_remove_unused_vars_follows_chains_of_constraints() -> None:
 def test_removing_variables_keeps_the_values(whole: IndexingMap) -> None:
     smaller, kept = whole.remove_unused_vars()
     before = {index for _, _, index in _relation(whole)}
-    # Dropped constraints are on dropped variables alone: if they cannot be met, the whole map was empty.
+    # Dropped constraints have only dropped variables: if no point meets them, the whole map was empty.
     if before:
         assert {index for _, _, index in _relation(smaller)} == before
     assert sum(kept) == len(smaller.dims) + len(smaller.symbols)

@@ -1,4 +1,4 @@
-"""The text of indexing maps: what is printed, what is read, and what is refused where."""
+"""The text of indexing maps: printing, parsing, and errors with their positions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from indexing_strategies import checked, indexing_maps
 from hlo_run.errors import ParseError
 from hlo_run.indexing import IndexingMap, Interval, attribute_text, map_to_string, parse_indexing_map
 
-# The loop emitter's map in the seed "XLA:GPU Emitters", and the flattened one.
+# The loop emitter's map in the text "XLA:GPU Emitters", and its flattened form.
 SEED = (
     "(th_x, bl_x)[vector_index] -> (bl_x floordiv 4096, (bl_x floordiv 8) mod 512, (bl_x mod 8) * 512 + th_x * 4 + vector_index),"
     " domain: th_x in [0, 127], bl_x in [0, 24575], vector_index in [0, 3]"

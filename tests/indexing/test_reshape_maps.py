@@ -1,4 +1,4 @@
-"""Maps of reshapes, transposes and bitcasts against numpy's idea of the same array."""
+"""Maps of reshapes, transposes and bitcasts agree with numpy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _BITCASTS = [
 
 
 def _offsets(dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return the place in memory of every element."""
+    """Return the memory offset of every element."""
     order = tuple(reversed(minor_to_major))
     physical = np.arange(prod(dims)).reshape([dims[d] for d in order])
     return physical.transpose(inverse_permutation(order))
@@ -91,7 +91,7 @@ def test_bitcasts_between_all_layouts(order: tuple[int, ...], to_order: tuple[in
 def test_bitcast_forms() -> None:
     transpose = bitcast_map((2, 3), (0, 1), (3, 2), (1, 0))
     assert transpose == transpose_map((2, 3), (1, 0))
-    # A reshape that keeps the layout needs no detour, though neither layout is the default one.
+    # A reshape that keeps the layout needs no transposes, although neither layout is the default.
     kept = bitcast_map((6, 4), (0, 1), (6, 2, 2), (0, 2, 1))
     assert kept == reshape_map((6, 4), (6, 2, 2))
     assert bitcast_map((2, 3), (1, 0), (7,), (0,)) is None

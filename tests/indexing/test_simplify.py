@@ -1,4 +1,4 @@
-"""Simplified expressions and maps agree with the original ones at every point; what they look like."""
+"""Simplified expressions and maps agree with the originals at every point, and have the expected text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_maps_agree_on_the_same_domain(original: IndexingMap, preserve_points: b
     assert len(simple.constraints) <= len(original.constraints)
 
 
-# What XLA prints as simplified for kernels with these bounds stays as it is.
+# Maps that XLA prints as simplified for kernels with these bounds do not change.
 _SETTLED = [
     "(t, b)[s, u] -> ((b mod 2) * 32 + s * 4 + t / 32, b / 2, t mod 32),"
     "domain: t in [0, 127], b in [0, 3], s in [0, 7], u in [0, 0], (b mod 2) * 8 + s in [0, 8], t mod 32 in [0, 23]",
@@ -87,7 +87,7 @@ def test_what_xla_calls_simple_stays(text: str) -> None:
 
 
 _REWRITES = [
-    # Divisions and remainders of a thread map (the seed's gelu).
+    # Divisions and remainders of a thread map (gelu of the text "XLA:GPU Emitters").
     ("(b * 512 + t * 4 + v) floordiv 2097152", "b floordiv 4096"),
     ("((b * 512 + t * 4 + v) floordiv 4096) mod 512", "(b floordiv 8) mod 512"),
     ("(b * 512 + t * 4 + v) mod 4096", "(b mod 8) * 512 + t * 4 + v"),

@@ -1,4 +1,4 @@
-"""The map of a loop kernel's threads to elements: the seed's text, and that every element has exactly one thread."""
+"""The map of a loop kernel's threads to elements: its text, and that every element has exactly one thread."""
 
 from __future__ import annotations
 

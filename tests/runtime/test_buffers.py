@@ -1,4 +1,4 @@
-"""Buffer assignment: real XLA's decisions on recorded modules, and no instruction that reads what it should not."""
+"""Buffer assignment: XLA's decisions on recorded modules, and no instruction whose operand was overwritten."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _texts(name: str) -> dict[str, Callable[[], str]]:
 
 
 _TITLES = ("buffer-assignment", "memory-usage-report", "live-range", "buffer-assignment-values")
-# XLA puts one of several temporaries of equal size elsewhere.
+# XLA gives one of several temporaries of equal size a different offset.
 _PLACED_OTHERWISE = {("loop_and_call", "buffer-assignment"), ("loop_and_call", "memory-usage-report")}
 
 
@@ -51,7 +51,7 @@ def test_texts_are_xlas(name: str, title: str) -> None:
     expected = (_RECORDED / f"{name}.{title}.txt").read_text()
     actual = _texts(name)[title]()
     if title == "buffer-assignment-values":
-        # The order of a value's users is that of their making, which the text does not tell.
+        # The order of a value's users is the order of their creation, which the text does not show.
         assert sorted(actual.splitlines()) == sorted(expected.splitlines())
     else:
         assert actual == expected

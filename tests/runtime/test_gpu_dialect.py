@@ -1,4 +1,4 @@
-"""The launch side as IR: upstream MLIR reads and verifies it, and it says what the thunks do."""
+"""The host side as IR: MLIR parses and verifies it, and its ops correspond to the thunks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ENTRY e { x = f32[64] parameter(0)
 def test_upstream_reads_it(begin: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "m.hlo"
     file.write_text(MODULE.replace("BEGIN", begin), encoding="utf-8")
-    # Cheap branches become selects otherwise.
+    # Without --disable, cheap branches become selects.
     assert run(["--stage=gpu-dialect", "--disable=simplify-conditional", str(file)]) == 0
     text = capsys.readouterr().out
     for part in (expected, "scf.if", "scf.index_switch", "case 1 {", "llvm.intr.memcpy", "func.call @kFft_f("):

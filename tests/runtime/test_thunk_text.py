@@ -1,4 +1,4 @@
-"""Thunk texts in XLA's form, and command buffers: what is recorded, and that a replay computes the same."""
+"""Thunk texts in XLA's format, and command buffers: which thunks are recorded, and that a replay computes the same."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ENTRY e { x = f32[64,64] parameter(0)
   c = f32[64,64] conditional(q, v, x), true_computation=first, false_computation=second
   ROOT f = c64[64,33] fft(c), fft_type=RFFT, fft_length={64} }
 """
-# The form, blanks at the end of a line included, is that of real XLA:GPU for this module and an H100.
+# The output of XLA:GPU for this module and an H100, including the blanks at the ends of lines.
 ONE_THREAD = "grid: [1, 1, 1] threads: [1, 1, 1]  shared_memory: 0 bytes"
 THREADS = "threads: [128, 1, 1]  shared_memory: 0 bytes"
 SEQUENCE = [
@@ -127,7 +127,7 @@ def test_runs_are_recorded(program: Executable, kinds: str, smallest: int, expec
 
 
 def test_unknown_commands() -> None:
-    with pytest.raises(UsageError, match="no command 'FUSSION'"):
+    with pytest.raises(UsageError, match="unknown command 'FUSSION'"):
         compiled(MODULE, xla_gpu_enable_command_buffer="FUSSION")
 
 

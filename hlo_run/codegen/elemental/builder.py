@@ -1,6 +1,6 @@
-"""Appends ops to a block, with the types, attributes and constants of a kernel at hand.
+"""The IR builder of emitters: appends ops to a block, reuses constants and indices, and sets the HLO origin of ops.
 
-Ops are made with `create`: xDSL's constructors check what the emitters know anyway, at four times the cost.
+Ops are made with `create`: xDSL's constructors are four times slower, because they check types that emitters know.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CMPF = {
 
 @dataclass
 class _Scope:
-    """What was computed in one block and may be used again there and in blocks inside it."""
+    """The values computed in one block. The block and nested blocks may reuse them."""
 
     elements: dict[tuple[HloInstruction, tuple[SSAValue, ...]], tuple[SSAValue, ...]] = field(
         default_factory=dict[tuple[HloInstruction, "tuple[SSAValue, ...]"], "tuple[SSAValue, ...]"]
@@ -61,9 +61,9 @@ class _Scope:
 
 
 class IrBuilder:
-    """Builds one function: `block` is where ops go, constants go to the front of `entry`, each once.
+    """Builds one function: appends ops to `block`, and inserts each constant once at the start of `entry`.
 
-    While `location` is set, ops carry that HLO instruction's name as `hlo.op`.
+    After `locate`, ops have the HLO instruction's name as attribute `hlo.op`.
     """
 
     def __init__(self, entry: Block, index_bits: int) -> None:
@@ -76,14 +76,14 @@ class IrBuilder:
         self._locations: dict[str, Mapping[str, Attribute]] = {}
 
     def locate(self, instruction: HloInstruction) -> None:
-        """Let the ops that follow carry the name of `instruction`."""
+        """Give the ops that follow the name of `instruction` as attribute `hlo.op`."""
         location = self._locations.get(instruction.name)
         if location is None:
             location = self._locations[instruction.name] = {"hlo.op": StringAttr(instruction.name)}
         self._location = location
 
     def add(self, operation: Operation) -> Sequence[SSAValue]:
-        """Append an op made by its constructor; returns its results."""
+        """Append an op that was made by its constructor, and return its results."""
         operation.attributes.update(self._location)
         self.block.add_op(operation)
         return operation.results
@@ -95,7 +95,7 @@ class IrBuilder:
         result_type: Attribute,
         properties: Mapping[str, Attribute] | None = None,
     ) -> SSAValue:
-        """Append an op with one result."""
+        """Append an op with one result, and return the result."""
         made = op.create(operands=operands, result_types=(result_type,), properties=properties or {}, attributes=self._location)
         self.block.add_op(made)
         return made.results[0]
@@ -129,7 +129,7 @@ class IrBuilder:
             case IntegerType():
                 bits = type_.width.data
                 number = int(value) & ((1 << bits) - 1)
-                # The sign bit makes the number negative, but for i1, whose constants are true and false.
+                # The sign bit makes the number negative, except for i1, whose constants are true and false.
                 signed = number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
                 return self._constant(type_, number.to_bytes(16, "little"), lambda: IntegerAttr(signed, type_))
             case ComplexType():
@@ -139,12 +139,12 @@ class IrBuilder:
                     return self.element(type_, np.asarray(value).astype(DTYPES[type_.name.lower()].numpy))
 
     def element(self, type_: Attribute, value: np.ndarray[Any, Any]) -> SSAValue:
-        """Return the constant of one numpy element (rank 0), bit for bit but for the payload of a NaN."""
+        """Return the constant of one numpy element (rank 0). All bits are kept except the payload of a NaN."""
         if is_complex(type_):
             return self._complex(type_, value)
         if not isinstance(type_, AnyFloat):
             return self.constant(type_, int(value))
-        # The bytes are the key: 0.0 == -0.0, but they are two constants.
+        # The key is the bytes: 0.0 and -0.0 are equal, but different constants.
         return self._constant(type_, value.tobytes(), lambda: FloatAttr(float(value), type_))
 
     def _complex(self, type_: ComplexType[AnyFloat], value: np.ndarray[Any, Any]) -> SSAValue:
@@ -155,12 +155,12 @@ class IrBuilder:
         return self._constant_op(type_, value.astype(np.complex128).tobytes(), make)
 
     def dense(self, type_: TensorType[Attribute], values: np.ndarray[Any, Any]) -> SSAValue:
-        """Return a constant tensor in the default layout."""
+        """Return a constant tensor; `values` is row-major."""
         data = np.ascontiguousarray(values).tobytes()
         return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
 
     def zeros(self, type_: VectorType[Attribute]) -> SSAValue:
-        """Return a constant vector of zeros, which are all bits zero in every element type."""
+        """Return a constant vector of zeros; a zero has all bits zero in every element type."""
         element = type_.get_element_type()
         assert isinstance(element, FixedBitwidthType), "vectors are of integers and floats"
         data = bytes(element.compile_time_size * prod(type_.get_shape()))
@@ -191,9 +191,9 @@ class IrBuilder:
     # Indices.
 
     def apply(self, indexing_map: IndexingMap, operands: Sequence[SSAValue]) -> tuple[SSAValue, ...]:
-        """Return the map's results at `operands` (dims, then symbols); its constraints are not looked at.
+        """Return the map's results at `operands` (dims, then symbols). The map's constraints are ignored.
 
-        One op per result, with the variables that the result needs; plain variables and constants need none.
+        Each result becomes one apply_indexing with the variables that it uses. Plain variables and constants need no op.
         """
         return tuple(self._apply_one(indexing_map, result, operands) for result in indexing_map.results)
 
@@ -216,7 +216,7 @@ class IrBuilder:
         return value
 
     def in_bounds(self, indexing_map: IndexingMap, sizes: Sequence[int], operands: Sequence[SSAValue]) -> SSAValue:
-        """Return whether constraints and dim intervals hold, as i1; dim k is known to lie in [0, sizes[k] - 1]."""
+        """Return an i1: the map's constraints and dim intervals hold at `operands`. Dim k is in [0, sizes[k] - 1]."""
         checks = [
             check
             for value, variable, size in zip(operands, indexing_map.dims, sizes, strict=False)
@@ -248,7 +248,7 @@ class IrBuilder:
 
     @contextmanager
     def inside(self, block: Block) -> Generator[None, None, None]:
-        """Append to `block`, which is in a region of an op in the present block, until the end of the `with`."""
+        """Append to `block` within the `with`. `block` must be for a region of an op in the current block."""
         outer, location = self.block, self._location
         self.block = block
         self.scopes.append(_Scope())
@@ -262,7 +262,7 @@ class IrBuilder:
         self.block.add_op(scf.YieldOp.create(operands=values))
 
     def if_op(self, condition: SSAValue, result_types: Sequence[Attribute], then: Block, otherwise: Block) -> Sequence[SSAValue]:
-        """Append an `scf.if` whose branches are filled and end in a yield."""
+        """Append an `scf.if` with complete branches, which end in a yield. Returns its results."""
         regions = (Region(then), Region(otherwise))
         op = scf.IfOp.create(operands=(condition,), result_types=result_types, regions=regions, attributes=self._location)
         self.block.add_op(op)
@@ -270,7 +270,7 @@ class IrBuilder:
 
 
 def _restrict(indexing_map: IndexingMap, result: Expr) -> tuple[IndexingMap, list[int]]:
-    """Return the map of one result over the variables it uses alone, and their numbers (dims, then symbols)."""
+    """Return a map of one result over only the variables it uses, and their numbers (dims, then symbols)."""
     assert not indexing_map.rts, "values known at run time are added by arithmetic, not by maps"
     restricted, kept = IndexingMap(indexing_map.dims, indexing_map.ranges, (), (result,)).remove_unused_vars()
     return restricted, [number for number, keep in enumerate(kept) if keep]

@@ -1,4 +1,4 @@
-"""Scalar IR of the opcodes on complex numbers: mostly one op of the complex dialect each."""
+"""Emits scalar IR of the opcodes on complex numbers: mostly one op of the complex dialect each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Emit: TypeAlias = "Callable[[IrBuilder, HloInstruction, Sequence[SSAValue]], SSA
 
 
 def _number(op: type[Operation]) -> Emit:
-    """One op from complex numbers to a complex number."""
+    """Return the emitter of an op from complex numbers to a complex number."""
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
         del instruction
@@ -29,7 +29,7 @@ def _number(op: type[Operation]) -> Emit:
 
 
 def _part(op: type[Operation]) -> Emit:
-    """One op from a complex number to a real one."""
+    """Return the emitter of an op from a complex number to a real number."""
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
         del instruction
@@ -59,7 +59,7 @@ def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValu
 
 
 def _ordered(b: IrBuilder, direction: str, left: SSAValue, right: SSAValue) -> SSAValue:
-    """Compare real parts, and imaginary parts where these are equal."""
+    """Compare lexicographically: real parts first, then imaginary parts."""
     first, second = (
         [b.create(op, (value,), _part_type(value)) for value in (left, right)] for op in (complex.ReOp, complex.ImOp)
     )
@@ -83,7 +83,7 @@ def _part_type(value: SSAValue) -> Attribute:
 
 
 def emit_complex(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
-    """Emit an opcode whose operands are complex; raises Unsupported for one that does not take them."""
+    """Emit an opcode with complex operands. Raises Unsupported if the opcode does not support them."""
     emit = EMIT.get(instruction.opcode)
     if emit is None:
         raise Unsupported(f"'{instruction.opcode}' on complex numbers in a kernel", instruction.where)

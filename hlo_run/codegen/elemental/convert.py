@@ -1,4 +1,4 @@
-"""Scalar conversions between element types."""
+"""Emits scalar conversions between element types."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _PART = {"c64": "f32", "c128": "f64"}
 
 
 def widen(b: IrBuilder, condition: SSAValue) -> SSAValue:
-    """Return an i1 as PRED."""
+    """Return an i1 as PRED (i8)."""
     return b.cast(arith.ExtUIOp, condition, _I8)
 
 
 def convert(b: IrBuilder, value: SSAValue, source: DType, target: DType, target_type: Attribute) -> SSAValue:
-    """Return `value` of type `source` as `target`, whose IR type is `target_type`.
+    """Convert `value` from `source` to `target`, whose IR type is `target_type`.
 
-    Floats saturate when they become integers, NaN becomes 0; integers wrap.
+    From float to integer, values saturate and NaN becomes 0. From integer to integer, values wrap.
     """
     if source is target:
         return value
     if source.is_complex or target.is_complex:
         return _convert_complex(b, value, source, target, target_type)
     if is_small(source):
-        # They convert to f32 alone, which holds them exactly.
+        # Small floats convert through f32, which represents them exactly.
         return convert(b, b.cast(arith.ExtFOp, value, _F32), DTYPES["f32"], target, target_type)
     if is_small(target) and not source.is_float:
         return b.cast(arith.TruncFOp, convert(b, value, source, DTYPES["f32"], _F32), target_type)
@@ -48,12 +48,12 @@ def convert(b: IrBuilder, value: SSAValue, source: DType, target: DType, target_
 
 
 def is_small(dtype: DType) -> bool:
-    """True for floats of at most 8 bits, in which no arithmetic is done."""
+    """True for floats of at most 8 bits. Kernels do no arithmetic in them."""
     return dtype.is_float and dtype.bits <= 8
 
 
 def _convert_complex(b: IrBuilder, value: SSAValue, source: DType, target: DType, type_: Attribute) -> SSAValue:
-    """A real number is the real part; of a complex number only that is kept by a real one. PRED asks for any part."""
+    """Convert from or to a complex type. Real types keep the real part; PRED is true if either part is not zero."""
     if not target.is_complex:
         part = DTYPES[_PART[source.name]]
         real, imaginary = (b.cast(op, value, element_type(part.name)) for op in (complex.ReOp, complex.ImOp))
@@ -72,7 +72,7 @@ def _convert_complex(b: IrBuilder, value: SSAValue, source: DType, target: DType
 
 
 def resize(b: IrBuilder, value: SSAValue, source_bits: int, bits: int, type_: Attribute, signed: bool) -> SSAValue:
-    """Return an integer value in `bits` bits (`type_`): cut, or extended by its own signedness."""
+    """Return an integer value in `bits` bits (`type_`): truncated, or extended with the signedness of its type."""
     if bits == source_bits:
         return value
     if bits < source_bits:
@@ -82,7 +82,7 @@ def resize(b: IrBuilder, value: SSAValue, source_bits: int, bits: int, type_: At
 
 def _float_to_float(b: IrBuilder, value: SSAValue, source_bits: int, target_bits: int, type_: Attribute) -> SSAValue:
     if source_bits == target_bits:
-        # f16 and bf16: neither holds the other.
+        # f16 and bf16: neither represents all values of the other.
         return b.cast(arith.TruncFOp, b.cast(arith.ExtFOp, value, _F32), type_)
     return b.cast(arith.ExtFOp if target_bits > source_bits else arith.TruncFOp, value, type_)
 
@@ -91,7 +91,7 @@ def _float_to_integer(b: IrBuilder, value: SSAValue, target: DType, type_: Attri
     low = -(1 << (target.bits - 1)) if target.is_signed else 0
     high = (1 << (target.bits - 1 if target.is_signed else target.bits)) - 1
     result = b.cast(arith.FPToSIOp if target.is_signed else arith.FPToUIOp, value, type_)
-    # The bounds are rounded to the float type: where `high` rounds up, no smaller float exceeds it.
+    # The bounds are rounded to the float type. If `high` rounds up, no smaller float exceeds the integer range.
     below = b.cmpf("ole", value, b.constant(value.type, low))
     result = b.select(below, b.constant(type_, low), result)
     above = b.cmpf("oge", value, b.constant(value.type, high))

@@ -1,4 +1,4 @@
-"""Emission of the opcodes whose indices are data: dynamic-slice, dynamic-update-slice, gather."""
+"""Emits the opcodes whose indices are data: dynamic-slice, dynamic-update-slice, gather."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hlo_run.ops.index import runtime_values
 
 
 def clamp_start(b: IrBuilder, value: SSAValue, high: int, signed: bool) -> SSAValue:
-    """Return an integer value, the start of a slice, as an index in [0, high]."""
+    """Return the start of a slice, an integer value, clamped to [0, high] as an index."""
     if high <= 0:
         return b.index(0)
     if not signed:
@@ -37,14 +37,17 @@ def _sum_map(size: int, last_start: int) -> IndexingMap:
 
 
 def add_start(b: IrBuilder, position: SSAValue, start: SSAValue, window_size: int, size: int) -> SSAValue:
-    """Return position plus start of a window of `window_size` in a dimension of `size`, as an index that maps know."""
+    """Return position + start, for a window of `window_size` in a dimension of `size`.
+
+    The sum is an apply_indexing, so that later indexing maps can fold it.
+    """
     return b.apply(_sum_map(window_size, size - window_size), (position, start))[0]
 
 
 def _starts(
     ctx: EmissionContext, instruction: HloInstruction, index: Values, window: HloInstruction
 ) -> Generator[Request, Values, list[SSAValue]]:
-    """Return the clamped start of the slice with `window`'s sizes, one per dimension of operand 0."""
+    """Return the clamped starts of the slice with `window`'s sizes, one per dimension of operand 0."""
     b, source = ctx.builder, instruction.operands[0]
     reads = runtime_values(instruction, 0 if instruction.opcode == "dynamic-slice" else 1)
     starts: list[SSAValue] = []
@@ -95,7 +98,7 @@ def _dynamic_update_slice(ctx: EmissionContext, instruction: HloInstruction, ind
 
 
 def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Batch dimensions of the output choose an index vector; its components are clamped and added to the offsets."""
+    """Read an index vector at the batch dimensions of the output, clamp its components, and add them to the offsets."""
     b, attrs = ctx.builder, instruction.attrs
     operand, indices = instruction.operands
     offset_dims: Sequence[int] = attrs["offset_dims"]

@@ -1,6 +1,6 @@
-"""Scalar IR of the opcodes that compute an element from the operands' elements at the same index: one row per opcode.
+"""Emits scalar IR of elementwise opcodes, whose operands are read at the index of the result: one row per opcode.
 
-PRED is i8 holding 0 or 1; signedness comes from the HLO type. Comparisons give i1, widened at once.
+PRED is an i8 of 0 or 1. Signedness is that of the HLO type. Comparisons give i1, which is widened to PRED at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row: TypeAlias = "tuple[str, Emit]"
 
 
 def unsupported(instruction: HloInstruction) -> Unsupported:
-    """Return the error for an element type that the opcode's rows do not have."""
+    """Return the error for an element type that the opcode does not support."""
     types = ", ".join(operand.shape.to_string(layout=False) for operand in instruction.operands)
     return Unsupported(f"'{instruction.opcode}' on {types} in a kernel", instruction.where, notes=(f"in {instruction.name}",))
 
@@ -38,7 +38,10 @@ def _operand_kind(instruction: HloInstruction) -> str:
 
 
 def floats(opcode: str, op: OpType) -> Row:
-    """Row of an opcode on floats alone, which is one op of the math or arith dialect."""
+    """Return the row of an opcode on floats, which is one op of the math or arith dialect.
+
+    The emitter raises Unsupported for other types.
+    """
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
         if _operand_kind(instruction) != "float":
@@ -49,7 +52,7 @@ def floats(opcode: str, op: OpType) -> Row:
 
 
 def approximate_floats(opcode: str, op: OpType) -> Row:
-    """As `floats`; 16-bit types may use the fast function, whose error is below their precision."""
+    """As `floats`, but 16-bit types may use the approximate function: its error is below their precision."""
     fast = {"fastmath": arith.FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))}
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
@@ -61,19 +64,22 @@ def approximate_floats(opcode: str, op: OpType) -> Row:
 
 
 def integers(opcode: str, op: OpType, pred: OpType | None = None) -> Row:
-    """Row of an opcode on integers of either sign, and on PRED by `pred`."""
+    """Return the row of an opcode on signed and unsigned integers, and on PRED with the op `pred`."""
     return by_kind(opcode, signed=_one(op), unsigned=_one(op), pred=_one(pred) if pred else None)
 
 
 def arithmetic(opcode: str, float_op: OpType, signed: OpType, unsigned: OpType | None = None, pred: OpType | None = None) -> Row:
-    """Row of a binary opcode on numbers; `unsigned` is `signed` where the sign does not matter."""
+    """Return the row of a binary opcode on numbers. Without `unsigned`, unsigned integers use the op `signed`."""
     return by_kind(opcode, _one(float_op), _one(signed), _one(unsigned or signed), _one(pred) if pred else None)
 
 
 def by_kind(
     opcode: str, float_: Emit | None = None, signed: Emit | None = None, unsigned: Emit | None = None, pred: Emit | None = None
 ) -> Row:
-    """Row that chooses by the kind of the first operand's element type."""
+    """Return the row of an opcode that chooses its emitter by the kind of the first operand's element type.
+
+    The emitter raises Unsupported for a kind without emitter.
+    """
     choices = {"float": float_, "signed": signed, "unsigned": unsigned, "pred": pred}
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
@@ -94,7 +100,7 @@ def _one(op: OpType) -> Emit:
 
 
 def _bare(function: Callable[..., SSAValue], **options: bool) -> Emit:
-    """Return the emitter of a function of the builder and the operands, whatever the instruction."""
+    """Return an emitter that calls `function` with the builder and the operands, without the instruction."""
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
         del instruction
@@ -149,7 +155,7 @@ def _select(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue
     return b.select(b.cast(arith.TruncIOp, predicate, i1), on_true, on_false)
 
 
-# NE holds for NaN, every other comparison does not.
+# With a NaN operand, NE is true and every other comparison is false.
 _FLOAT_PREDICATE = {"EQ": "oeq", "NE": "une", "GE": "oge", "GT": "ogt", "LE": "ole", "LT": "olt"}
 
 

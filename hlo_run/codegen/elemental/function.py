@@ -1,9 +1,9 @@
-"""Emits the functions of a kernel: one per subgraph of a computation that is called, in the order of the subgraphs.
+"""Emits the functions of a kernel: one per called subgraph of a computation, in the order of the subgraphs.
 
     func.func private @gelu(%arg0: tensor<6x512x4096xbf16>, %i: index, %j: index, %k: index) -> bf16
 
-A function takes all parameters of its computation and an index into its root, and gives the root's element; functions
-of computations on scalars (reducers) take and give scalars.
+A function takes all parameters of its computation and an index into its root, and returns the root's element. Functions
+of computations on scalars (reducers) take and return scalars.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _TRUE = IntegerAttr(1, i1)
 
 
 def index_range(interval: Interval) -> Attribute:
-    """Return the value of an `xla.range` attribute: closed bounds."""
+    """Return the value of an `xla.range` attribute, with closed bounds."""
     return ArrayAttr([IntegerAttr(interval.lower, INDEX), IntegerAttr(interval.upper, INDEX)])
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a caller of a function must know."""
+    """The symbol and the result types of a function, for its callers."""
 
     callee: SymbolRefAttr
     result_types: tuple[Attribute, ...]
@@ -60,7 +60,7 @@ class Signature:
 
 
 class KernelModule:
-    """The module of one kernel while it is made; functions are emitted when something calls them."""
+    """The module of one kernel under construction. A function is emitted only if it is called."""
 
     def __init__(self, fused: PartitionedComputation, index_bits: int, kernel_name: str) -> None:
         self.fused = fused
@@ -74,7 +74,7 @@ class KernelModule:
         self._others: list[func.FuncOp] = []
 
     def signature(self, partitioned: PartitionedComputation, subgraph: Subgraph) -> Signature:
-        """Return how to call the function of `subgraph`, and see to it that it will be there."""
+        """Return the signature of the function of `subgraph`, and schedule its emission."""
         found = self._signatures.get(subgraph)
         if found is None:
             types = tuple(element_type(shape.element_type, subgraph.root.where) for shape in result_shapes(subgraph.root))
@@ -83,14 +83,14 @@ class KernelModule:
         return found
 
     def partition_of(self, computation: HloComputation) -> PartitionedComputation:
-        """Return the partition of the fused computation or of a called one."""
+        """Return the partition of the fused computation or of a called computation."""
         found = self._partitions.get(computation)
         if found is None:
             found = self._partitions[computation] = partition(computation)
         return found
 
     def unique_symbol(self, name: str) -> str:
-        """Return `name`, or the first `name_N` that no function has, and take it."""
+        """Return `name`, or the first `name_N` that is free, and reserve it."""
         symbol, number = name, 0
         while symbol in self._symbols:
             symbol, number = f"{name}_{number}", number + 1
@@ -98,11 +98,11 @@ class KernelModule:
         return symbol
 
     def add_function(self, function: func.FuncOp) -> None:
-        """Add a function that is no subgraph's: it comes after those."""
+        """Add a function that does not belong to a subgraph. It comes after the functions of subgraphs."""
         self._others.append(function)
 
     def finish(self, entry: func.FuncOp) -> ModuleOp:
-        """Emit what is called and return the module: the entry, subgraphs (users before producers), other functions."""
+        """Emit the called functions and return the module: entry, subgraphs (users before producers), other functions."""
         while self._pending:
             partitioned, subgraph = self._pending.pop()
             self._functions[subgraph] = self._emit(partitioned, subgraph, self._signatures[subgraph].symbol)
@@ -117,7 +117,7 @@ class KernelModule:
         return module
 
     def inline_scalars(self, b: IrBuilder, computation: HloComputation, values: Values) -> Values:
-        """Append the ops of a computation on scalars; returns its results. For bodies that must not be calls."""
+        """Append the ops of a computation on scalars and return its results. For bodies that must not contain calls."""
         partitioned = self.partition_of(computation)
         subgraph = partitioned.subgraph_of[computation.root]
         function = self._emit(partitioned, subgraph, subgraph.name)
@@ -147,7 +147,7 @@ class KernelModule:
 
 
 def result_shapes(root: HloInstruction) -> tuple[Shape, ...]:
-    """Return the shapes whose elements a function with this root gives: several for a tuple or a variadic reduce."""
+    """Return the shapes of the results of a function with this root: several for a tuple or a variadic reduce."""
     return tuple(shape for leaf in tuple_leaves(root) for _, shape in leaf.shape.leaves())
 
 
@@ -158,9 +158,9 @@ def _scalar_type(parameter: HloInstruction) -> Attribute:
 
 
 class FunctionEmitter:
-    """Emits one function: elements of `members` (and of parameters) in place, all others by calls.
+    """Emits one function: elements of `members` and of parameters in place, all others by calls.
 
-    Arguments are the parameters, then one index per range, then injected values: results of a hero that the caller has.
+    The arguments are the parameters, one index per range, then injected values: hero results that the caller computed.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class FunctionEmitter:
         return function
 
     def element(self, instruction: HloInstruction, index: Values) -> Values:
-        """Return the element of `instruction` at `index` (one value per result), emitting what is not there yet."""
+        """Return the element of `instruction` at `index`, one value per result. Emits it if it is not computed yet."""
         found = self._at_hand(instruction, index)
         if found is not None:
             return found
@@ -235,7 +235,7 @@ class FunctionEmitter:
         return answer
 
     def _at_hand(self, instruction: HloInstruction, index: Values) -> Values | None:
-        """Return the value if it needs no emission here: computed already, an argument, or another function's."""
+        """Return the values if they need no emission here: already computed, injected, a parameter, or a call."""
         injected = self._injected.get(instruction)
         if injected is not None:
             return (injected,)
@@ -264,7 +264,7 @@ class FunctionEmitter:
         return (self._builder.create(tensor.ExtractOp, (argument, *index), type_),)
 
     def _call(self, instruction: HloInstruction, index: Values) -> Values:
-        """Call the function of the subgraph that `instruction` is the root of."""
+        """Call the function of the subgraph whose root is `instruction`."""
         subgraph = self._partitioned.subgraph_of[instruction]
         assert subgraph.root is instruction, f"{instruction.name} is inside the function {subgraph.name}"
         self._builder.locate(instruction)
@@ -272,7 +272,7 @@ class FunctionEmitter:
         return pure_call(self._builder, signature, (*self.parameters, *index))
 
     def call_scalar(self, computation: HloComputation, values: Values, is_reduction: bool) -> Values:
-        """Call a computation on scalars: a reducer by `func.call`, a mapper by `pure_call`."""
+        """Call a computation on scalars, a reducer by `func.call`, a mapper by `pure_call`. Returns its results."""
         partitioned = self._module.partition_of(computation)
         signature = self._module.signature(partitioned, partitioned.subgraph_of[computation.root])
         if not is_reduction:
@@ -283,6 +283,6 @@ class FunctionEmitter:
 
 
 def pure_call(b: IrBuilder, signature: Signature, arguments: Values) -> Values:
-    """Append an `xla_gpu.pure_call`."""
+    """Append an `xla_gpu.pure_call` and return its results."""
     call = PureCallOp.create(operands=arguments, result_types=signature.result_types, properties={"callee": signature.callee})
     return tuple(b.add(call))

@@ -1,4 +1,4 @@
-"""Emission of dot and convolution as loops over what they sum up."""
+"""Emits dot and convolution as loops of multiply-adds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hlo_run.ops.convolution import convolution_labels
 from hlo_run.ops.index import operand_map
 from hlo_run.ops.index_linalg import convolution_maps
 
-# Those whose sums a kernel makes at least as exact; what `dot-algorithm-rewriter` splits never comes here.
+# The algorithms that a kernel computes at least as precisely. `dot-algorithm-rewriter` has split the others before.
 _ALGORITHMS = frozenset(
     """dot_any_f8_any_f8_f32 dot_any_f8_any_f8_f32_fast_accum dot_bf16_bf16_f32 dot_tf32_tf32_f32 dot_f32_f32_f32
     dot_f64_f64_f64""".split()
@@ -31,7 +31,7 @@ _ALGORITHMS = frozenset(
 
 @dataclass(frozen=True)
 class _Sum:
-    """How products are added up: in the result's type, in f32 if that is bf16 or narrower."""
+    """The accumulation of products: in the result's type, or in f32 if that is bf16 or has at most 8 bits."""
 
     b: IrBuilder
     instruction: HloInstruction
@@ -46,7 +46,7 @@ class _Sum:
         return self.b.constant(element_type(self.dtype.name, self.instruction.where), 0)
 
     def factor(self, operand: HloInstruction, value: SSAValue) -> SSAValue:
-        """Return an operand's element as the products have it."""
+        """Return an operand's element in the type of the products."""
         if self._algorithm == "dot_bf16_bf16_f32" and operand.shape.element_type == "f32":
             value = _through_bf16(self.b, value)
         return convert(self.b, value, operand.shape.dtype, self.dtype, element_type(self.dtype.name))
@@ -68,7 +68,7 @@ def _check_algorithm(instruction: HloInstruction) -> None:
 
 
 def _dot(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """A loop over the contracting dimensions; the scales of a scaled-dot multiply its factors."""
+    """Emit a loop over the contracting dimensions. The scales of a scaled-dot multiply its factors."""
     b, total = ctx.builder, _Sum(ctx.builder, instruction)
     _check_algorithm(instruction)
     maps = [operand_map(instruction, number) for number in range(len(instruction.operands))]
@@ -89,7 +89,7 @@ def _dot(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Em
 
 
 def _convolution(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """A loop over the window and the kernel's input features; what lies in padding or between elements adds nothing."""
+    """Emit a loop over the window and the kernel's input features. Padding and base dilation contribute nothing."""
     b, total = ctx.builder, _Sum(ctx.builder, instruction)
     _check_algorithm(instruction)
     source, kernel = instruction.operands
@@ -113,7 +113,7 @@ def _convolution(ctx: EmissionContext, instruction: HloInstruction, index: Value
 
 
 def _batch_group(b: IrBuilder, instruction: HloInstruction, index: Values) -> Values:
-    """Return which part of the batch the output feature belongs to, if the batch is parted: the map's last symbol."""
+    """Return the batch group of the output feature, which is the map's last symbol; empty without batch groups."""
     groups: int = instruction.attrs.get("batch_group_count", 1)
     if groups == 1:
         return ()

@@ -1,4 +1,4 @@
-"""Emission of the opcodes that combine elements with a called computation, in loops: reduce, reduce-window, map."""
+"""Emits the opcodes that apply a called computation to elements: reduce, reduce-window, map; and nested fusion and call."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
 
-# Takes the induction variables and the values so far; returns the next ones.
+# Takes the induction variables and the carried values; returns the next carried values.
 LoopBody = Callable[[Values, Values], Generator[Request, Values, Values]]
 
 
 def loop_nest(b: IrBuilder, indexing_map: IndexingMap, inits: Values, body: LoopBody) -> Generator[Request, Values, Values]:
-    """Emit one `scf.for` per range variable of the map, first one outermost, that carries values on from `inits`."""
+    """Emit one `scf.for` per range variable of the map, the first outermost. Returns the carried values after the loops.
+
+    The carried values start as `inits`. The bounds come from the intervals; constraints are left to `body`.
+    """
     bounds = [variable.bounds for variable in indexing_map.ranges]
 
     def nest(number: int, outer: Values, values: Values) -> Generator[Request, Values, Values]:
@@ -39,7 +42,7 @@ def loop_nest(b: IrBuilder, indexing_map: IndexingMap, inits: Values, body: Loop
 def guarded(
     b: IrBuilder, condition: SSAValue, values: Values, body: Callable[[], Generator[Request, Values, Values]]
 ) -> Generator[Request, Values, Values]:
-    """Emit an `scf.if` that computes new values if `condition` holds and hands on `values` else."""
+    """Emit an `scf.if` that yields the values of `body` if `condition` is true, else `values`. Returns its results."""
     then, otherwise = Block(), Block()
     with b.inside(then):
         b.yield_values((yield from body()))
@@ -49,7 +52,7 @@ def guarded(
 
 
 def _reduce(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Start from the init values; a position outside the map's domain (padding of a window) contributes nothing."""
+    """Start from the init values. Positions outside the map's domain (padding of a window) contribute nothing."""
     b = ctx.builder
     count = len(instruction.operands) // 2
     inputs, init_operands = instruction.operands[:count], instruction.operands[count:]
@@ -98,7 +101,7 @@ def _map(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Em
 
 
 def _nested(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """A fusion or call on scalars (in a reducer) is a call; on arrays it would be a kernel of its own."""
+    """Emit a fusion or call on scalars (in a reducer) as a call. Raises Unsupported for arrays."""
     if index or any(operand.shape.rank or not operand.shape.is_array for operand in instruction.operands):
         raise Unsupported(f"'{instruction.opcode}' on arrays inside a fusion", instruction.where, hint="inline it")
     values: list[SSAValue] = []

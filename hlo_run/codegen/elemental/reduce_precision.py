@@ -1,4 +1,4 @@
-"""Rounding a float to fewer exponent and mantissa bits, on its bit pattern."""
+"""Emits reduce-precision: rounds a float to fewer exponent and mantissa bits, on its bit pattern."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hlo_run.hlo.values.dtype import DType
 
 
 def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits: int, mantissa_bits: int) -> SSAValue:
-    """Return `value` rounded to nearest even; overflow gives infinity, underflow a signed zero.
+    """Return `value` rounded to nearest even. Overflow gives infinity, underflow a signed zero.
 
-    A NaN stays, as on XLA:CPU, also with no mantissa bits to hold it, where XLA:GPU makes it infinity.
+    A NaN stays NaN, as on XLA:CPU. With `mantissa_bits` 0, XLA:GPU makes it infinity instead.
     """
     exponent, mantissa = dtype.float_format.exponent_bits, dtype.float_format.mantissa_bits
     if exponent_bits >= exponent and mantissa_bits >= mantissa:
@@ -29,7 +29,7 @@ def reduce_precision(b: IrBuilder, value: SSAValue, dtype: DType, exponent_bits:
 
 
 def _round_mantissa(b: IrBuilder, bits: SSAValue, dropped: int) -> SSAValue:
-    """Add half of the last kept place, less one bit unless that place is odd, and cut."""
+    """Round to nearest even: add half of the last kept bit, minus one unless that bit is odd, and truncate."""
     type_ = bits.type
     last = b.binary(arith.ShRUIOp, bits, b.constant(type_, dropped))
     is_odd = b.binary(arith.AndIOp, last, b.constant(type_, 1))
@@ -38,7 +38,7 @@ def _round_mantissa(b: IrBuilder, bits: SSAValue, dropped: int) -> SSAValue:
 
 
 def _clip_exponent(b: IrBuilder, bits: SSAValue, width: int, mantissa: int, exponent_bits: int) -> SSAValue:
-    """Values above the largest exponent become infinity, at or below the smallest one zero; denormals flush."""
+    """Replace values above the largest exponent by infinity, and values at or below the smallest by zero (also subnormals)."""
     type_ = bits.type
     exponent = width - 1 - mantissa
     bias, reduced_bias = (1 << (exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1

@@ -1,4 +1,4 @@
-"""Emission of the opcodes that choose, move or make elements: movers, pad, concatenate, iota, constant, tuple."""
+"""Emits the opcodes that move, select or create elements: reshape, transpose, pad, concatenate, iota, constant, tuple, .."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hlo_run.ops.index import bitcast_map, operand_map
 
 
 def _move(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """The operand's element at the mapped index."""
+    """Emit the operand's element at the mapped index."""
     indexing_map = operand_map(instruction, 0)
     assert indexing_map is not None, f"{instruction.opcode} has an index map"
     value = yield from element(instruction.operands[0], ctx.builder.apply(indexing_map, index))
@@ -58,7 +58,7 @@ Branch = Callable[[], Generator[Request, Values, SSAValue]]
 
 
 def choose(b: IrBuilder, condition: SSAValue, then: Branch, otherwise: Branch) -> Generator[Request, Values, SSAValue]:
-    """Emit an `scf.if` whose branches each give one value."""
+    """Emit an `scf.if` whose branches each yield one value, and return its result."""
     then_block, else_block = Block(), Block()
     with b.inside(then_block):
         value = yield from then()
@@ -69,7 +69,7 @@ def choose(b: IrBuilder, condition: SSAValue, then: Branch, otherwise: Branch) -
 
 
 def _concatenate(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """A binary tree of `scf.if` over the offsets of the operands."""
+    """Emit a binary tree of `scf.if` over the offsets of the operands."""
     b = ctx.builder
     dimension: int = instruction.attrs["dimensions"][0]
     operands: list[tuple[int, HloInstruction]] = []
@@ -110,7 +110,7 @@ def _constant(ctx: EmissionContext, instruction: HloInstruction, index: Values) 
     b, shape, literal = ctx.builder, instruction.shape, np.asarray(instruction.attrs["literal"])
     type_ = element_type(shape.element_type, instruction.where)
     first = literal.reshape(-1)[:1]
-    # Bytes, since 0.0 == -0.0.
+    # Compares bytes, because 0.0 == -0.0.
     if literal.size == 1 or literal.tobytes() == first.tobytes() * literal.size:
         return (b.element(type_, first.reshape(())),)
     table_type = tensor_type(Shape.array(shape.element_type, shape.dims), instruction.where)
@@ -119,21 +119,21 @@ def _constant(ctx: EmissionContext, instruction: HloInstruction, index: Values) 
 
 
 def tuple_leaves(root: HloInstruction) -> tuple[HloInstruction, ...]:
-    """Return the operands of a tuple, those of tuples among them instead of these."""
+    """Return the operands of a tuple, with nested tuples replaced by their operands. Other roots: the root itself."""
     if root.opcode != "tuple":
         return (root,)
     return tuple(leaf for operand in root.operands for leaf in tuple_leaves(operand))
 
 
 def _tuple(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Each element at the place in memory where `index` is in the first one."""
+    """Emit the element of each leaf at the linear offset that `index` has in the first leaf."""
     first: Shape | None = None
     values: list[SSAValue] = []
     for leaf in tuple_leaves(instruction):
         _, shape = next(leaf.shape.leaves())
         first = first or shape
         indexing_map = bitcast_map(first, shape)
-        assert indexing_map is not None, "a function gives elements of equally large arrays"
+        assert indexing_map is not None, "the leaves of a function's root have equal element counts"
         values += yield leaf, ctx.builder.apply(indexing_map, index)
     return tuple(values)
 
@@ -146,7 +146,7 @@ def _get_tuple_element(ctx: EmissionContext, instruction: HloInstruction, index:
 
 
 def _bitcast_convert_of_other_width(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Little endian: part k of a wide element is its bits from k * width on."""
+    """Emit a bitcast-convert, little endian: part k of a wide element begins at its bit k * width."""
     b, operand = ctx.builder, instruction.operands[0]
     source, target = operand.shape.dtype.bits, instruction.shape.dtype.bits
     wide, narrow = IntegerType(max(source, target)), IntegerType(min(source, target))

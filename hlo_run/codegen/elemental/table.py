@@ -1,4 +1,4 @@
-"""All opcodes that can be emitted inside a fusion, and how: point by point, or with their own index arithmetic."""
+"""The table of all opcodes that can be emitted inside a fusion: elementwise, or with their own index arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 
-# These move or convert elements, whatever their type.
+# Opcodes that move or convert elements of every type, so small floats need no conversion to f32.
 _ON_ANY_BITS = frozenset(("convert", "copy", "bitcast-convert", "reduce-precision", "select"))
 _F32 = DTYPES["f32"]
 _F32_TYPE = element_type("f32")
@@ -20,7 +20,7 @@ STRUCTURED: dict[str, EmitStructured] = {**shaping.EMIT, **dynamic.EMIT, **reduc
 
 
 def emission(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Return the generator that emits `instruction` at `index`; raises Unsupported if no emitter takes its opcode."""
+    """Return the generator that emits `instruction` at `index`. Raises Unsupported if no emitter supports its opcode."""
     opcode = instruction.opcode
     structured = STRUCTURED.get(opcode)
     if structured is not None and (opcode != "bitcast-convert" or shaping.bitcast_convert_changes_rank(instruction)):
@@ -36,7 +36,7 @@ def emission(ctx: EmissionContext, instruction: HloInstruction, index: Values) -
 
 
 def _pointwise(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
-    """Floats of at most 8 bits compute in f32, which holds sums and products of theirs well enough to be rounded once."""
+    """Emit an elementwise opcode. Floats of at most 8 bits are computed in f32 and rounded once to the result's type."""
     values: list[Values] = []
     for operand in instruction.operands:
         values.append((yield operand, index if operand.shape.rank else ()))

@@ -1,4 +1,4 @@
-"""HLO element types and shapes as IR types: PRED is i8, integers are signless, layouts are encodings of tensors."""
+"""Converts HLO element types and shapes to IR types: PRED is i8, integers are signless, layouts are tensor encodings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ELEMENT_TYPES: dict[str, Attribute] = {
 
 
 def element_type(name: str, where: Where | None = None) -> Attribute:
-    """Return the IR type of an HLO element type; raises Unsupported for those that kernels cannot hold."""
+    """Return the IR type of an HLO element type. Raises Unsupported for types that kernels do not support."""
     found = _ELEMENT_TYPES.get(name)
     if found is None:
         raise Unsupported(f"elements of type {name} in a kernel", where, hint="convert to a supported element type first")
@@ -75,6 +75,9 @@ def _tensor_type(name: str, dims: tuple[int, ...], minor_to_major: tuple[int, ..
 
 
 def tensor_type(shape: Shape, where: Where | None = None) -> TensorType[Attribute]:
-    """Return the tensor type of an array; a layout other than the default one becomes the encoding, minor to major."""
+    """Return the tensor type of an array. A layout other than the default becomes the encoding, minor to major.
+
+    Raises Unsupported as `element_type` does.
+    """
     element_type(shape.element_type, where)
     return _tensor_type(shape.element_type, shape.dims, shape.minor_to_major)

@@ -1,13 +1,13 @@
-"""The emitter for concatenations: one loop per operand, so that no thread asks which operand its element comes from.
+"""The emitter for concatenations: one loop per operand, so that threads need no branch to find their operand.
 
     %xla_loop = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map iter_args(%iter = %output) .. {
-      (an element of the first operand goes through the epilogue to its place)
+      (insert the epilogue of an element of the first operand)
     }
     %xla_loop_0 = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map1 iter_args(%iter = %xla_loop) .. {
-      (the same of the second operand)
+      (insert the epilogue of an element of the second operand)
     }
 
-Threads walk the longest operand; for the others the maps switch off those that have nothing to do. Mirrors XLA's
+The launch covers the longest operand. In the other loops the maps disable the threads without elements. Mirrors XLA's
 `ConcatenateFusion`.
 """
 
@@ -44,7 +44,7 @@ class ConcatenateEmitter(KindEmitter):
     kind: ClassVar[str] = "concatenate"
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         (root,), (hero,) = analysis.roots, analysis.heroes
         axis: int = hero.attrs["dimensions"][0]
         longest = max(hero.operands, key=lambda operand: operand.shape.dims[axis])
@@ -62,7 +62,7 @@ class ConcatenateEmitter(KindEmitter):
 
 @dataclass(frozen=True)
 class _ConcatenateKernel:
-    """One kernel while it is emitted."""
+    """The state of one kernel's emission."""
 
     root: HloInstruction
     hero: HloInstruction
@@ -70,7 +70,7 @@ class _ConcatenateKernel:
     entry: EntryFunction
 
     def emit(self, work: IndexingMap) -> SSAValue:
-        """Emit a loop for each operand that has elements; `work` goes from ids to an index of the longest one."""
+        """Emit a loop for each operand with elements, and return the output. `work` maps ids to an index of the longest."""
         to_root = hero_to_root_map(self.hero, self.root)
         places: list[tuple[HloInstruction, IndexingMap]] = []
         for number, operand in enumerate(self.hero.operands):
@@ -108,7 +108,7 @@ class _ConcatenateKernel:
         return loop.res[0]
 
     def _emit_epilogue(self) -> Signature:
-        """Emit the function from an index of the root, and the hero's element that it depends on, to the root's element."""
+        """Emit the function that computes the root's element from its index and from the hero's element."""
         dims = self.root.shape.dims
         names = numbered("dim", self.root.shape)
         variables = [Variable(Interval.of_size(size), name) for size, name in zip(dims, names, strict=True)]

@@ -1,4 +1,4 @@
-"""From a fusion to a kernel in the `xla_gpu` dialect: analyse it, choose the emitter, emit."""
+"""Emits a fusion as a kernel in the `xla_gpu` dialect: analyses it, chooses the emitter, and runs it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def emit_kernel(
 ) -> EmittedKernel:
     """Return the kernel of `fusion`, with `kernel_name` as its entry function; `arguments` are operands, then results.
 
-    `part` says which, for a fusion that takes several.
-    Raises Unsupported, with the place in the text, for an instruction or element type that no emitter takes.
+    `part` is the number of the kernel in a fusion with several kernels. Raises Unsupported, with the position in the text,
+    for an instruction or element type that no emitter supports.
     """
     analysis = replace(analyze(fusion, target), part=part)
     for emitter_type in EMITTERS:
         emitter = emitter_type()
         if emitter.accepts(analysis, arguments):
             return emitter.emit(analysis, kernel_name, arguments)
-    raise AssertionError("the loop emitter takes every fusion")
+    raise AssertionError("the loop emitter accepts every fusion")

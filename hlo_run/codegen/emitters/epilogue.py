@@ -1,10 +1,10 @@
-"""The function between heroes, whose values the entry function has, and the roots that depend on them.
+"""Emits the epilogue: the function that computes roots from the values of heroes, which the entry function has.
 
     func.func private @fusion__epilogue__abs(%arg0: tensor<..>, %th_x: index, %bl_x: index, %i: index, %j: index,
                                              %hero: f32) -> f32
 
-Its index arguments are mostly the ids and loop symbols of the caller, not an output index: several roots share them, each
-with a map of its own.
+Its index arguments are usually the thread and block ids and loop symbols of the caller. Several roots share them, and each
+root has its own map from them to its index.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def hero_to_root_map(hero: HloInstruction, root: HloInstruction) -> IndexingMap:
     while instruction is not root:
         user = next(user for user in instruction.users if _reaches(user, root))
         step = user_map(user, user.operands.index(instruction))
-        assert step is not None, "only elementwise ops and bitcasts lie between a hero and its root"
+        assert step is not None, "only elementwise ops and bitcasts are between a hero and its root"
         indexing_map = compose(indexing_map, step).simplify()
         instruction = user
     return indexing_map
@@ -52,7 +52,7 @@ def _reaches(instruction: HloInstruction, root: HloInstruction) -> bool:
 
 
 def used_ids(maps: Iterable[IndexingMap]) -> tuple[Variable, ...]:
-    """Return the ids that are dimensions of any of the maps, threads before blocks."""
+    """Return the thread and block ids that are dimensions of any of the maps, threads before blocks."""
     ids = {variable.name: variable for indexing_map in maps for variable in indexing_map.dims}
     return tuple(ids[name] for name in GRID_NAMES if name in ids)
 
@@ -64,10 +64,10 @@ def emit_epilogue(
     dims: Sequence[Variable],
     ranges: Sequence[Variable],
 ) -> Signature:
-    """Emit the function that gives an element of each root; returns how to call it.
+    """Emit the function that computes an element of each root, and return its signature.
 
-    Its arguments are parameters, `dims`, `ranges`, then a value per hero. The map of a root, whose dimensions are some of
-    `dims` by name and whose symbols are `ranges`, goes to the root's index.
+    Its arguments are the parameters, `dims`, `ranges`, then one value per hero. `roots` maps each root to the map to its
+    index. The map's dimensions are some of `dims`, by name; its symbols are `ranges`.
     """
     partitioned = module.fused
     emitter = FunctionEmitter(
@@ -95,9 +95,9 @@ def emit_epilogue(
 def _members(
     partitioned: PartitionedComputation, roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]
 ) -> set[HloInstruction]:
-    """Return what the epilogue computes in place: all that depends on a hero, and what was to be emitted with it.
+    """Return the instructions that the epilogue computes in place: those that depend on a hero, and their subgraphs.
 
-    Anything else is another subgraph's function: it does not see the heroes.
+    Other instructions do not depend on heroes; the epilogue calls the functions of their subgraphs.
     """
     dependent: set[HloInstruction] = set(heroes)
     for instruction in partitioned.computation.post_order():

@@ -1,10 +1,10 @@
-"""The emitter for dynamic-update-slices in their operand's buffer: threads for the update, not for the whole result.
+"""The emitter for in-place dynamic-update-slices: the threads cover the update, not the whole result.
 
     %xla_loop = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map iter_args(%iter = %output) .. {
-      (the update's element goes to its place plus the start)
+      (insert the update's element at its index plus the start)
     }
 
-Several results, each with a buffer of its own, share the loop. Mirrors XLA's `InPlaceDynamicUpdateSliceFusion`.
+Several results, each with its own buffer, share the loop. Mirrors XLA's `InPlaceDynamicUpdateSliceFusion`.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class InPlaceUpdateEmitter:
     kind: ClassVar[str] = "in-place dynamic-update-slice"
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Loop fusions whose results all live in the buffers of the operands that they change."""
+        """Accept loop fusions whose results all share the buffer of the operand that they update."""
         if analysis.kind != "loop":
-            return no(f"the {analysis.kind} emitter takes it")
+            return no(f"the {analysis.kind} emitter accepts it")
         judged = judge_in_place_updates(analysis.roots)
         if not judged:
             return judged
         first_result = len(analysis.fusion.operands)
         for result, operand in in_place_operands(analysis.fusion).items():
             if arguments[operand].slice_index != arguments[first_result + result].slice_index:
-                return no(f"result {result} does not live in the buffer of operand {operand}")
+                return no(f"result {result} does not share the buffer of operand {operand}")
         return judged
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         updates = updates_of(analysis.roots)
         shape = updates[0].operands[1].shape
         factor = unroll_factor(analysis, shape.element_count)
@@ -75,7 +75,7 @@ def _update(
     index: Sequence[SSAValue],
     outputs: Sequence[SSAValue],
 ) -> Values:
-    """Emit the body of the loop; all values come before any write, since one may read what another writes."""
+    """Emit the loop body and return the outputs. All reads come before any write: an update may read another's result."""
     b = entry.builder
     targets: list[tuple[SSAValue, Values]] = []
     for root, update in zip(roots, updates, strict=True):
@@ -87,13 +87,13 @@ def _update(
             for position, start, both in zip(index, starts, sizes, strict=True)
         )
         to_root = bitcast_map(update.shape, root.shape)
-        assert to_root is not None, "only bitcasts lie between an update and its root"
+        assert to_root is not None, "only bitcasts are between an update and its root"
         targets.append((value, b.apply(to_root, place)))
     return tuple(entry.insert(value, output, place) for (value, place), output in zip(targets, outputs, strict=True))
 
 
 def _starts(update: HloInstruction, entry: EntryFunction, module: KernelModule) -> list[SSAValue | None]:
-    """Return the clamped start of the slice along each dimension, None where it is all of it."""
+    """Return the clamped start of the slice in each dimension; None if the slice is the whole dimension."""
     b = entry.builder
     starts: list[SSAValue | None] = []
     sizes = zip(runtime_values(update, 1), update.shape.dims, update.operands[1].shape.dims, strict=True)

@@ -1,12 +1,12 @@
-"""The emitter for several slices of equally shaped arrays: threads for the arrays, which hand their element to each slice.
+"""The emitter for several slices of equally shaped arrays: the threads cover the arrays and read each element once.
 
     %xla_loop:2 = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map iter_args(%iter = %output0, %iter_1 = %output1) .. {
-      (the element of each array that is cut, once)
-      scf.if (the first slice has the element) { (it goes there) }
-      scf.if (the second slice has the element) { (it goes there) }
+      (compute the element of each sliced array)
+      scf.if (the first slice has the element) { (insert it) }
+      scf.if (the second slice has the element) { (insert it) }
     }
 
-Mirrors the `InputSlicesFusion` that XLA had.
+Mirrors `InputSlicesFusion` of older XLA.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class InputSlicesEmitter(KindEmitter):
     kind: ClassVar[str] = "input slices"
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         sources = tuple(dict.fromkeys(root.operands[0] for root in analysis.roots))
         shape = sources[0].shape
-        factor = -(-8 // analysis.smallest_output_bits)  # one thread writes whole bytes where the slice allows it
+        factor = -(-8 // analysis.smallest_output_bits)  # a thread writes whole bytes if the slice allows it
         launch = calculate_launch(shape.element_count, factor, analysis.target)
         fused = partition(analysis.fusion.fused_computation, sources)
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
@@ -55,7 +55,7 @@ class InputSlicesEmitter(KindEmitter):
 
 
 def _insert(entry: EntryFunction, root: HloInstruction, value: SSAValue, index: Values, output: SSAValue) -> SSAValue:
-    """Write the element at `index` of what is cut to the slice, if it is there; returns the new output."""
+    """Insert the element at `index` of the sliced array if the slice `root` has it. Returns the new output."""
     b = entry.builder
     b.locate(root)
     place = user_map(root, 0)

@@ -1,8 +1,8 @@
-"""What all emitters share: the records they take and give, and the entry function of a kernel.
+"""Shared by all emitters: the records of arguments and kernels, the emitter protocol, and the entry function.
 
     func.func @fusion(%arg0: tensor<..> {xla.slice_index = 0 : index, ..}, ..) -> tensor<..> attributes {xla.entry}
 
-The arguments are the fusion's operands, then its results, which are written by `tensor.insert` and returned.
+The arguments are the fusion's operands, then its results. `tensor.insert` writes the results, and the function returns them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from hlo_run.indexing.variable import GRID_NAMES
 
 @dataclass(frozen=True, slots=True)
 class EntryArgument:
-    """What buffer assignment knows about one pointer of a kernel.
+    """The facts of buffer assignment about one pointer argument of a kernel.
 
-    Equal `slice_index` means the same memory; `invariant` memory is not written by the kernel.
+    Equal `slice_index` means the same memory. `align` is in bytes. The kernel does not write `invariant` memory.
     """
 
     slice_index: int
@@ -46,9 +46,9 @@ class EntryArgument:
 
 @dataclass(frozen=True, slots=True)
 class EmittedKernel:
-    """A kernel's IR and how to launch it. `unroll_factor` bounds the unrolling of its loops; `kind` names the emitter.
+    """A kernel's IR and its launch dimensions. `unroll_factor` limits the unrolling of loops; `kind` names the emitter.
 
-    `vector_size` is how many neighbouring elements a thread takes at a time.
+    `vector_size` is the number of neighbouring elements that a thread processes at a time.
     """
 
     module: ModuleOp
@@ -59,16 +59,16 @@ class EmittedKernel:
 
 
 class KernelEmitter(Protocol):
-    """One way to make a kernel out of a fusion."""
+    """An emitter: one way to make a kernel of a fusion."""
 
     kind: ClassVar[str]
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Return whether the emitter takes the fusion, or why not."""
+        """Return yes if the emitter accepts the fusion, otherwise no with the reason."""
         ...
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what cannot be emitted."""
+        """Return the kernel. Raises Unsupported for instructions and element types that cannot be emitted."""
         ...
 
 
@@ -84,7 +84,7 @@ class KindEmitter:
 
 
 class EntryFunction:
-    """The entry function while it is made. `outputs` are the result tensors as they came in, one per array result."""
+    """The entry function under construction. `outputs` are the arguments for results, one per array result."""
 
     def __init__(self, analysis: FusionAnalysis, module: KernelModule, launch: LaunchDimensions) -> None:
         self.shapes = result_shapes(analysis.fusion.fused_computation.root)
@@ -99,30 +99,30 @@ class EntryFunction:
         self.ids_by_name: dict[str, SSAValue] = {}
 
     def size_of_id(self, name: str) -> int:
-        """Return how many values the id takes."""
+        """Return the number of values of the id; it is in [0, size - 1]."""
         return self._sizes[name]
 
     def declare_ids(self, *maps: IndexingMap) -> None:
-        """Read the ids that `maps` name, threads before blocks."""
+        """Read the ids that are dimensions of `maps`, threads before blocks."""
         used = {variable.name for indexing_map in maps for variable in indexing_map.dims}
         for name in GRID_NAMES:
             if name in used and name not in self.ids_by_name:
                 self.ids_by_name[name] = self.read_id(name)
 
     def read_id(self, name: str) -> SSAValue:
-        """Append the op that reads an id."""
+        """Append the op that reads an id (`th_x`, `bl_z`), and return its value."""
         op = (ThreadIdOp if name.startswith("th") else BlockIdOp)(name[-1])
         op.attributes["xla.range"] = index_range(Interval.of_size(self._sizes[name]))
         return self.builder.add(op)[0]
 
     def ids(self, indexing_map: IndexingMap) -> Values:
-        """Return the ids that are the map's dimensions; `declare_ids` has seen the map."""
+        """Return the ids that are the map's dimensions. `declare_ids` must have read them."""
         return tuple(self.ids_by_name[variable.name] for variable in indexing_map.dims)
 
     def loop(self, indexing_map: IndexingMap, inits: Values, result_names: Sequence[str], dims: Values | None = None) -> LoopOp:
-        """Append an `xla_gpu.loop` over the map whose body is empty yet; the map's results get names for printing.
+        """Append an `xla_gpu.loop` over the map with an empty body. `result_names` are the printed names of map results.
 
-        Without `dims` the map's dimensions are ids.
+        Without `dims` the map's dimensions are thread and block ids.
         """
         loop = LoopOp(indexing_map, self.ids(indexing_map) if dims is None else dims, inits)
         for argument, name in zip(loop.map_results, result_names, strict=True):
@@ -131,10 +131,10 @@ class EntryFunction:
         return loop
 
     def loop_over_elements(self, indexing_map: IndexingMap, shape: Shape, body: Callable[[Values, Values], Values]) -> Values:
-        """Append a loop over the elements of `shape` that carries the outputs; return its results.
+        """Append a loop over the elements of `shape` that carries the outputs, and return its results.
 
-        `body` takes the element's index and the outputs so far, appends what a thread does there, and returns the outputs.
-        A shape without elements needs no loop: the outputs come back unchanged.
+        `body` takes the element's index and the current outputs, appends the work of a thread, and returns the new outputs.
+        If the shape has no elements, the method appends no loop and returns the outputs unchanged.
         """
         if not shape.element_count:
             return self.outputs
@@ -145,7 +145,7 @@ class EntryFunction:
         return tuple(loop.res)
 
     def insert(self, value: SSAValue, target: SSAValue, index: Sequence[SSAValue]) -> SSAValue:
-        """Append a `tensor.insert`."""
+        """Append a `tensor.insert` of `value` into `target`, and return the new tensor."""
         return self.builder.create(tensor.InsertOp, (value, target, *index), target.type)
 
     def finish(self, kernel_name: str, arguments: Sequence[EntryArgument], results: Sequence[SSAValue]) -> func.FuncOp:
@@ -163,7 +163,7 @@ class EntryFunction:
 
 
 def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstruction, index: Values) -> Values:
-    """Return an element of a parameter, or of the root of a function (one value per result), in the entry function."""
+    """Emit an element of a parameter, or of the root of a subgraph, in the entry function. One value per result."""
     b = entry.builder
     b.locate(instruction)
     if instruction.opcode == "parameter":

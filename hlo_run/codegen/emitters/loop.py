@@ -1,4 +1,4 @@
-"""The default emitter: every thread computes some neighbouring elements of the result, all roots at once.
+"""The default emitter, loop: every thread computes neighbouring elements of all roots.
 
     %xla_loop = xla_gpu.loop (%thread_id_x, %block_id_x)[%vector_index] -> (%dim0, %dim1, %dim2)
         in #map iter_args(%iter = %output) -> (tensor<6x512x4096xbf16>) {
@@ -7,8 +7,8 @@
       xla_gpu.yield %inserted : tensor<6x512x4096xbf16>
     }
 
-Further roots are written where the first root's element lies in memory. Roots of another element count, which XLA's
-`LoopFusion` cannot have, get a loop of their own in the same kernel.
+Further roots are written at the linear offset that the first root's element has. Roots with another element count, which
+XLA's `LoopFusion` cannot have, get their own loop in the same kernel.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class LoopEmitter:
     kind: ClassVar[str] = "loop"
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Everything."""
+        """Accept every fusion."""
         del analysis, arguments
         return yes("takes every fusion")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         fusion = analysis.fusion
         computation = fusion.fused_computation
         shapes = result_shapes(computation.root)
@@ -82,7 +82,10 @@ def _write_elements(
 
 
 def _emit_several(analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-    """Return a kernel with a loop for each element count: a thread may overwrite what it has read for roots of one loop only."""
+    """Return a kernel with one loop per element count.
+
+    Within a loop, a thread may overwrite inputs after it has read them; other loops must not read those inputs.
+    """
     fusion = analysis.fusion
     leaves = tuple_leaves(fusion.fused_computation.root)
     factor = -(-8 // analysis.smallest_output_bits)
@@ -111,7 +114,7 @@ def _emit_group(
     group: Sequence[tuple[HloInstruction, list[int]]],
     results: list[SSAValue],
 ) -> None:
-    """Append the loop over roots of one element count, each with the numbers of its results; changes those results."""
+    """Append the loop over the roots of one element count, each with the numbers of its results. Updates `results`."""
     b = entry.builder
     numbers = [number for _, positions in group for number in positions]
     first = entry.shapes[numbers[0]]

@@ -1,17 +1,17 @@
-"""The emitter for reductions that threads share: partial results in registers, then shuffles and a tile of shared memory.
+"""The emitter for reductions across threads: partial results in registers, then warp shuffles and a shared memory tile.
 
     %xla_loop = xla_gpu.loop (..)[%i, %j, %k] -> (%dim0, ..) in #map iter_args(%iter = %init) -> (f32) {
-      (the thread's elements are combined)
+      (combine the thread's elements)
     }
     %0 = xla_gpu.shuffle_reduce(%xla_loop) to 16 combiner=@add : f32
     %inserted = xla_gpu.predicated_insert %0 into %shmem[..] if %first_lane
     %synced_tensor = xla_gpu.sync_threads %inserted
     %extracted = xla_gpu.predicated_extract %synced_tensor[..] if %has_value else %init
     %1 = xla_gpu.shuffle_reduce(%extracted) to 16 combiner=@add : f32
-    scf.if %has_result { (the epilogue's value goes to the output) }
+    scf.if %has_result { (insert the epilogue's value into the output) }
 
-Roots that are no reductions ("side outputs") are written in the loop. Groups of roots that share nothing have blocks of
-their own along z. Mirrors XLA's `ReductionFusion` and its four forms, which `analysis/reduction_tiling.py` describes.
+Roots other than reductions ("side outputs") are written in the loop. Groups of roots that share nothing have their own
+blocks along z. Mirrors XLA's `ReductionFusion` and its four forms, which `analysis/tiling/reduction_tiling.py` describes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ReductionEmitter(KindEmitter):
     kind: ClassVar[str] = "reduction"
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         description = analysis.description
         assert isinstance(description, ReductionDescription), "a reduction kind has a description"
         roots = _roots(analysis)
@@ -81,7 +81,7 @@ class ReductionEmitter(KindEmitter):
 
 
 def _ignore_signs_of_zeros(module: ModuleOp, reducer: str) -> None:
-    """Mark the additions of a reducer, so that 0 + x becomes x."""
+    """Set fast-math flag nsz on the additions of a reducer, so that 0 + x folds to x."""
     function = next(op for op in module.body.block.ops if isinstance(op, func.FuncOp) and op.sym_name.data == reducer)
     for op in function.walk():
         if isinstance(op, arith.AddfOp):
@@ -90,7 +90,7 @@ def _ignore_signs_of_zeros(module: ModuleOp, reducer: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Root:
-    """A root, the reduce that it depends on (None: a side output), and the numbers of its results among the outputs."""
+    """A root, the reduce that it depends on (None for a side output), and the numbers of its results in the outputs."""
 
     instruction: HloInstruction
     description: ReductionDescription | None
@@ -114,20 +114,20 @@ def _roots(analysis: FusionAnalysis) -> list[_Root]:
 
 @dataclass(frozen=True)
 class _ReductionKernel:
-    """One kernel while it is emitted."""
+    """The state of one kernel's emission."""
 
     tiling: ReductionTiling
     module: KernelModule
     entry: EntryFunction
 
     def reducer(self, hero: HloInstruction) -> Signature:
-        """Return how to call the reducer of a reduce."""
+        """Return the signature of the reducer of a reduce."""
         (computation,) = hero.called["to_apply"]
         partitioned = self.module.partition_of(computation)
         return self.module.signature(partitioned, partitioned.subgraph_of[computation.root])
 
     def emit(self, groups: Sequence[Sequence[_Root]]) -> Values:
-        """Emit all groups; returns the outputs."""
+        """Emit all groups and return the outputs."""
         tile = self.tiling.tile
         maps = [self.tiling.input_map, self.tiling.output_map(), *((tile.write, tile.read) if tile else ())]
         self.entry.declare_ids(*(drop_unused_ids(indexing_map, self.tiling.launch) for indexing_map in maps))
@@ -136,7 +136,7 @@ class _ReductionKernel:
         return self._switch(groups)
 
     def _switch(self, groups: Sequence[Sequence[_Root]]) -> Values:
-        """Emit one region per group, chosen by the block's z: the first one is the default."""
+        """Emit an `scf.index_switch` over the block's z with one region per group. The first group is the default."""
         b = self.entry.builder
         block_id = self.entry.read_id("bl_z")
         regions: list[Region] = []
@@ -152,7 +152,7 @@ class _ReductionKernel:
 
 @dataclass(frozen=True)
 class _Hero:
-    """A reduce of the group: its reducer, and the init value of each result."""
+    """A reduce of the group, its reducer, and the init value of each result."""
 
     instruction: HloInstruction
     reducer: Signature
@@ -164,7 +164,7 @@ class _Hero:
 
 
 class _GroupEmitter:
-    """Emits what the blocks of one group do. `accumulators` of a hero are one per result, vectors in the column forms."""
+    """Emits the code of one group's blocks. A hero has one accumulator per result; in the column forms it is a vector."""
 
     def __init__(self, kernel: _ReductionKernel, roots: Sequence[_Root]) -> None:
         self._kernel, self._tiling, self._module, self._entry = kernel, kernel.tiling, kernel.module, kernel.entry
@@ -181,7 +181,7 @@ class _GroupEmitter:
         return _Hero(instruction, self._kernel.reducer(instruction), inits)
 
     def emit(self) -> Values:
-        """Emit the group; returns all outputs, those of other groups unchanged."""
+        """Emit the group and return all outputs. The outputs of other groups do not change."""
         values = self._accumulate()
         if not self._heroes:
             return tuple(self._outputs)
@@ -200,10 +200,10 @@ class _GroupEmitter:
         self._set_outputs(self._for_each_accumulator(tile.read, self._written(), finish))
         return tuple(self._outputs)
 
-    # The threads' own elements.
+    # The elements of one thread.
 
     def _accumulate(self) -> list[SSAValue]:
-        """Emit the loop over the thread's elements; side outputs change, the partial results are returned."""
+        """Emit the loop over the thread's elements. Updates side outputs and returns the partial results."""
         entry, b = self._entry, self._b
         sides = [number for root in self._sides for number in root.outputs]
         inits = [self._accumulator(init) for hero in self._heroes for init in hero.inits]
@@ -214,7 +214,7 @@ class _GroupEmitter:
             place, symbols = tuple(loop.map_results), tuple(loop.induction_variables)
             carried = tuple(loop.iteration_values)
             results = self._combine(carried[len(sides) :], place, symbols)
-            # All values before any write: an output may share memory with an input.
+            # Compute all values before any write: an output may share memory with an input.
             written: list[tuple[SSAValue, Values]] = []
             for root in self._sides:
                 index = self._index_of(root.instruction, place)
@@ -249,7 +249,7 @@ class _GroupEmitter:
         return self._b.apply(self._tiling.to_operand(instruction.shape), place)
 
     def _get(self, accumulator: SSAValue, position: Values) -> SSAValue:
-        """Return the partial result at `position`, if there are several."""
+        """Return the partial result at `position`; a scalar accumulator is the partial result."""
         if self._tiling.accumulators == 1:
             return accumulator
         type_ = accumulator.type
@@ -263,7 +263,7 @@ class _GroupEmitter:
         properties = {"static_position": _DYNAMIC_POSITION}
         return self._b.create(vector.InsertOp, (value, accumulator, *position), accumulator.type, properties)
 
-    # What threads do together.
+    # Communication between threads.
 
     def _shuffle(self, values: Sequence[SSAValue], distance: int) -> list[SSAValue]:
         results: list[SSAValue] = []
@@ -273,10 +273,10 @@ class _GroupEmitter:
         return results
 
     def _for_each_accumulator(self, indexing_map: IndexingMap, inits: Values, body: Callable[[Values, Values], Values]) -> Values:
-        """Run the body once with the symbols of the map, for each partial result that a thread keeps."""
+        """Emit `body` in a loop over the map's symbols, one step per partial result of a thread. Returns its results."""
         if not indexing_map.ranges:
             return body((), inits)
-        # No constraints: all threads of a warp must reach a shuffle.
+        # Without constraints, because all threads of a warp must run a shuffle.
         steps = drop_unused_ids(IndexingMap(indexing_map.dims, indexing_map.ranges, (), (), ()))
         loop = self._entry.loop(steps, inits, ())
         with self._b.inside(loop.body.block):
@@ -319,7 +319,7 @@ class _GroupEmitter:
         return self._b.apply(used, (*self._entry.ids(used), *symbols))
 
     def _condition(self, indexing_map: IndexingMap, symbols: Values) -> SSAValue | None:
-        """Return whether the thread is in the map's domain, None if all are."""
+        """Return an i1: the thread is in the map's domain. None if all threads are."""
         used = drop_unused_ids(indexing_map, self._tiling.launch)
         sizes = [self._entry.size_of_id(variable.name) for variable in used.dims]
         encloses = all(v.bounds.upper >= size - 1 for v, size in zip(used.dims, sizes, strict=True))
@@ -338,7 +338,7 @@ class _GroupEmitter:
             self._outputs[number] = value
 
     def _write(self, values: Sequence[SSAValue], symbols: Values, outputs: Values) -> Values:
-        """Let the threads that hold a result write the roots; returns the new outputs."""
+        """Let the threads that hold a result write the roots. Returns the new outputs."""
         output_map = self._tiling.output_map()
         condition = self._condition(output_map, symbols)
         if condition is None:
@@ -368,9 +368,9 @@ class _GroupEmitter:
     def _root_map(self, output_map: IndexingMap, root: _Root) -> IndexingMap:
         assert root.description is not None, "a reduction has a description"
         hero = root.description.instruction
-        # Reductions agree in how their bytes lie, not in rank or layout: one may reduce [2,6,16], one [12,16].
+        # Reductions agree in the physical order of elements, not in rank or layout: one may be of [2,6,16], one of [12,16].
         to_hero = bitcast_map(self._tiling.description.kept_shape, root.description.kept_shape)
-        assert to_hero is not None, "equivalent reductions keep as many elements"
+        assert to_hero is not None, "equivalent reductions keep equal numbers of elements"
         to_root = to_hero if root.instruction is hero else compose(to_hero, hero_to_root_map(hero, root.instruction))
         return drop_unused_ids(compose(output_map, to_root).simplify())
 
@@ -381,7 +381,7 @@ class _GroupEmitter:
         by_hero: dict[HloInstruction, Values],
         symbols: Values,
     ) -> dict[HloInstruction, Values]:
-        """Return the values of the roots that are not their own hero."""
+        """Emit the epilogue, and return the values of the roots other than heroes."""
         computed = {root: root_map for root, root_map in maps.items() if root not in by_hero}
         if not computed:
             return {}

@@ -1,16 +1,16 @@
-"""The emitter for reductions that follow each other along rows: the threads of a row agree on each before the next.
+"""The emitter for dependent reductions along rows, as in a softmax: all threads of a row get a result before the next one.
 
     %xla_loop = xla_gpu.loop (..)[%i, %j] -> (%row, %column) in #map iter_args(%iter = %init) -> (f32) {
-      (the thread's elements of the row are combined; they may need earlier reduces)
+      (combine the thread's elements of the row, which may depend on earlier reduces)
     }
     %0 = xla_gpu.shuffle_reduce(%xla_loop) to 16 combiner=@max : f32
     %inserted = xla_gpu.predicated_insert %0 into %shmem[..] if %first_lane
     %synced_tensor = xla_gpu.sync_threads %inserted
-    %max = xla_gpu.loop (..)[%w] -> (..) in #map iter_args(..) { (the partial results of the row's warps are combined) }
+    %max = xla_gpu.loop (..)[%w] -> (..) in #map iter_args(..) { (combine the partial results of the row's warps) }
     (the same for the next reduce; at the end a loop writes the elements of all roots)
 
-Fusions that XLA has Triton compile, a softmax or a normalisation, become one kernel like that. Every step reads the row and
-computes its elements again, as far as it needs them: nothing but the results of reduces is kept.
+The emitter handles fusions that XLA compiles with Triton, such as softmax and normalisation. Every step reads the row again
+and recomputes the elements that it needs; a thread keeps only the results of reduces.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RowsEmitter(KindEmitter):
     kind: ClassVar[str] = "rows"
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         rows = analysis.description
         assert isinstance(rows, RowFusion), "a fusion along rows has a description"
         computation = analysis.fusion.fused_computation
@@ -62,7 +62,7 @@ class RowsEmitter(KindEmitter):
 
 @dataclass(frozen=True)
 class _RowsKernel:
-    """One kernel while it is emitted."""
+    """The state of one kernel's emission."""
 
     rows: RowFusion
     tiling: RowTiling
@@ -70,7 +70,7 @@ class _RowsKernel:
     entry: EntryFunction
 
     def emit(self, roots: Sequence[HloInstruction]) -> Values:
-        """Emit all; returns the outputs."""
+        """Emit the reduces and the writes, and return the outputs."""
         maps = (self.tiling.elements, self.tiling.leaders, self.tiling.partial, self.tiling.partials)
         self.entry.declare_ids(*(drop_unused_ids(indexing_map) for indexing_map in maps))
         known: dict[HloInstruction, SSAValue] = {}
@@ -82,7 +82,7 @@ class _RowsKernel:
         return tuple(outputs)
 
     def _reduce(self, reduce: HloInstruction, known: dict[HloInstruction, SSAValue]) -> SSAValue:
-        """Return the reduce of the thread's row, which all threads of the row get."""
+        """Emit the reduce of the thread's row, and return its value, which is the same in all threads of the row."""
         b, entry = self.entry.builder, self.entry
         init = element_of(entry, self.module, reduce.operands[1], ())[0]
         combiner = self._reducer(reduce)
@@ -98,7 +98,7 @@ class _RowsKernel:
         return self._agree(value, init, combiner) if self.tiling.lanes > 1 else value
 
     def _agree(self, value: SSAValue, init: SSAValue, combiner: Signature) -> SSAValue:
-        """Let all threads of the row have the partial results of its warps, combined."""
+        """Combine the partial results of the row's warps through shared memory, in all threads of the row."""
         b, entry, tiling = self.entry.builder, self.entry, self.tiling
         shared = b.add(AllocateSharedOp(TensorType(value.type, (tiling.rows_per_block, tiling.warps))))[0]
         place = drop_unused_ids(tiling.partial)
@@ -126,7 +126,7 @@ class _RowsKernel:
         symbols: Values,
         known: dict[HloInstruction, SSAValue],
     ) -> Values:
-        """Return the elements of `targets` at (row, column) of `places`, given the reduces that are known."""
+        """Return the elements of `targets` at the (row, column) of `places`, computed from the reduces in `known`."""
         computed = [target for target in targets if target not in known]
         maps = {target: drop_unused_ids(compose(places, self.rows.index_map(target.shape)).simplify()) for target in computed}
         values = dict(known)
@@ -141,7 +141,7 @@ class _RowsKernel:
     def _write(
         self, roots: Sequence[HloInstruction], known: dict[HloInstruction, SSAValue], outputs: list[SSAValue], per_row: bool
     ) -> None:
-        """Emit the loop that writes the roots with an element for each row, or those with one for each element of a row."""
+        """Emit the loop that writes the roots with one element per row (`per_row`), or those with one per row and column."""
         numbers = [n for n, root in enumerate(roots) if self.rows.is_per_row(root.shape) is per_row]
         if not numbers:
             return
@@ -150,7 +150,7 @@ class _RowsKernel:
         loop = entry.loop(drop_unused_ids(places), tuple(outputs[n] for n in numbers), ("row", "column"))
         with b.inside(loop.body.block):
             targets = [roots[n] for n in numbers]
-            # All values before any write: an output may share memory with an input.
+            # Compute all values before any write: an output may share memory with an input.
             values = self._elements(list(dict.fromkeys(targets)), places, tuple(loop.induction_variables), known)
             by_root = dict(zip(dict.fromkeys(targets), values, strict=True))
             written: list[SSAValue] = []

@@ -1,7 +1,7 @@
-"""The emitter for scatters: threads for the updates, which they combine into the operand's buffer.
+"""The emitter for scatters: the threads cover the updates and combine them into the operand's buffer.
 
     scf.if (this thread has an update) {
-      (the index vector of the update is read)
+      (read the index vector of the update)
       scf.if (the window is within the operand) {
         %xla_loop = xla_gpu.loop (..)[%i] -> (%dim0, ..) in #map iter_args(%iter = %output) .. {
           %atomic_rmw = xla_gpu.atomic_rmw %iter[..] : tensor<..> { (the combiner) }
@@ -9,9 +9,9 @@
       }
     }
 
-A window that is not wholly within the operand is dropped. Without `unique_indices` each write is atomic; since no atomic
-has several values, a variadic scatter then runs in one block, update after update. Sorted indices have a form of their
-own. Mirrors XLA's `ScatterFusion`.
+A window that is not completely within the operand is dropped. Without `unique_indices` each write is atomic. Atomics have
+one value, so a variadic scatter without `unique_indices` runs in one block, one update after the other. Sorted indices have
+their own form, in `sorted_scatter.py`. Mirrors XLA's `ScatterFusion`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class ScatterEmitter(KindEmitter):
     kind: ClassVar[str] = "scatter"
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission, or is not done in place."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support.
+
+        It raises Unsupported too if the scatter's operand is not an operand of the fusion.
+        """
         (scatter,) = analysis.roots
         _check_in_place(analysis, arguments)
         tiling = tile_scatter(analysis)
@@ -69,19 +72,19 @@ def _check_in_place(analysis: FusionAnalysis, arguments: Sequence[EntryArgument]
         operand = changed.get(number)
         if operand is None:
             source = scatter.operands[number]
-            raise Unsupported(f"a scatter into {source.name}, which is no operand of the fusion", scatter.where)
+            raise Unsupported(f"a scatter into {source.name}, which is not an operand of the fusion", scatter.where)
         assert arguments[operand].slice_index == arguments[first_result + number].slice_index, "a scatter is done in place"
 
 
 def _emit(kernel: ScatterKernel) -> Values:
-    """Emit the form that the tiling asks for; returns the outputs."""
+    """Emit the form that the tiling chooses, and return the outputs."""
     if kernel.tiling.writes == "in order":
         return _emit_in_order(kernel)
     return emit_sorted(kernel) if kernel.tiling.indices_per_warp > 1 else _emit_at_once(kernel)
 
 
 def _emit_at_once(kernel: ScatterKernel) -> Values:
-    """Emit the kernel in which all updates run at once; returns the outputs."""
+    """Emit the kernel in which all updates run in parallel, and return the outputs."""
     entry, b, tiling = kernel.entry, kernel.entry.builder, kernel.tiling
     shape = tiling.updates[0].shape
     work = tiling.work_map
@@ -108,7 +111,7 @@ def _emit_at_once(kernel: ScatterKernel) -> Values:
 
 
 def _emit_in_order(kernel: ScatterKernel) -> Values:
-    """Emit the kernel in which one block takes the windows one after the other; returns the outputs."""
+    """Emit the kernel in which one block processes the windows one after the other, and return the outputs."""
     entry, b, tiling = kernel.entry, kernel.entry.builder, kernel.tiling
     shape = tiling.updates[0].shape
     sizes = [shape.dims[dim] for dim in tiling.scatter_dims]

@@ -1,4 +1,4 @@
-"""What the forms of scatter kernels share: where a window starts, whether it fits, and writing its elements."""
+"""Shared by the forms of scatter kernels: the start of a window, whether it fits, and the writes of its elements."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from hlo_run.indexing.indexing_map import IndexingMap
 
 @dataclass(frozen=True)
 class ScatterKernel:
-    """One kernel while it is emitted: what its forms share."""
+    """The state of one scatter kernel's emission, and the code that all forms share."""
 
     tiling: ScatterTiling
     module: KernelModule
     entry: EntryFunction
 
     def loop(self, work: IndexingMap, outputs: Values, body: Callable[[Values, Values], Values]) -> Values:
-        """Emit a loop over a map whose dimensions are ids; `body` makes new outputs from the map's results and the old ones."""
+        """Emit a loop over a map whose dimensions are ids, and return its results.
+
+        `body` takes the map's results and the current outputs, and returns the new outputs.
+        """
         loop = self.entry.loop(work, outputs, [f"dim{number}" for number in range(len(work.results))])
         with self.entry.builder.inside(loop.body.block):
             written = body(tuple(loop.map_results), tuple(loop.iteration_values))
@@ -37,7 +40,7 @@ class ScatterKernel:
         return tuple(loop.res)
 
     def when(self, condition: SSAValue | None, outputs: Values, body: Callable[[Values], Values]) -> Values:
-        """Let threads with the condition run the body; returns the outputs."""
+        """Emit an `scf.if` that runs the body if `condition` is true, and return the outputs. None is always true."""
         if condition is None:
             return body(outputs)
         b, then, otherwise = self.entry.builder, Block(), Block()
@@ -48,14 +51,14 @@ class ScatterKernel:
         return tuple(b.if_op(condition, [output.type for output in outputs], then, otherwise))
 
     def update(self, index: Values, outputs: Values) -> Values:
-        """Look up where an update's element goes, and combine it there."""
+        """Combine an update's element at `index` into the outputs, if its window fits. Returns the new outputs."""
         starts, window_fits = self.starts_of(tuple(index[dim] for dim in self.tiling.scatter_dims))
         return self.when(window_fits, outputs, lambda old: self.combine(index, starts, old))
 
     def starts_of(self, batch: Values) -> tuple[list[SSAValue | None], SSAValue | None]:
-        """Return where the window of `batch` starts along each dimension of the operand (None: at 0), and whether it fits.
+        """Return the start of the window of `batch` in each dimension of the operand (None is 0), and an i1: it fits.
 
-        No condition means that it always fits.
+        The i1 is None if the window always fits.
         """
         b, attrs, indices = self.entry.builder, self.tiling.scatter.attrs, self.tiling.indices
         sizes, windows = self.tiling.scatter.operands[0].shape.dims, self.tiling.window_sizes
@@ -87,12 +90,12 @@ class ScatterKernel:
         return starts, fits
 
     def combine(self, index: Values, starts: Sequence[SSAValue | None], outputs: Values) -> Values:
-        """Combine the updates' elements at `index` into the outputs."""
+        """Combine the updates' elements at `index` into the outputs. Returns the new outputs."""
         updates = tuple(element_of(self.entry, self.module, update, index)[0] for update in self.tiling.updates)
         return self.write(updates, index, starts, outputs)
 
     def write(self, updates: Values, index: Values, starts: Sequence[SSAValue | None], outputs: Values) -> Values:
-        """Combine values into the outputs, where the update's element at `index` goes."""
+        """Combine the values `updates` into the outputs, at the target of the update's element at `index`."""
         b, tiling = self.entry.builder, self.tiling
         b.locate(tiling.scatter)
         place = [b.index(0) if start is None else start for start in starts]
@@ -116,6 +119,6 @@ class ScatterKernel:
         return tuple(self.entry.insert(value, output, place) for value, output in zip(values, outputs, strict=True))
 
     def reduce(self, values: Values) -> Values:
-        """Return what the reducer makes of elements and updates."""
+        """Return the results of the reducer for `values`: current elements, then updates."""
         (reducer,) = self.tiling.scatter.called["to_apply"]
         return tuple(self.module.inline_scalars(self.entry.builder, reducer, values))

@@ -1,17 +1,17 @@
-"""The emitter for the kernels of a sort: one step of a bitonic network each, see `analysis.sort_steps`.
+"""The emitter for the kernels of a sort: each runs one step of a bitonic network, see `analysis/tiling/sort_steps.py`.
 
-A step of tiles goes through shared memory, once whatever the number of distances:
+A tile step loads a tile into shared memory once and exchanges pairs at all distances there:
 
     %tile = xla_gpu.allocate_shared : tensor<4096xf32>
     %filled = xla_gpu.loop (%th_x, %bl_x)[%i] -> (%dim0, %slot) in #map iter_args(%iter = %tile) .. { (operand to tile) }
     %sorted = scf.for %stage .. { scf.for %exponent .. {
       %synced_tensor = xla_gpu.sync_threads %iter
-      xla_gpu.loop (%th_x)[%i] -> (%pair) .. { (both elements of a pair change places if the comparator says so) }
+      xla_gpu.loop (%th_x)[%i] -> (%pair) .. { (exchange the elements of a pair if the comparator says so) }
     } }
     %xla_loop = xla_gpu.loop (%th_x, %bl_x)[%i] -> (%dim0, %slot) .. { (tile to output) }
 
-A step of pairs at one distance compares them where they lie. XLA's `EmitSort` emits LLVM IR, with every distance of a tile
-unrolled; ours is as long for any number of them.
+A pair step compares pairs at one distance in global memory. XLA's `EmitSort` emits LLVM IR with all distances of a tile
+unrolled. Here a loop runs over the distances, so the code size does not depend on them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.thread_map import grid_variables, thread_map
 from hlo_run.indexing.variable import Variable
 
-# Of a thread in a step of tiles.
+# Elements and pairs of a thread in a tile step.
 _ELEMENTS, _PAIRS = 4, 2
 _THREAD = dim(0)
 
@@ -55,7 +55,10 @@ class SortEmitter(KindEmitter):
     kind: ClassVar[str] = "sort"
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel of the step that the analysis says; raises Unsupported for what has no elemental emission."""
+        """Return the kernel of step `analysis.part`.
+
+        Raises Unsupported for an instruction that elemental emission does not support.
+        """
         (sort,) = analysis.roots
         sizes = sort_sizes(sort, analysis.target)
         step = sort_steps(sizes)[analysis.part]
@@ -72,7 +75,7 @@ class SortEmitter(KindEmitter):
 
 @dataclass(frozen=True)
 class _SortKernel:
-    """One kernel while it is emitted. `reads_operands` is False where the results hold what is to be sorted."""
+    """The state of one kernel's emission. If `reads_operands` is False, the results hold the elements to be sorted."""
 
     sort: HloInstruction
     sizes: SortSizes
@@ -88,7 +91,7 @@ class _SortKernel:
     # Tiles.
 
     def sort_tiles(self, step: TileStep) -> Values:
-        """Emit a step of tiles; returns the outputs."""
+        """Emit a tile step, and return the outputs."""
         elements = self._tile_map()
         self.entry.declare_ids(elements, self._pair_slots(), self._tile_start())
         tiles = self._fill(elements)
@@ -103,7 +106,7 @@ class _SortKernel:
         return self._for_each(stage, tiles, lambda number, held: self._exchange(stage, number, held, may_mirror))
 
     def _tile_map(self) -> IndexingMap:
-        """Return (ids)[step] -> index of the thread's element with the sorted dimension last, then its place in the tile."""
+        """Return (ids)[step] -> index of the thread's element with the sorted dimension last, then its slot in the tile."""
         threads = self.launch.block[0]
         slot = symbol(0) * threads + _THREAD
         *row, tile = self._block_place()
@@ -146,7 +149,7 @@ class _SortKernel:
         return [*(f"row_dim{number}" for number in range(len(self.sizes.row_dims))), "place", "slot"]
 
     def _exchange(self, stage: SSAValue, number: SSAValue, tiles: Values, may_mirror: bool) -> Values:
-        """Exchange the pairs of a tile at distance 2^(stage - number), or mirrored if that is the stage's first step."""
+        """Exchange the pairs of a tile at distance 2^(stage - number); with `may_mirror`, the first step mirrors pairs."""
         b = self._b
         synced = tuple(b.add(SyncThreadsOp(tiles)))
         one = b.constant(i32, 1)
@@ -168,7 +171,7 @@ class _SortKernel:
         return tuple(loop.res)
 
     def _is_inside(self, slot: SSAValue) -> SSAValue | None:
-        """Return whether a slot of the tile holds an element; None where all do."""
+        """Return an i1: the slot of the tile holds an element. None if all slots do."""
         b = self._b
         if self.sizes.row_elements % (1 << self.sizes.tile_stages) == 0:
             return None
@@ -179,15 +182,15 @@ class _SortKernel:
         return b.cmpi("slt", slot, b.index(self.sizes.row_elements))
 
     def _pair_slots(self) -> IndexingMap:
-        """Return (ids)[step] -> the number of a pair of the tile that the thread takes."""
+        """Return (ids)[step] -> the number of the thread's pair in the tile."""
         return drop_unused_ids(self._grid_map((symbol(0) * self.launch.block[0] + _THREAD,), (_PAIRS,)).simplify())
 
     def _tile_start(self) -> IndexingMap:
-        """Return (ids) -> the place of the tile's first element."""
+        """Return (ids) -> the position of the tile's first element in the sorted dimension."""
         return drop_unused_ids(self._grid_map((self._block_place()[-1] * (1 << self.sizes.tile_stages),), ()).simplify())
 
     def _swap(self, held: Values, lower: Values, upper: Values) -> Values:
-        """Exchange two elements of each tensor if the comparator wants the upper one first."""
+        """Exchange two elements of each tensor if the comparator orders the upper one first."""
         first, second = self._read(held, lower), self._read(held, upper)
 
         def exchanged() -> Values:
@@ -199,7 +202,7 @@ class _SortKernel:
     # Pairs.
 
     def exchange_pairs(self, step: PairStep) -> Values:
-        """Emit a step of pairs at one distance; returns the outputs."""
+        """Emit a pair step, at one distance, and return the outputs."""
         pairs = self._pair_map(step)
         self.entry.declare_ids(pairs)
         loop = self.entry.loop(pairs, self.entry.outputs, [*self._names()[:-2], "lower", "upper"])
@@ -217,7 +220,7 @@ class _SortKernel:
         return tuple(loop.res)
 
     def _pair_map(self, step: PairStep) -> IndexingMap:
-        """Return (ids)[step] -> index of the pair's lower element with the sorted dimension last, then the upper's place."""
+        """Return (ids)[step] -> index of the pair's lower element with the sorted dimension last, then the upper position."""
         sizes, distance = self.sizes, 1 << step.exponent
         dims = (*sizes.row_dims, sizes.pairs_per_row // sizes.pairs_per_thread)
         threads = thread_map(dims, tuple(reversed(range(len(dims)))), self.launch.block, self.launch.grid)
@@ -230,7 +233,7 @@ class _SortKernel:
         return drop_unused_ids(whole.with_constraints([*threads.constraints, *known]).simplify())
 
     def _move(self, held: Values, first: Values, lower: Values, upper: Values) -> Values:
-        """Write both elements of a pair, of which the lower one is known, where they go."""
+        """Write both elements of a pair in order; `first` is the lower element, which is already read."""
         second = self._values(upper, held)
         before = self._goes_before(second, first)
         written = held
@@ -239,15 +242,15 @@ class _SortKernel:
             written = tuple(self.entry.insert(v, out, index) for v, out in zip(values, written, strict=True))
         return written
 
-    # Both.
+    # Both kinds of steps.
 
     def _index(self, place: Sequence[SSAValue]) -> Values:
-        """Return the index of a place that has the sorted dimension last."""
+        """Return the index of `place`, which has the sorted dimension last."""
         *row, last = place
         return (*row[: self.sizes.dim], last, *row[self.sizes.dim :])
 
     def _values(self, index: Values, results: Values) -> Values:
-        """Return the elements to be sorted at an index."""
+        """Return the elements to be sorted at `index`, from the operands or from the results."""
         if not self.reads_operands:
             return self._read(results, index)
         return tuple(element_of(self.entry, self.module, operand, index)[0] for operand in self.sort.operands)
@@ -257,7 +260,7 @@ class _SortKernel:
         return tuple(self._b.create(tensor.ExtractOp, (t, *index), type_) for t, type_ in zip(tensors, types, strict=True))
 
     def _goes_before(self, one: Values, other: Values) -> SSAValue:
-        """Ask the comparator, whose parameters are an element of each for every operand."""
+        """Call the comparator; its parameters are an element of `one` and of `other` for every operand. Returns an i1."""
         (comparator,) = self.sort.called["to_apply"]
         partitioned = self.module.partition_of(comparator)
         signature = self.module.signature(partitioned, partitioned.subgraph_of[comparator.root])
@@ -267,7 +270,7 @@ class _SortKernel:
         return self._b.cmpi("ne", verdict, self._b.constant(verdict.type, 0))
 
     def _if(self, condition: SSAValue | None, held: Values, body: Callable[[], Values]) -> Values:
-        """Emit the body's new values where the condition holds; no condition always does."""
+        """Emit an `scf.if` that gives the values of `body` if `condition` is true, else `held`. None is always true."""
         if condition is None:
             return body()
         b, then, otherwise = self._b, Block(), Block()
@@ -278,7 +281,7 @@ class _SortKernel:
         return tuple(b.if_op(condition, [value.type for value in held], then, otherwise))
 
     def _for_each(self, last: SSAValue, inits: Values, body: Callable[[SSAValue, Values], Values]) -> Values:
-        """Emit a loop over 0, .., `last` that carries tensors on."""
+        """Emit an `scf.for` over 0, .., `last` that carries tensors, and return its results."""
         b = self._b
         block = Block(arg_types=(INDEX, *(value.type for value in inits)))
         limits = b.index(0), b.binary(arith.AddiOp, last, b.index(1)), b.index(1)

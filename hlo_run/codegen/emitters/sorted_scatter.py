@@ -1,13 +1,13 @@
-"""The form of scatter kernels for sorted indices: a warp combines updates of one place in registers and writes them once.
+"""The form of scatter kernels for sorted indices: a warp combines updates of one window in registers and writes it once.
 
     %xla_loop:4 = xla_gpu.loop (..)[%i, %j] -> (%update) in #map iter_args(%start, %fits, %sums, %output) .. {
       %changed = (the start of this update is not %start)
-      scf.if (%changed and %fits) { (%sums go to the output, atomically) }
+      scf.if (%changed and %fits) { (combine %sums into the output, atomically) }
       scf.if (this update fits) { %sums = (the update's elements if %changed, else combined with %sums) }
     }
-    scf.if %fits { (%sums go to the output) }
+    scf.if %fits { (combine %sums into the output) }
 
-The lanes of the warp share the elements of a window. Needs an associative reducer. Mirrors XLA's
+The lanes of the warp divide the elements of a window. The reducer must be associative. Mirrors XLA's
 `ScatterWithDistributedIndices`.
 """
 
@@ -30,7 +30,7 @@ _DYNAMIC_POSITIONS = {"static_position": DenseArrayBase.from_list(i64, [DYNAMIC_
 
 
 def emit_sorted(kernel: ScatterKernel) -> Values:
-    """Emit the kernel; returns the outputs."""
+    """Emit the kernel, and return the outputs."""
     return _SortedScatter(kernel).emit()
 
 
@@ -70,7 +70,7 @@ class _SortedScatter:
         return changed
 
     def _flush(self, condition: SSAValue, found: Sequence[SSAValue], sums: SSAValue, output: SSAValue) -> SSAValue:
-        """Combine the sums with the window that starts at `found`, under the condition; returns the new output."""
+        """Combine the sums into the window that starts at `found`, if `condition` is true. Returns the new output."""
         kernel, b = self._kernel, self._b
         moved: Sequence[int] = kernel.tiling.scatter.attrs["scatter_dims_to_operand_dims"]
         starts: list[SSAValue | None] = [None] * kernel.tiling.scatter.operands[0].shape.rank
@@ -88,7 +88,7 @@ class _SortedScatter:
         return kernel.when(condition, (output,), write)[0]
 
     def _accumulate(self, changed: SSAValue, fits: SSAValue, update: SSAValue, sums: SSAValue) -> SSAValue:
-        """Return the sums with the elements of an update, which take their place where a new window begins."""
+        """Return the sums after an update: the update's elements if a new window begins (`changed`), else combined."""
         b, then, otherwise = self._b, Block(), Block()
         with b.inside(then):
             b.yield_values([self._add(update, sums, begins=True)])

@@ -1,8 +1,4 @@
-"""The emitters, in the order in which they are tried: one row each.
-
-`KINDS` of `analysis/tiling/emitter_kind.py` judges which fusions the emitters of a kind take, and says how they are launched. An
-emitter of its own judgement (`accepts`) needs no row there.
-"""
+"""The table of emitters. The first one that accepts a fusion emits it."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from hlo_run.codegen.emitters.scatter import ScatterEmitter
 from hlo_run.codegen.emitters.sort import SortEmitter
 from hlo_run.codegen.emitters.transpose import TransposeEmitter
 
-# The last one takes every fusion.
+# The last emitter accepts every fusion.
 EMITTERS = (
     RowsEmitter,
     ReductionEmitter,

@@ -2,16 +2,16 @@
 
     %shmem = xla_gpu.allocate_shared : tensor<32x1x33xf32>
     %xla_loop = xla_gpu.loop (..)[%i, %j] -> (%input_dim0, .., %shmem_dim0, ..) in #map iter_args(%iter = %shmem) .. {
-      (the hero's operand at the input index goes to the tile)
+      (insert the hero's operand at the input index into the tile)
     }
     %synced_tensor = xla_gpu.sync_threads %xla_loop
     %xla_loop_0 = xla_gpu.loop (..)[%i, %j] -> (%dim0, ..) in #map1 iter_args(%iter = %output) .. {
-      (the tile's element goes through the epilogue to the output)
+      (insert the epilogue of the tile's element into the output)
     }
 
-Both loops touch global memory in the order in which it lies. Roots without a transpose ("side outputs") are written in
-the first loop. Narrow elements are exchanged in whole words: a step of the second loop reads a square of elements from the
-tile, and a loop inside it writes that square transposed. Mirrors XLA's `TransposeFusion` and `PackedTranspose`.
+Both loops access global memory in coalesced order. The first loop writes the roots without a transpose ("side outputs").
+Narrow elements are exchanged in whole words: a step of the second loop reads a square of elements from the tile, and an
+inner loop writes the square transposed. Mirrors XLA's `TransposeFusion` and `PackedTranspose`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TransposeEmitter(KindEmitter):
         return decision if needed <= available else no(f"tiles of {needed} bytes do not fit into {available} of shared memory")
 
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
-        """Return the kernel; raises Unsupported for what has no elemental emission."""
+        """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         description = analysis.description
         assert isinstance(description, TransposeDescription), "a transpose kind has a description"
         transposed = _transposed(analysis)
@@ -107,7 +107,7 @@ def _shared_bytes(analysis: FusionAnalysis) -> int:
 
 @dataclass(frozen=True)
 class _TransposeKernel:
-    """One kernel while it is emitted. `transposed` has the hero of every root that has one."""
+    """The state of one kernel's emission. `transposed` has the hero of every root with a transpose."""
 
     roots: tuple[HloInstruction, ...]
     transposed: dict[HloInstruction, HloInstruction]
@@ -117,7 +117,7 @@ class _TransposeKernel:
     entry: EntryFunction
 
     def emit(self) -> Values:
-        """Emit both loops; returns the outputs in the order of the roots."""
+        """Emit both loops, and return the outputs in the order of the roots."""
         input_map, output_map = self._input_map(), drop_unused_ids(self.tiling.output_map(self.heroes[0].shape))
         root_maps = {root: self._root_map(root) for root in self.transposed}
         self.entry.declare_ids(input_map, output_map)
@@ -142,7 +142,7 @@ class _TransposeKernel:
         return drop_unused_ids(compose(self.tiling.output_map(hero.shape), hero_to_root_map(hero, root)).simplify())
 
     def _fill_tiles(self, input_map: IndexingMap, outputs: dict[int, SSAValue]) -> Values:
-        """Emit the first loop; side outputs change in `outputs`, the tiles are returned."""
+        """Emit the first loop. Updates the side outputs in `outputs`, and returns the tiles."""
         entry, b = self.entry, self.entry.builder
         sides = [number for number, root in enumerate(self.roots) if root not in self.transposed]
         tiles = tuple(b.add(AllocateSharedOp(self._tile_type(hero)))[0] for hero in self.heroes)
@@ -153,7 +153,7 @@ class _TransposeKernel:
             place, symbols = tuple(loop.map_results), tuple(loop.induction_variables)
             sources = [hero.operands[0] for hero in self.heroes]
             wanted = [*sources, *(self.roots[number] for number in sides)]
-            # All values before any write: an output may share memory with an input.
+            # Compute all values before any write: an output may share memory with an input.
             targets: list[tuple[SSAValue, Values]] = []
             for instruction in wanted:
                 index = place[: first.rank] if instruction.shape.dims == first.dims else self._index_of(instruction, symbols)
@@ -181,7 +181,7 @@ class _TransposeKernel:
         tiles: Values,
         outputs: dict[int, SSAValue],
     ) -> None:
-        """Emit the second loop; the outputs of transposed roots change in `outputs`."""
+        """Emit the second loop. Updates the outputs of transposed roots in `outputs`."""
         entry, b = self.entry, self.entry.builder
         numbers = [number for number, root in enumerate(self.roots) if root in self.transposed]
         inits = tuple(outputs[number] for number in numbers)
@@ -206,10 +206,10 @@ class _TransposeKernel:
         symbols: Values,
         outputs: Values,
     ) -> Values:
-        """Write each transposed root; returns the new outputs."""
+        """Write each transposed root. Returns the new outputs."""
         entry, values = self.entry, self._epilogue(root_maps, heroes, output_map, symbols)
         written: Values = ()
-        # A fusion may return one and the same root twice.
+        # A fusion may return the same root twice.
         for root, output in zip((root for root in self.roots if root in self.transposed), outputs, strict=True):
             root_map = root_maps[root]
             index = entry.builder.apply(root_map, (*entry.ids(root_map), *symbols))
@@ -225,7 +225,7 @@ class _TransposeKernel:
         tiles: Values,
         inits: Values,
     ) -> Values:
-        """Emit the second loop for whole words: a square of elements, then a loop that writes it transposed."""
+        """Emit the second loop for whole words: read a square of elements, then write it transposed in an inner loop."""
         entry, b = self.entry, self.entry.builder
         inner_map = drop_unused_ids(output_map.ranges_to_dims((0,)))
         steps = entry.loop(read, inits, ("row", "column"))
@@ -260,7 +260,10 @@ class _TransposeKernel:
         return self.entry.builder.create(vector.ExtractOp, operands, square.type.get_element_type(), _DYNAMIC_POSITIONS)
 
     def _read_square(self, tile: SSAValue, place: Values, size: int) -> SSAValue:
-        """Return the elements of `size` rows from `place` on, a word of each; element [c, r] is that of column c in row r."""
+        """Return a square of elements: a word of each of `size` rows, beginning at `place`.
+
+        Element [c, r] of the result is column c of row r.
+        """
         b = self.entry.builder
         assert is_tensor(tile.type), "tiles are tensors"
         element = tile.type.get_element_type()
@@ -284,7 +287,7 @@ class _TransposeKernel:
         output_map: IndexingMap,
         symbols: Values,
     ) -> dict[HloInstruction, SSAValue]:
-        """Return the value of each transposed root; one that is its own hero has it already."""
+        """Emit the epilogue, and return the value of each transposed root. The value of a hero is already in `heroes`."""
         computed = {root: root_map for root, root_map in root_maps.items() if root not in heroes}
         if not computed:
             return heroes

@@ -1,12 +1,12 @@
-"""Bring IR into its simplest form: fold constants, index maps, choices and loops, and drop what nobody needs.
+"""Simplify IR: fold constants, indexing maps, `scf.if` and loops, and drop unused ops.
 
     %c = arith.cmpi sge, %c3, %c0 : index
     %r = scf.if %c -> (f32) { A } else { B }      =>   A
     %i = xla_gpu.apply_indexing #map(%th)[%c1]         %i = xla_gpu.apply_indexing #map1(%th)
 
-One walk in program order per function, between two sweeps for dead ops: operands are simplified before their users, so a
-second walk would find next to nothing. Constants are moved to the start of the function, each of them once. Afterwards no
-apply_indexing has symbols. Mirrors what MLIR's pass of this name does to the ops of a kernel, and XLA's own patterns.
+The pass erases dead ops, walks each function once in program order, and erases dead ops again. Operands are simplified
+before their users, so a second walk would find almost nothing. Each constant moves to the start of the function and occurs
+once. Afterwards no apply_indexing has symbols. Mirrors MLIR's pass of this name for the ops of kernels, and XLA's patterns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hlo_run.dialects.editing.scf_folding import constant_trips, simplify_for, s
 from hlo_run.dialects.types import constant_int
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, LoopOp
 
-# Most ops are none of these; asking for each class in turn costs more than what is done with them.
+# Most ops are in none of these classes. One lookup is faster than a test per class.
 _SPECIAL = frozenset((arith.ConstantOp, scf.IfOp, scf.ForOp, ApplyIndexingOp, LoopOp))
 
 
@@ -47,7 +47,7 @@ class Canonicalize(ModulePass):
 
 @dataclass
 class _Walk:
-    """The walk over one function; `constants` are those at its start, by type and value."""
+    """The walk over one function. `constants` holds the constants at its start by value and type."""
 
     function: func.FuncOp
     constants: dict[tuple[Attribute, Attribute], arith.ConstantOp] = field(
@@ -64,7 +64,7 @@ class _Walk:
             op = self._visit(op)
 
     def _visit(self, op: Operation) -> Operation | None:
-        """Simplify one op; return the next one to visit."""
+        """Simplify one op, and return the next op to visit."""
         following = op.next_op
         if is_dead(op):
             Rewriter.erase_op(op)
@@ -93,10 +93,10 @@ class _Walk:
                 self._visit_block(block)
 
     def _visit_indexing(self, op: ApplyIndexingOp) -> None:
-        """Simplify an index map; results that turned out constant stand in front of where it was."""
+        """Simplify an apply_indexing. The constants of its constant results are inserted before it; pool them."""
         place, following = op.prev_op, op.next_op
         block = op.parent
-        assert block is not None, "an op that is visited stands in a block"
+        assert block is not None, "a visited op is in a block"
         simplify_apply_indexing(op)
         new = block.first_op if place is None else place.next_op
         while new is not following:
@@ -107,10 +107,10 @@ class _Walk:
             new = after
 
     def _visit_structured(self, op: scf.IfOp | scf.ForOp) -> Operation | None:
-        """Simplify a choice or loop. What comes out of it is visited where it then stands, and not before."""
+        """Simplify an `scf.if` or loop. If its ops move out of it, they are visited at their new position only."""
         previous, following = op.prev_op, op.next_op
         block = op.parent
-        assert block is not None, "an op that is visited stands in a block"
+        assert block is not None, "a visited op is in a block"
         if not _vanishes(op):
             self._visit_regions(op)
         left = simplify_if(op) if isinstance(op, scf.IfOp) else simplify_for(op)
@@ -127,7 +127,7 @@ class _Walk:
         replace_op(op, (folded if isinstance(folded, SSAValue) else self._constant(folded, op.results[0].type),))
 
     def _pool(self, op: arith.ConstantOp) -> None:
-        """Move a constant to the start of the function, or let an equal one there take its place."""
+        """Move a constant to the start of the function, or replace it by an equal constant there."""
         known = self.constants.setdefault((op.value, op.result.type), op)
         if known is not op:
             replace_value(op.result, known.result)
@@ -154,5 +154,5 @@ class _Walk:
 
 
 def _vanishes(op: scf.IfOp | scf.ForOp) -> bool:
-    """Tell whether the op goes whatever is inside, so that its body is visited once, where it comes to stand."""
+    """True if the op is erased for every body. Its body is then visited once, after it has moved out of the op."""
     return constant_int(op.cond) is not None if isinstance(op, scf.IfOp) else constant_trips(op) in (0, 1)

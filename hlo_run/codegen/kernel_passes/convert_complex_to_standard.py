@@ -1,10 +1,10 @@
-"""Compute with complex numbers part by part.
+"""Lower complex arithmetic to arithmetic on real and imaginary parts.
 
     %z = complex.mul %x, %y   =>   %a = complex.re %x, .. ; %p = %a * %c - %b * %d; %q = %a * %d + %b * %c
                                    %z = complex.create %p, %q
 
-Only create, re, im and constant stay, which are moves. Magnitudes are scaled where squares would overflow; division has
-the infinities of C's Annex G. Mirrors upstream's ConvertComplexToStandard; the formulas are in `complex_arithmetic`.
+Only complex.create, re, im and constant stay. Magnitudes are scaled if squares would overflow. Division handles infinities
+as C's Annex G. Mirrors MLIR's ConvertComplexToStandard; the formulas are in `dialects/editing/complex_arithmetic.py`.
 """
 
 from __future__ import annotations

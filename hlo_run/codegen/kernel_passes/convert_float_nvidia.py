@@ -1,14 +1,14 @@
-"""Convert to and from f8E4M3FN, f8E5M2 and f4E2M1FN with the card's own instructions, which handle two numbers at a time.
+"""Convert to and from f8E4M3FN, f8E5M2 and f4E2M1FN with PTX's conversion instructions, which handle pairs of numbers.
 
     %y = arith.truncf %x : f32 to f8E5M2   =>   %b = llvm.call_intrinsic "llvm.nvvm.ff.to.e5m2x2.rn"(%x, %x) : .. -> i16
                                                 %y = low byte of %b, or infinity where |%x| >= 61440
     %y = arith.extf %x : f8E5M2 to f32     =>   %h = llvm.call_intrinsic "llvm.nvvm.e5m2x2.to.f16x2.rn"(%b) : .. -> vector<2xf16>
                                                 %y = arith.extf %h[0] : f16 to f32
 
-The instruction saturates, so what is too large is set right afterwards: infinity, or NaN in the format without. f4E2M1FN
-has neither, and stays as the instruction leaves it: NaN becomes 6, the largest number. Cards before `sm` 89 (f4E2M1FN: other
-than Blackwell's), numbers of f64 (f32 between would round twice) and other formats are left to expand-float-ops. Mirrors
-XLA's ConvertFloatNvidia.
+The instruction saturates, so the pass corrects numbers that are too large: to infinity, or to NaN in f8E4M3FN, which has
+no infinity. f4E2M1FN has neither and needs no correction: NaN becomes 6, the largest number. The pass leaves the following
+to expand-float-ops: GPUs before `sm` 89 (for f4E2M1FN, GPUs other than Blackwell), conversions from f64, which would round
+twice by way of f32, and other formats. Mirrors XLA's ConvertFloatNvidia.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from xdsl.rewriter import Rewriter
 from hlo_run.dialects.editing.loops import hand_on_origin
 
 _FIRST_SM = 89
-# Where PTX has f4E2M1FN: in the variants `a` of these cards, which run on no other.
+# The GPUs for which PTX has f4E2M1FN, in the architecture-specific variants `sm_100a` etc.
 _SM_WITH_F4 = frozenset((100, 101, 103, 110, 120, 121))
 _PAIR = VectorType(f16, [2])
 
 
 @dataclass(frozen=True)
 class _Overflow:
-    """The magnitude that stands for a number that is `beyond` the largest."""
+    """The correction of overflow: a magnitude `predicate` `beyond` becomes `bits`."""
 
     bits: int
     predicate: str
@@ -55,7 +55,7 @@ class _Overflow:
 
 @dataclass(frozen=True)
 class _Hardware:
-    """The name of a pair in intrinsics, the suffix of the one that rounds, and what it leaves to do."""
+    """The name of a pair in intrinsics, the integer type of one number, the rounding suffix, and the overflow correction."""
 
     pair: str
     bits: IntegerType
@@ -64,7 +64,7 @@ class _Hardware:
 
 
 _F8: dict[Attribute, _Hardware] = {
-    # Ties go to the even neighbour: 464 lies between 448 and NaN, 61440 between 57344 and infinity.
+    # Ties go to the even neighbour: 464 is between 448 and NaN, 61440 is between 57344 and infinity.
     Float8E4M3FNType(): _Hardware("e4m3x2", i8, "rn", _Overflow(0x7F, "ogt", 464.0)),
     Float8E5M2Type(): _Hardware("e5m2x2", i8, "rn", _Overflow(0x7C, "oge", 61440.0)),
 }

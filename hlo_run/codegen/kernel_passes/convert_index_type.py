@@ -1,11 +1,12 @@
-"""Do index arithmetic in integers of the width that the module gives to `index`.
+"""Convert index arithmetic to integers of the width that the module gives to `index`.
 
     %a = arith.muli %th, %c4 overflow<nsw> : index          %t = arith.index_cast %th : index to i32
     %b = arith.index_castui %a : index to i32         =>    %a = arith.muli %t, %c4_i32 : i32
     use %b                                                  use %a
 
-Casts between are not made in the first place, and casts to the same width vanish; other users of a value get it back
-by an `arith.index_cast`. Overflow flags go, as they did for a width without end. Comparisons stay on index.
+The pass makes no casts between converted ops, and erases casts to the same width. Other users of a value take it through
+an `arith.index_cast`. Overflow flags are dropped, because they were for an index of unlimited width. Comparisons stay on
+index.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ class ConvertIndexType(ModulePass):
 
 @dataclass
 class _Converter:
-    """`narrow` holds index values as integers, `widened` the casts that gave them, `converted` ops with an integer copy."""
+    """Converts the ops of a module.
+
+    `narrow` maps index values to integer values. `widened` are the casts from such integers to index. `converted` are the
+    index ops with their integer copies.
+    """
 
     type: IntegerType
     narrow: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
@@ -93,7 +98,7 @@ class _Converter:
         return new.results[0]
 
     def finish(self) -> None:
-        """Give users that need an index one, and drop the ops that have none left; users come before producers."""
+        """Cast results back for the remaining users of index values, and erase the old ops, users before producers."""
         for op, new in reversed(self.converted):
             if op.results[0].uses:
                 cast = arith.IndexCastOp(new.results[0], IndexType())

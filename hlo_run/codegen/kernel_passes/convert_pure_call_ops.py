@@ -1,4 +1,4 @@
-"""Make ordinary calls of pure calls, once nothing is left to merge them.
+"""Convert pure calls to ordinary calls, after the last pass that merges equal calls.
 
 %v = xla_gpu.pure_call @f(%a) : (index) -> f32   =>   %v = func.call @f(%a) : (index) -> f32
 """

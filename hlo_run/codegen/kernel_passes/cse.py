@@ -1,12 +1,12 @@
-"""Merge ops that compute the same: of two equal pure ops the second goes, where the first is in sight of it.
+"""Eliminate common subexpressions: replace a pure op by an equal earlier op that is visible to it.
 
     %0 = arith.addi %a, %b : i32            %0 = arith.addi %a, %b : i32
     %1 = arith.addi %b, %a : i32      =>
     use(%1)                                 use(%0)
 
-An op sees what stands before it in its own block and around that. Equal means: same op, operands (in any order if the op
-is commutative), properties, attributes and types; the HLO instruction an op comes from does not count. pure_call counts as
-pure; allocate_shared, sync_threads, atomic_rmw and calls do not. Ops with regions are not merged, dead ops are dropped.
+Visible ops are those before the op in its block and in the enclosing blocks. Equal ops have the same name, operands (in any
+order if the op is commutative), properties, attributes and types; the HLO instruction of origin does not count. pure_call
+is pure; allocate_shared, sync_threads, atomic_rmw and calls are not. Ops with regions are not merged. Dead ops are erased.
 """
 
 from __future__ import annotations

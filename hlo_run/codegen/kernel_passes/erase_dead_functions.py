@@ -1,9 +1,9 @@
-"""Drop the private functions that no public one reaches through calls.
+"""Erase the private functions that no public function reaches through calls.
 
     func.func @main() { .. }                          func.func @main() { .. }
     func.func private @unused(%x: f32) { .. }    =>
 
-A function named by a shuffle_reduce as its combiner counts as called.
+The combiner of a shuffle_reduce counts as called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compute f32 tanh and erf as quotients of polynomials; bf16 absolute values and floats of at most 8 bits on bits.
+"""Expand f32 tanh and erf to quotients of polynomials, and bf16 abs and floats of at most 8 bits to integer arithmetic.
 
     %y = math.tanh %x : f32   =>   %c = clamp %x to +-7.9988..
                                    %y = |%x| < 0.0004 ? %c : %c * P(%c * %c) / Q(%c * %c)
@@ -7,8 +7,8 @@
 
     %y = arith.truncf %x : f32 to f8E3M4   =>   integer arithmetic (see `small_floats`); likewise extf, and cmpf by way of f32
 
-Only f32: tanh and erf of other types stay for libdevice. P and Q are summed up from the highest power down with fma.
-Mirrors XLA's ExpandFloatOps.
+tanh and erf of other types than f32 are left to libdevice. P and Q are evaluated by Horner's rule with fma, highest power
+first. Mirrors XLA's ExpandFloatOps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xdsl.rewriter import Rewriter
 from hlo_run.dialects.editing.loops import hand_on_origin
 from hlo_run.dialects.small_floats import extend, is_small_float, truncate
 
-# Coefficients from the highest power of the square down.
+# Coefficients of powers of x², highest power first.
 _TANH_LIMIT = 7.99881172180175781
 _TANH_IS_X_BELOW = 0.0004
 _TANH_NUMERATOR = (
@@ -76,7 +76,7 @@ class ExpandFloatOps(ModulePass):
 
 @dataclass
 class _Formula:
-    """Collects the ops of an expansion; equal constants are one."""
+    """Builds the ops of an expansion. Equal constants share one op."""
 
     ops: list[Operation] = field(default_factory=list[Operation])
     constants: dict[float, SSAValue] = field(default_factory=dict[float, SSAValue])
@@ -91,7 +91,7 @@ class _Formula:
         return self.constants[number]
 
     def polynomial(self, x: SSAValue, coefficients: Sequence[float]) -> SSAValue:
-        """Return the value at x; coefficients from the highest power down."""
+        """Return the value of a polynomial at x; coefficients are ordered from the highest power."""
         value = self.constant(coefficients[0])
         for coefficient in coefficients[1:]:
             value = self.add(math.FmaOp(value, x, self.constant(coefficient)))
@@ -128,7 +128,7 @@ def _expand_small(op: Operation) -> None:
             left, right = (extend(formula.add, operand, f32) for operand in (op.lhs, op.rhs))
             result = formula.add(arith.CmpfOp(left, right, op.predicate.value.data))
         case _:
-            raise AssertionError(f"{op.name} is none of these")
+            raise AssertionError(f"{op.name} is not an op of small floats")
     for new in formula.ops:
         hand_on_origin(op, new)
     Rewriter.replace_op(op, formula.ops, [result])

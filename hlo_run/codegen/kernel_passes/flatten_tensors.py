@@ -1,13 +1,13 @@
-"""Make every tensor and vector of rank 2 and more one-dimensional, with the elements in the order they have in memory.
+"""Flatten every tensor and vector of rank 2 or more to rank 1, with the elements in memory order.
 
     %x = tensor.extract %t[%i, %j] : tensor<8x16xf32>
       =>
     %k = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(d0, d1) -> (d0 * 16 + d1), ..">(%i, %j)
     %x = tensor.extract %t[%k] : tensor<128xf32>
 
-Layouts (the encoding of a tensor type) are used up here. Where %i and %j are results of apply_indexing themselves, the
-two maps become one, over dims alone, so that the vectorizer sees how the offset moves with a loop. Accesses of one block
-at the same indices share their offset. Predicated accesses, shuffles and xla_gpu.loop must be gone.
+The pass removes layouts, which are the encodings of tensor types. If %i and %j are results of apply_indexing, the maps are
+composed to one map over dims only, so that vectorize-loads-stores sees how the offset depends on a loop. Accesses of one
+block at equal indices share their offset. Predicated accesses, shuffles and xla_gpu.loop must be lowered before.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class FlattenTensors(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         ops = list(op.walk())
         offsets = _Offsets()
-        for each in ops:  # while types still tell the shapes
+        for each in ops:  # before types change, because they hold the shapes
             _flatten_access(each, offsets)
         types = _FlatTypes()
-        for each in reversed(ops):  # users first, so that chains of dead index maps fall
+        for each in reversed(ops):  # users first, so that chains of dead apply_indexing ops are erased
             if isinstance(each, ApplyIndexingOp) and not any(result.uses for result in each.results):
                 Rewriter.erase_op(each)
             else:
@@ -79,14 +79,14 @@ def _rank(type_: Attribute) -> int:
 
 
 def minor_to_major(type_: TensorType[Attribute]) -> tuple[int, ...]:
-    """Return the layout of a tensor type: its dimensions, the one that moves fastest first."""
+    """Return the layout of a tensor type: its dimensions, the fastest varying first."""
     encoding: Attribute = type_.encoding
     if not isinstance(encoding, NoneAttr) and isa(encoding, DenseIntOrFPElementsAttr[IntegerType]):
         return tuple(encoding.get_values())
     return tuple(reversed(range(type_.get_num_dims())))
 
 
-# Accesses: several indices become one.
+# Accesses: replace several indices by one.
 
 
 def _flatten_access(op: Operation, offsets: _Offsets) -> None:
@@ -131,7 +131,7 @@ def _flatten_transfer(op: vector.TransferReadOp | vector.TransferWriteOp, offset
 
 @dataclass
 class _Offsets:
-    """Makes the linear offset of an access; accesses in one block at equal indices of equal shapes share it."""
+    """Makes the linear offsets of accesses. Accesses in one block with equal types and indices share an offset."""
 
     known: dict[tuple[object, ...], SSAValue] = field(default_factory=dict[tuple[object, ...], SSAValue])
 
@@ -170,13 +170,13 @@ def _insert(op: Operation, new: Operation) -> SSAValue:
 
 @dataclass
 class _IndexFolder:
-    """Writes index values as expressions of what index maps and constants start from: dimension i is `values[i]`."""
+    """Expands index values through apply_indexing and constants to expressions; dimension i is `values[i]`."""
 
     values: list[SSAValue] = field(default_factory=list[SSAValue])
     variables: list[Variable] = field(default_factory=list[Variable])
 
     def expr(self, index: _Position, variable: Variable) -> Expr:
-        """Return `index`, which lies in the bounds of `variable`, as an expression."""
+        """Return `index`, which is in the bounds of `variable`, as an expression."""
         number = index if isinstance(index, int) else constant_int(index)
         if number is not None:
             return constant(number)
@@ -207,7 +207,7 @@ class _IndexFolder:
 
 @dataclass
 class _FlatTypes:
-    """Flat versions of types; asking for one again costs a dictionary look-up."""
+    """A cache of flat types."""
 
     known: dict[Attribute, Attribute] = field(default_factory=dict[Attribute, Attribute])
 

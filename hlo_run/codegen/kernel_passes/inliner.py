@@ -1,13 +1,16 @@
-"""Inline functions that are called from one place, and reducers; leave other functions that several places share.
+"""Inline reducers and functions with one call; leave most functions with several calls.
 
     %0 = xla_gpu.pure_call @f(%t, %i) : (tensor<8xf32>, index) -> f32       =>   the body of @f
 
-XLA's rules (its dialect's `isLegalToInline` for GPU). What `func.call` calls, the reducer of a loop, is always inlined.
-Equal calls are merged first, so a function that is called twice at the same indices counts once. Then, with "region" for
-the one that the call stands in (a loop's body counts alone): a call marked `noinline` stays, a callee marked `no_compute`
-goes in; otherwise a private function with one use in the whole module is moved to where it is used, and any other stays out
-unless the region calls it once and also calls a function that the callee calls (so that those calls can merge). More than
-4000 ops in one block are never made.
+The pass merges equal calls first, so a function that is called twice at the same indices counts once. It then applies the
+first of these rules, which are XLA's (`isLegalToInline` of its GPU dialect). "Region" is the innermost region of the call.
+
+- A call marked `noinline`, or of a function with several blocks, is not inlined.
+- A `func.call` (the reducer of a loop) and a callee marked `no_compute` are inlined.
+- A callee that the region calls more than once is not inlined, unless it has only one use in the whole module.
+- A call is not inlined if the block would have more than 4000 ops.
+- A private function with one use in the whole module is inlined and erased.
+- Another function is inlined if the region also calls a function that the callee calls, so that those calls can merge.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from hlo_run.dialects.editing.rewriting import inline_block, replace_op
 from hlo_run.dialects.xla_gpu import PureCallOp
 
 _MAX_OPS = 4000
-_MAX_ROUNDS = 4  # what is inlined may make calls equal, so that more can be inlined
+_MAX_ROUNDS = 4  # inlining may make calls equal, so that more calls can be inlined
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Inliner(ModulePass):
 
 
 def _inline_into(function: func.FuncOp, calls: _Calls) -> bool:
-    """Inline what may be inlined, calls that came with it included; True if anything was."""
+    """Inline the calls in a function, and the calls in inlined bodies. Returns True if the function changed."""
     pending = deque(_calls_in(function.body))
     blocks = _Blocks()
     done = False
@@ -73,7 +76,7 @@ def _calls_in(region: Region) -> list[PureCallOp | func.CallOp]:
 
 def _region_of(call: Operation) -> Region:
     region = call.parent_region()
-    assert region is not None, "a call stands in a region"
+    assert region is not None, "a call is in a region"
     return region
 
 
@@ -93,13 +96,13 @@ def _may_inline(call: PureCallOp | func.CallOp, callee: func.FuncOp, calls: _Cal
 
 
 def _is_set(op: Operation, name: str) -> bool:
-    """Tell whether a unit attribute is there, or a bool attribute is there and true."""
+    """True if the op has the attribute `name` as a unit attribute or as a nonzero integer."""
     attribute = op.attributes.get(name)
     return isinstance(attribute, UnitAttr) or (isinstance(attribute, IntegerAttr) and attribute.value.data != 0)
 
 
 class _Blocks:
-    """How many ops and which calls stand directly in a region; counted once, and kept true while bodies are inlined."""
+    """The numbers of ops and calls directly in each region. Counted once, and updated while bodies are inlined."""
 
     def __init__(self) -> None:
         self._op_counts: dict[Region, int] = {}
@@ -118,9 +121,9 @@ class _Blocks:
         return self._calls[region]
 
     def inlined(self, call: PureCallOp | func.CallOp, callee: func.FuncOp) -> None:
-        """Tell that the callee's body is about to take the place of the call."""
+        """Update the counts for a call that is about to be replaced by the callee's body."""
         region = _region_of(call)
-        # The call and the return go.
+        # The call and the return are erased.
         self._op_counts[region] = self.op_count(region) + self.op_count(callee.body) - 2
         calls = self.calls(region)
         calls.update(self.calls(callee.body))
@@ -130,7 +133,7 @@ class _Blocks:
 
 @dataclass
 class _Calls:
-    """Who calls whom, how often, and how often each is called in all; kept true while bodies are inlined."""
+    """The call graph: uses per caller and callee, and in total. Updated while bodies are inlined."""
 
     by_name: dict[str, func.FuncOp]
     counted: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
@@ -145,14 +148,14 @@ class _Calls:
         return [name for name, count in self.counted[function.sym_name.data].items() if count]
 
     def count(self, function: func.FuncOp) -> None:
-        """Look what a function refers to, for the first time or after a change."""
+        """Count the references in a function, for the first time or after a change."""
         name = function.sym_name.data
         self.total.subtract(self.counted.get(name, Counter()))
         self.counted[name] = Counter(each for op in function.body.walk() for each in referenced_names(op))
         self.total.update(self.counted[name])
 
     def inlined(self, function: func.FuncOp, callee: func.FuncOp, is_moved: bool) -> None:
-        """Tell that a call in `function` gave way to the callee's body, or to a copy of it; a moved callee is erased."""
+        """Update the counts after a call in `function` was replaced by the callee's body or a copy. Erases a moved callee."""
         name = callee.sym_name.data
         mine, theirs = self.counted[function.sym_name.data], self.counted[name]
         mine.update(theirs)
@@ -165,11 +168,11 @@ class _Calls:
             self.total.update(theirs)
 
     def is_only_use(self, function: func.FuncOp) -> bool:
-        """Tell whether a call of the function is its last one, so that the function may go with it."""
+        """True if the private function has one use, so that its body can be moved to the call."""
         return is_private(function) and self.total[function.sym_name.data] == 1
 
     def callees_first(self) -> list[func.FuncOp]:
-        """Return the functions so that each comes after those it calls."""
+        """Return the functions, each after the functions that it calls."""
         order: dict[str, func.FuncOp] = {}
         seen: set[str] = set()
 

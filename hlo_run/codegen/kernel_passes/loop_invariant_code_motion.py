@@ -1,12 +1,11 @@
-"""Move what a loop computes alike in every step in front of the loop.
+"""Hoist loop-invariant ops: move ops whose operands do not change in a loop to before the loop.
 
     scf.for %i .. {                         %x = arith.muli %a, %b : index
       %x = arith.muli %a, %b : index   =>   scf.for %i .. {
       use %x, %i                              use %x, %i
 
-Moves ops that may run where the program would not have run them, whole `scf.if` and `scf.for` included; inner loops
-first, so that an op leaves several loops at once. `tensor.extract` stays: its index may be out of bounds where the loop
-does not run. Same as upstream MLIR's pass.
+The pass moves speculatable ops, including whole `scf.if` and `scf.for`. It visits inner loops first, so that an op can leave
+several loops. `tensor.extract` stays: its index may be out of bounds if the loop does not run. Mirrors MLIR's pass.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class LoopInvariantCodeMotion(ModulePass):
 
 
 def _hoist_from(loop: scf.ForOp) -> None:
-    """One pass in program order is enough: when an op is looked at, its operands have left already if they could."""
+    """Hoist ops out of one loop. One pass in program order is enough, since operands are hoisted before their users."""
     body, target = loop.body.block, loop.parent
-    assert target is not None, "a loop stands in a block"
+    assert target is not None, "a loop is in a block"
     for op in body.ops:
-        # Operands first: most ops of a body use its values, and to ask for effects is dear.
+        # Test the operands first: most ops use values of the body, and the test for side effects is slow.
         if not _uses_values_of(op, body) and not _reads_elements(op) and can_speculate(op):
             op.detach()
             target.insert_op_before(op, loop)

@@ -1,4 +1,4 @@
-"""Make pointers of tensors: a tensor value is the state of one buffer, so its reads and writes become loads and stores.
+"""Lower tensors to pointers: a tensor value is the state of a buffer, so its reads and writes become loads and stores.
 
     func.func @k(%in: tensor<8xf32> {xla.invariant},      func.func @k(%in: !llvm.ptr {xla.invariant}, %out: !llvm.ptr) {
                  %out: tensor<8xf32>) -> tensor<8xf32> {    %j = arith.index_castui %i : index to i32
@@ -9,12 +9,12 @@
                                                             return
                                                           }
 
-Shared tiles become globals in address space 3, array constants constant globals, sync_threads a barrier, transfers vector
-loads and stores. Tensors vanish from the results of functions, loops and ifs. Needs flat tensors (rank 0 or 1) and plain
-calls. A vector access claims the alignment that follows from the index map and the `llvm.align` of the kernel's argument
-(shared tiles begin at a bank word); LLVM may find a higher one from the arithmetic. Loads from arguments marked
-`xla.invariant` become `invariant`. Elements of less than a byte share one (see `packed`); complex numbers are structs of their
-parts in memory.
+Shared tiles become globals in address space 3, array constants become constant globals, sync_threads becomes a barrier, and
+transfers become vector loads and stores. Tensors are removed from the results of functions, loops and ifs. The pass needs
+flat tensors (rank 0 or 1) and ordinary calls. A vector access has the alignment that follows from the indexing map and from
+`llvm.align` of the kernel's argument; tiles of narrow elements begin at a bank word. LLVM may derive a higher alignment.
+Loads from arguments marked `xla.invariant` become `invariant`. Several elements of less than a byte share a byte (see
+`dialects/editing/packed.py`). Complex numbers in memory are structs of their parts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from hlo_run.indexing.divisor import divisor_of
 
 _POINTER = llvm.LLVMPointerType()
 _SHARED_SPACE = 3
-# Tiles of narrow elements begin at a bank word, so that whole words can be moved.
+# Tiles of narrow elements begin at a bank word, so that whole words can be loaded and stored.
 _BANK_WORD_BYTES = 4
 _SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
 
@@ -78,7 +78,7 @@ class LowerTensors(ModulePass):
 
 @dataclass
 class _Globals:
-    """Makes the module's globals; names count up per kind and skip those in use."""
+    """Makes the module's globals. Their names are numbered per kind, without names in use."""
 
     module: ModuleOp
     names: set[str] = field(default_factory=set[str])
@@ -105,7 +105,7 @@ class _Globals:
         return f"{prefix}{number}"
 
     def _add(self, op: llvm.GlobalOp) -> None:
-        """Put it behind the globals there are, in front of the functions."""
+        """Insert a global after the existing globals, before the functions."""
         body = self.module.body.block
         first = next((other for other in body.ops if not isinstance(other, llvm.GlobalOp)), None)
         Rewriter.insert_op(op, InsertPoint.before(first) if first else InsertPoint.at_end(body))
@@ -113,7 +113,7 @@ class _Globals:
 
 @lru_cache(maxsize=64)
 def memory_type(element: Attribute) -> Attribute:
-    """Return the LLVM type of an element in memory, or of the byte it is in; raises Unsupported for those that have none."""
+    """Return the LLVM type of an element in memory; i8 for packed elements. Raises Unsupported for other element types."""
     if is_packed(element):
         return i8
     if isa(element, IntegerType) and element.width.data in (8, 16, 32, 64):
@@ -122,7 +122,7 @@ def memory_type(element: Attribute) -> Attribute:
         return i8 if element.bitwidth == 8 else element
     if is_complex(element) and isa(element.element_type, AnyFloat):
         return llvm.LLVMStructType.from_type_list([element.element_type, element.element_type])
-    raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits before")
+    raise Unsupported(f"elements of type {element} in a kernel", hint="convert to a type of 8, 16, 32 or 64 bits first")
 
 
 def _offset_divisor(index: SSAValue) -> int:
@@ -143,7 +143,7 @@ def _array_type(type_: TensorType[Attribute]) -> llvm.LLVMArrayType:
 
 @dataclass
 class _FunctionLowering:
-    """Walks one function in program order; a tensor value's uses become its pointer's as soon as it is met."""
+    """Lowers one function in program order. Each visited tensor value is replaced by its pointer in all users."""
 
     globals: _Globals
     index_type: IntegerType
@@ -183,10 +183,10 @@ class _FunctionLowering:
         if lower is not None:
             for result in op.results:
                 if is_tensor(result.type):
-                    result.name_hint = None  # a state's name is not the buffer's
+                    result.name_hint = None  # the name of a state is not the name of the buffer
             lower(self, op)
             return
-        assert not any(is_tensor(result.type) for result in op.results), f"{op.name} gives a tensor"
+        assert not any(is_tensor(result.type) for result in op.results), f"{op.name} returns a tensor but has no lowering"
 
     def extract(self, op: tensor.ExtractOp) -> None:
         self._load(op, op.tensor, op.indices, op.result.type, alignment=None)
@@ -275,7 +275,7 @@ class _FunctionLowering:
         Rewriter.replace_op(op, hand_on_origin(op, llvm.StoreOp(value, address, alignment)), [dest] if op.results else [])
 
     def _struct_of(self, op: Operation, value: SSAValue, type_: Attribute) -> SSAValue:
-        """Return a complex number as the struct that it is in memory."""
+        """Return a complex number as its struct in memory."""
         whole = self._insert(op, PoisonOp(type_))
         for number, part in enumerate((complex.ReOp, complex.ImOp)):
             position = DenseArrayBase.from_list(i64, [number])
@@ -294,7 +294,7 @@ class _FunctionLowering:
         return PackedAccess(insert, element)
 
     def _index(self, op: Operation, indices: Sequence[SSAValue]) -> SSAValue | None:
-        """Return the one index as an integer; None where there is none."""
+        """Return the only index as an integer; None for an access of rank 0."""
         if not indices:
             return None
         assert len(indices) == 1, "flatten-tensors has run"
@@ -316,7 +316,7 @@ class _FunctionLowering:
         divisors = [_offset_divisor(index) for index in indices]
         return max(1, gcd(known * BYTE_BITS, *(divisor * bits for divisor in divisors)) // BYTE_BITS)
 
-    # Buffers of the kernel's own.
+    # Buffers that the kernel allocates.
 
     def shared_tile(self, op: AllocateSharedOp) -> None:
         type_ = tensor_type(op.res)
@@ -343,7 +343,7 @@ class _FunctionLowering:
     # Control flow.
 
     def loop(self, op: scf.ForOp) -> None:
-        """Inside the loop a buffer is what it was before; a step that yields another buffer cannot be expressed."""
+        """Lower a loop. Its tensors must be the same buffers in every step: the loop must yield the buffers of its inits."""
         body = op.body.block
         buffers = [place for place, arg in enumerate(body.args[1:]) if is_tensor(arg.type)]
         for place in buffers:
@@ -361,7 +361,7 @@ class _FunctionLowering:
         _replace_without(op, new, buffers, inits)
 
     def branches(self, op: scf.IfOp | scf.IndexSwitchOp) -> None:
-        """A buffer that is the same in all branches vanishes from the results; otherwise a pointer takes its place."""
+        """Lower branches. A result that is the same buffer in all branches is removed; another tensor becomes a pointer."""
         blocks = [block for region in op.regions for block in region.blocks]
         for block in blocks:
             self._block(block)
@@ -403,7 +403,7 @@ _LOWERINGS: dict[type[Operation], Callable[[_FunctionLowering, Any], None]] = {
 
 
 def _become(state: SSAValue, pointer: SSAValue) -> None:
-    state.name_hint = None  # a state's name is not the buffer's
+    state.name_hint = None  # the name of a state is not the name of the buffer
     state.replace_all_uses_with(pointer)
 
 
@@ -412,7 +412,7 @@ def _with_element(type_: Attribute, element: Attribute) -> Attribute:
 
 
 def _replace_without(op: Operation, new: Operation, gone: Collection[int], pointers: Sequence[SSAValue]) -> None:
-    """Put `new` in the place of `op`; results at the places `gone` become their pointers."""
+    """Replace `op` by `new`, and the results numbered `gone` by their pointers."""
     new.attributes |= op.attributes
     remaining = iter(new.results)
     results: list[SSAValue | None] = []

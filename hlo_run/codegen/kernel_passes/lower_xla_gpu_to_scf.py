@@ -1,4 +1,4 @@
-"""Turn every `xla_gpu.loop` into nested `scf.for` loops around a check of the domain.
+"""Lower every `xla_gpu.loop` to nested `scf.for` loops around a check of the domain.
 
     %r = xla_gpu.loop (%th)[%i] -> (%a) in #map iter_args(%iter = %t) -> (tensor<..>) { BODY; xla_gpu.yield %x }
       =>
@@ -16,7 +16,7 @@
       scf.yield %3
     }
 
-The first range variable is the outermost loop. Checks that `xla.range` decides are left for simplify-arith.
+The first range variable becomes the outermost loop. simplify-arith removes the checks that `xla.range` decides.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LowerXlaGpuToScf(ModulePass):
 
 @dataclass
 class _Lowering:
-    """The lowering of one loop; `constants` are those in front of it."""
+    """The lowering of one loop. `constants` holds the index constants inserted before it."""
 
     loop: LoopOp
     constants: dict[int, SSAValue] = field(default_factory=dict[int, SSAValue])
@@ -75,7 +75,7 @@ class _Lowering:
         return self.constants[value]
 
     def _emit_loops(self, ivs: tuple[SSAValue, ...], carried: Sequence[SSAValue], place: InsertPoint) -> Sequence[SSAValue]:
-        """Emit the loops inside those that gave `ivs`; returns the values after them."""
+        """Emit the loops inside the loops with induction variables `ivs`, and return the values after them."""
         ranges = self.loop.map.ranges
         if len(ivs) == len(ranges):
             return self._emit_guarded_body(ivs, carried, place)
@@ -103,7 +103,7 @@ class _Lowering:
         return choice.results
 
     def _apply_map(self, variables: Sequence[SSAValue], place: InsertPoint) -> list[SSAValue]:
-        """Emit each result of the map as an index map of its own, over all variables."""
+        """Emit one apply_indexing per result of the map, over all variables."""
         used_map, indices = self.loop.map, list[SSAValue]()
         for expr, arg in zip(used_map.results, self.loop.map_results, strict=True):
             indices.append(self._evaluate(expr, variables, place))
@@ -115,7 +115,7 @@ class _Lowering:
         return self._insert(ApplyIndexingOp(plain, variables), place)
 
     def _check_domain(self, variables: Sequence[SSAValue], place: InsertPoint) -> SSAValue:
-        """Emit the checks of the constraints, then of the dims; the loops' bounds see to the range variables."""
+        """Emit the checks of the constraints, then of the dims. Range variables need none: they have the loops' bounds."""
         used_map = self.loop.map
         checked = [(self._evaluate(expr, variables, place), bounds) for expr, bounds in constraints_as_printed(used_map)]
         checked += [(value, variable.bounds) for value, variable in zip(self.loop.dims, used_map.dims, strict=True)]

@@ -1,4 +1,4 @@
-"""Lower what the emitters leave besides loops: predicated accesses to choices, shuffle_reduce to shuffles and calls.
+"""Lower predicated accesses to `scf.if`, and shuffle_reduce to shuffles and calls of the combiner.
 
     %v = xla_gpu.predicated_extract %t[%i] if %c else %f : tensor<4xf32>
       =>
@@ -9,8 +9,9 @@
     %s, %valid = gpu.shuffle down %a, %c16_i32, %c32_i32 : f32
     %b = xla_gpu.pure_call @add(%a, %s) : (f32, f32) -> f32        and so on at distances 8, 4, 2, 1
 
-Shuffles move 32 bits: shorter values are extended, longer ones cut in two, complex ones part by part. The combiner gets
-this lane's values first. It is called five times, so the inliner leaves it a function; LLVM inlines it.
+Shuffles move 32 bits. Shorter values are extended, longer values are split into words, and complex values are moved by
+parts. The combiner takes this lane's values first. It is called once per distance, so the inliner does not inline it; LLVM
+does.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class LowerXlaToScf(ModulePass):
 
 
 def _choose(op: Operation, condition: SSAValue, access: Operation, otherwise: SSAValue) -> None:
-    """Replace the op by a choice between what the access gives and a value from outside."""
+    """Replace the op by an `scf.if` that yields the result of the access, or `otherwise`."""
     then = Region(Block([hand_on_origin(op, access), scf.YieldOp(access.results[0])]))
     choice = scf.IfOp(condition, [otherwise.type], then, Region(Block([scf.YieldOp(otherwise)])))
     Rewriter.insert_op(hand_on_origin(op, choice), InsertPoint.before(op))
@@ -66,7 +67,7 @@ def _choose(op: Operation, condition: SSAValue, access: Operation, otherwise: SS
 def _lower_shuffle_reduce(op: ShuffleReduceOp) -> None:
     distance = op.max_distance.value.data
     if distance >= _LANES or distance <= 0 or distance & (distance - 1):
-        raise InternalError(f"a shuffle over {distance} lanes; expected a power of two below {_LANES}")
+        raise InternalError(f"a shuffle_reduce over {distance} lanes; the distance must be a power of two below {_LANES}")
     emitter = _ShuffleEmitter(op)
     values: Sequence[SSAValue] = op.values
     while distance:
@@ -79,7 +80,7 @@ def _lower_shuffle_reduce(op: ShuffleReduceOp) -> None:
 
 @dataclass
 class _ShuffleEmitter:
-    """Emits shuffles of values of any type in front of `op`."""
+    """Emits shuffles of values of any type before `op`."""
 
     op: ShuffleReduceOp
 
@@ -88,7 +89,7 @@ class _ShuffleEmitter:
         return new.results[0]
 
     def shuffle(self, value: SSAValue, distance: int) -> SSAValue:
-        """Return the value that the lane `distance` further on holds."""
+        """Return the value of the lane at this lane's number + `distance`."""
         type_ = value.type
         if is_complex(type_):
             real, imaginary = (self.insert(part(value)) for part in (complex.ReOp, complex.ImOp))
@@ -99,7 +100,7 @@ class _ShuffleEmitter:
         if is_integer(type_):
             return self._shuffle_integer(value, type_, distance)
         if not isinstance(type_, FixedBitwidthType):
-            raise InternalError(f"a shuffle of {type_}")
+            raise InternalError(f"no lowering for a shuffle of type {type_}")
         bits = IntegerType(type_.bitwidth)
         moved = self._shuffle_integer(self.insert(arith.BitcastOp(value, bits)), bits, distance)
         return self.insert(arith.BitcastOp(moved, type_))
@@ -126,7 +127,7 @@ class _ShuffleEmitter:
         return self.insert(arith.TruncIOp(value, i32)) if type_ != i32 else value
 
     def _joined(self, words: Sequence[SSAValue], type_: IntegerType) -> SSAValue:
-        """Return the value whose 32-bit words, lowest first, are these."""
+        """Return the value with these 32-bit words, lowest first."""
         if type_ == i32:
             return words[0]
         joined = self.insert(arith.ExtUIOp(words[0], type_))

@@ -1,12 +1,12 @@
-"""Pass pointers to one buffer slice once: arguments with the slice number of an earlier one give way to that one.
+"""Merge pointer arguments to the same buffer slice: replace an argument by an earlier one with the same slice number.
 
     func.func @f(%a: !llvm.ptr {xla.slice_index = 0 : index}, %b: !llvm.ptr {xla.slice_index = 0 : index}) { use %b }
       =>
     func.func @f(%a: !llvm.ptr {llvm.noalias}, %b: !llvm.ptr {llvm.noalias}) { use %a }
 
-Functions other than the kernel lose the argument, and so do their calls. The kernel keeps it, unused: the launch passes
-one pointer for each operand and result, as XLA does today. Then no two pointers in use overlap, so all of them become
-`llvm.noalias`, but for those marked `xla.not_invariant`. Slice numbers go.
+The argument is removed from functions other than the kernel, and from their calls. The kernel keeps it unused: the launch
+passes one pointer for each operand and result, as current XLA does. Afterwards no two used pointers overlap, so all pointers
+become `llvm.noalias`, except those marked `xla.not_invariant`. The slice numbers are removed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MergePointersToSameSlice(ModulePass):
 
 
 def _merge_arguments(function: func.FuncOp, attributes: tuple[DictionaryAttr, ...]) -> set[int]:
-    """Let equal slices share an argument; return the numbers of the arguments that the function lost."""
+    """Merge the arguments with equal slices, and return the numbers of the removed arguments."""
     args = function.body.blocks[0].args
     first: dict[Attribute, int] = {}
     duplicates: set[int] = set()

@@ -1,4 +1,4 @@
-"""Unroll short loops wholly and longer ones in part.
+"""Unroll short loops completely and longer loops in part.
 
     %r = scf.for %i = %c0 to %c2 step %c1 iter_args(%t = %a) {       %x = vector.extract %v[%c0]
       %x = vector.extract %v[%i]                                     %y = f(%x, %a)
@@ -6,10 +6,11 @@
       scf.yield %y                                                   %r = f(%x_0, %y)
     }
 
-For loops 0, 1, .. up to a constant, inner ones first; not around calls, other loops or the inverse trigonometric and
-hyperbolic functions, which become long code. Up to `max_unroll_factor` steps: wholly. More: by the largest divisor of
-the number of steps that keeps the body under 400 operations, a function of math counting as 20. Positions stay index
-values, `%c1`, as they were induction variables; constants go to the start of the function.
+The pass visits loops over 0, 1, .. up to a constant, inner loops first. It skips loops with calls, other loops, or inverse
+trigonometric and hyperbolic functions, which become long code. A loop of up to `max_unroll_factor` steps is unrolled
+completely. A longer loop is unrolled by the largest divisor of its trip count that keeps the body at 400 operations or
+fewer; a math function counts as 20. Vector positions stay index values (`%c1`). Constants are inserted at the start of the
+function.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ class OptimizeLoops(ModulePass):
                 _unroll_in_part(loop, factor, constants)
 
     def _factor(self, loop: scf.ForOp, trips: int, overhead: int) -> int:
-        """Return how many steps shall become one; 1 to leave the loop as it is."""
+        """Return the unroll factor; 1 if the loop is not unrolled."""
         size = _body_size(loop)
         if size is None or trips < 1:
             return 1
         if trips <= self.max_unroll_factor:
             return trips
         factor = _largest_divisor(trips, _MAX_BODY_SIZE // (size + overhead))
-        # XLA looks at a loop that it left alone once more, and then the overhead has gone.
+        # XLA visits a loop that it did not unroll once more, and the overhead is gone then.
         return factor if factor > 1 else _largest_divisor(trips, _MAX_BODY_SIZE // size)
 
 
@@ -103,16 +104,16 @@ def _loop_around(loop: scf.ForOp) -> scf.ForOp | None:
 
 
 def _overhead(trips: int, inner: int) -> int:
-    """Return what an unrolled loop adds to the size of the loop around it, besides its copies.
+    """Return the number of ops that an unrolled loop adds to the enclosing loop, besides the copies of its body.
 
-    XLA counts the index arithmetic that its unrolling leaves (constant, product and sum for each copy but the first,
-    and a new step), though most of it is dead; the factors are XLA's only if ours are counted so.
+    XLA counts the index arithmetic that its unrolling leaves: constant, product and sum for each copy except the first, and
+    a new step. Most of these ops are dead, but they must count here too for the factors to be XLA's.
     """
     return inner * trips + 3 * (trips - 1) + 1
 
 
 def _body_size(loop: scf.ForOp) -> int | None:
-    """Return an estimate of how many instructions one step is; None if the loop must not be unrolled."""
+    """Return an estimate of the instructions in one step; None if the loop must not be unrolled."""
     size = 0
     for op in loop.body.walk():
         if isinstance(op, _NEVER_UNROLLED):
@@ -135,7 +136,7 @@ def _size(op: Operation) -> int:
 
 
 def _index_count(op: ApplyIndexingOp) -> int:
-    """Return how many ops the index is in XLA, where each vector that is loaded or stored has one of its own here."""
+    """Return the number of index ops that XLA has here: one per vector load or store, and one for all other users."""
     users = [use.operation for result in op.results for use in result.uses]
     vectors = sum(isinstance(user, vector.TransferReadOp | vector.TransferWriteOp) for user in users)
     return vectors + (vectors < len(users)) if users else 1
@@ -148,13 +149,13 @@ def _unroll_wholly(loop: scf.ForOp, trips: int, constants: IndexConstants) -> No
         values = _copy_step(loop, copies, [constants.get(number), *values])
     Rewriter.insert_op(copies, InsertPoint.before(loop))
     for result, value in zip(loop.results, values, strict=True):
-        result.name_hint = None  # it names a loop, not the value of its last step
+        result.name_hint = None  # the name is of the loop, not of the value of its last step
         result.replace_all_uses_with(value)
     Rewriter.erase_op(loop)
 
 
 def _unroll_in_part(loop: scf.ForOp, factor: int, constants: IndexConstants) -> None:
-    """Put `factor` steps into one, and let the loop go `factor` at a time."""
+    """Append `factor` - 1 copies of the step to the loop body, and set the loop's step to `factor`."""
     body = loop.body.block
     end = yield_of(body)
     values: list[SSAValue] = list(end.operands)
@@ -169,7 +170,7 @@ def _unroll_in_part(loop: scf.ForOp, factor: int, constants: IndexConstants) -> 
 
 
 def _copy_step(loop: scf.ForOp, copies: list[Operation], arguments: list[SSAValue]) -> list[SSAValue]:
-    """Append a copy of the loop's body for these block arguments to `copies`; return what it yields."""
+    """Append a copy of the loop's body with these block arguments to `copies`, and return the yielded values."""
     body = loop.body.block
     end = yield_of(body)
     mapping: dict[SSAValue, SSAValue] = dict(zip(body.args, arguments, strict=True))

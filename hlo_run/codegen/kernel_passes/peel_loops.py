@@ -1,13 +1,13 @@
-"""Split the last step off a loop where only it can leave the bounds.
+"""Peel the last step of a loop if only that step needs the bounds check.
 
     xla_gpu.loop (%th)[%i] .. in #map         i in [0, 3], th + i * 128 in [0, 499]
       =>
     %0 = xla_gpu.loop (%th)[%i] .. in #map1   i in [0, 2]
-    xla_gpu.loop (%th)[%i] .. in #map2        i in [3, 3], th + i * 128 in [0, 499]     goes on from %0
+    xla_gpu.loop (%th)[%i] .. in #map2        i in [3, 3], th + i * 128 in [0, 499]     with %0 as init
 
-Range variables are tried from the last to the first, while the steps of those tried so far are fewer than 64. One is split
-if it has more than one step and stands in a constraint, but in none once its last step is gone. Parts without a step are
-not made. Mirrors XLA's pass of this name.
+The pass tries range variables from the last to the first, while the product of their trip counts is below 64. It peels the
+first one that has more than one step and is in a constraint, but in no constraint without its last step. Parts without
+steps are not emitted. Mirrors XLA's pass of this name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PeelLoops(ModulePass):
 
 
 def _peel(loop: LoopOp) -> list[LoopOp]:
-    """Split one loop; return the parts, each of which may be split further. Empty if there is nothing to split."""
+    """Split one loop, and return the parts, which may be split further. Empty if the loop is not split."""
     parts = _split(loop.map)
     if parts is None:
         return []
@@ -63,7 +63,7 @@ def _peel(loop: LoopOp) -> list[LoopOp]:
 
 
 def _split(used_map: IndexingMap) -> tuple[IndexingMap, IndexingMap] | None:
-    """Return the maps without and with the last step of the first range variable that is worth splitting."""
+    """Return the map without the last step of the range variable to peel, and the map of that step. None: do not peel."""
     steps = 1
     for index in reversed(range(len(used_map.ranges))):
         bounds = used_map.ranges[index].bounds

@@ -1,12 +1,12 @@
-"""Hand what is known about the kernel's buffers on to the functions it calls.
+"""Copy the buffer attributes of the kernel's arguments to the functions it calls.
 
     func.func @main(%p0: tensor<8xf32> {xla.invariant, xla.slice_index = 0 : index}, ..) attributes {xla.entry}
     func.func private @sub(%p0: tensor<8xf32>, %i: index) -> f32
       =>
     func.func private @sub(%p0: tensor<8xf32> {xla.invariant, xla.slice_index = 0 : index}, %i: index) -> f32
 
-Needs every function to take the kernel's parameters first, in their order, as the emitters make them: argument i is
-argument i of the entry as long as both are tensors.
+Every function must take the kernel's parameters first and in order, as emitters make them: argument i is argument i of the
+entry as long as both are tensors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make blocks and branches of structured control flow.
+"""Lower structured control flow to blocks and branches.
 
     %r = scf.for %i = %lb to %ub step %s                cf.br ^header(%lb, %x)
              iter_args(%a = %x) -> (f32) {            ^header(%i, %a):
@@ -6,11 +6,10 @@
       scf.yield %y                               =>     cf.cond_br %go, ^body, ^exit
     }                                                 ^body:
                                                         body;  %n = arith.addi %i, %s;  cf.br ^header(%n, %y)
-                                                      ^exit:   uses of %a in the place of %r
+                                                      ^exit:   uses of %r become uses of %a
 
-An scf.if without else part jumps straight to what follows; scf.while jumps between its regions; scf.index_switch becomes
-cf.switch. New blocks stand in an
-order in which definitions come before their uses. Mirrors upstream's convert-scf-to-cf.
+An scf.if without else branch jumps directly to the following block. scf.while jumps between its regions. scf.index_switch
+becomes cf.switch. New blocks are ordered so that definitions come before uses. Mirrors MLIR's convert-scf-to-cf.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ScfToCf(ModulePass):
 
 
 def _lower_region(region: Region) -> None:
-    # Blocks are put behind the one they come from, so this loop meets them, too.
+    # New blocks are inserted after the current one, so this loop visits them too.
     block = region.blocks.first
     while block is not None:
         op = next((op for op in block.ops if isinstance(op, _STRUCTURED)), None)
@@ -59,19 +58,19 @@ def _lower_region(region: Region) -> None:
 
 def _block_of(op: Operation) -> Block:
     block = op.parent
-    assert block is not None, "the op stands in a function"
+    assert block is not None, "the op is in a function"
     return block
 
 
 def _split_behind(op: Operation) -> Block:
-    """Return a new block with everything behind `op`, which ends its own block now."""
+    """Move all ops after `op` to a new block, and return the new block."""
     following = op.next_op
-    assert following is not None, "a block ends in a terminator, which is no scf op"
+    assert following is not None, "a block ends in a terminator, which is not an scf op"
     return _block_of(op).split_before(following)
 
 
 def _results_to_arguments(op: Operation, block: Block) -> None:
-    """Let `block` receive the results of `op`."""
+    """Replace the results of `op` by new arguments of `block`."""
     for result in op.results:
         arg = block.insert_arg(result.type, len(block.args))
         arg.name_hint = result.name_hint
@@ -84,12 +83,12 @@ def _move_before(region: Region, target: Block) -> None:
 
 
 def _end_with(block: Block, origin: Operation, *ops: Operation) -> None:
-    """Put ops at the end of a block that has lost its terminator."""
+    """Append ops to a block without terminator."""
     block.add_ops([hand_on_origin(origin, op) for op in ops])
 
 
 def _jump_from(block: Block, target: Block, origin: Operation) -> None:
-    """Replace the yield at the end of `block` by a jump that hands its values on."""
+    """Replace the yield at the end of `block` by a jump to `target` with the yielded values."""
     ended = yield_of(block)
     values = [*ended.operands]
     Rewriter.erase_op(ended)
@@ -119,7 +118,7 @@ def _is_empty(region: Region) -> bool:
 
 
 def _select_results(op: scf.IfOp) -> None:
-    """Nothing to do in either branch: two jumps to one block with different values would be no LLVM."""
+    """Replace an scf.if with two empty branches by selects. LLVM does not allow two jumps to one block with other values."""
     results: list[SSAValue] = []
     if op.results:
         for lhs, rhs in zip(yield_of(op.true_region.block).operands, yield_of(op.false_region.block).operands, strict=True):
@@ -130,7 +129,7 @@ def _select_results(op: scf.IfOp) -> None:
 
 
 def _branch_target(region: Region, after: Block) -> tuple[Block, list[SSAValue]]:
-    """Return where a branch goes and with which values: its own block, or straight on if there is nothing to do in it."""
+    """Return the target and the arguments of a branch: its own block, or `after` with the yielded values if it is empty."""
     if not region.blocks:
         return after, []
     block = region.block
@@ -138,7 +137,7 @@ def _branch_target(region: Region, after: Block) -> tuple[Block, list[SSAValue]]
 
 
 def _lower_while(op: scf.WhileOp) -> None:
-    """The first region ends in a jump to the second one or to what follows, the second one in a jump back."""
+    """Lower scf.while: the first region ends in a jump to the second or to the following block, the second jumps back."""
     block = _block_of(op)
     after = _split_behind(op)
     before, body = op.before_region.block, op.after_region.block
@@ -186,13 +185,13 @@ def _lower_for(op: scf.ForOp) -> None:
         body.erase_arg(arg)
     counter, *carried = header.args
     for result, arg in zip(op.results, carried, strict=True):
-        result.name_hint = None  # the name stays with the value inside the loop
+        result.name_hint = None  # the value inside the loop keeps the name
         result.replace_all_uses_with(arg)
     bounds, inits = (op.lb, op.ub, op.step), [*op.iter_args]
     _close_loop(body, header, counter, bounds[2], op)
     _move_before(op.body, after)
     region = after.parent
-    assert region is not None, "the block stands in the function"
+    assert region is not None, "the block is in the function"
     region.insert_block_before(header, body)
     Rewriter.erase_op(op)
     _end_with(block, op, cf.BranchOp(header, bounds[0], *inits))

@@ -1,4 +1,4 @@
-"""Turn index maps into arithmetic on index values.
+"""Lower apply_indexing to arithmetic on index values.
 
     %d = xla_gpu.apply_indexing #xla_gpu.indexing_map<"(th_x, bl_x) -> (th_x * 4 + bl_x * 512), ..">(%th, %bl)
       =>
@@ -6,11 +6,11 @@
     %b = arith.muli %bl, %c512 overflow<nsw> : index
     %d = arith.addi %a, %b overflow<nsw> : index
 
-Quotients and remainders of what cannot be negative are unsigned divisions; of anything else signed ones with a
-correction, since floordiv and mod round to minus infinity. (XLA leaves a whole map with one such part to upstream's
-affine.apply and its lowering; to expand at once gives the same arithmetic, and only where it is needed.) Sums and
-products combine first what is defined farthest out, so that it can leave loops, and plain constants last. Equal terms
-of maps in one block, or in blocks inside it, are computed once. Constants go to the start of the function.
+A division or mod of a non-negative value becomes an unsigned op. Other divisions become signed ops with a correction, since
+floordiv and mod round to minus infinity. XLA leaves a map with such a division to MLIR's affine.apply and its lowering,
+which gives the same arithmetic. Sums and products combine the terms of the outermost blocks first, so that these ops can be
+hoisted out of loops, and constants last. Equal terms of maps in one block, or in blocks inside it, are computed once.
+Constants are inserted at the start of the function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hlo_run.indexing.interval import MAX as UNBOUNDED_ABOVE
 from hlo_run.indexing.interval import MIN as UNBOUNDED_BELOW
 from hlo_run.indexing.ranges import RangeEvaluator
 
-# What has been computed where: (op class, operands) to its result.
+# Ops that are visible in a block: (op class, operands) to the result.
 _Known: TypeAlias = dict[tuple[object, ...], SSAValue]
 
 _INDEX = IndexType()
@@ -70,7 +70,7 @@ class _FunctionLowering:
         """Return the number of blocks around the definition of `value`."""
         owner = value.owner
         block = owner if isinstance(owner, Block) else owner.parent
-        assert block is not None, "a value in use has a place"
+        assert block is not None, "a used value is in a block"
         found = self._depths.get(block)
         if found is None:
             found, place = 0, block.parent_block()
@@ -81,7 +81,7 @@ class _FunctionLowering:
 
 
 class _MapLowering:
-    """Lowers the map of one op; sub-expressions are objects, so each is built once."""
+    """Lowers the map of one op. Equal subexpressions are one object, so each is built once."""
 
     def __init__(self, function: _FunctionLowering, op: ApplyIndexingOp, known: _Known) -> None:
         self._function = function
@@ -120,7 +120,7 @@ class _MapLowering:
         return self._emit(arith.MinSIOp if kind is MIN else arith.MaxSIOp, left, right)
 
     def _chain(self, expr: Expr, kind: Kind) -> SSAValue:
-        """Build a sum or product of several terms."""
+        """Build a sum or product of all terms."""
         terms = sorted(_terms(expr, kind), key=self._distance)
         op_class = arith.AddiOp if kind is ADD else arith.MuliOp
         lower, upper = self._range(expr)
@@ -132,7 +132,7 @@ class _MapLowering:
         return total
 
     def _distance(self, term: Expr) -> tuple[bool, int]:
-        """Sort key of a term: constants last, before them what is defined in the outermost block first."""
+        """Return the sort key of a term: terms of the outermost block first, constants last."""
         if term.kind is CONSTANT:
             return True, 0
         dims = len(self._map.dims)
@@ -151,7 +151,7 @@ class _MapLowering:
             remainder = self._emit(arith.RemSIOp, left, right)
             raised = self._emit(arith.AddiOp, remainder, right, _WRAPS)
             return self._select(self._is_less(remainder, zero), raised, remainder)
-        # For x < 0: floor(x / d) = -1 - (-1 - x) / d, with a division of numbers that are not negative.
+        # For x < 0: floor(x / d) = -1 - (-1 - x) / d, where the division is of non-negative numbers.
         minus_one = self._function.constants.get(-1)
         is_negative = self._is_less(left, zero)
         mirrored = self._select(is_negative, self._emit(arith.SubiOp, minus_one, left, _WRAPS), left)
@@ -186,5 +186,5 @@ class _MapLowering:
 
 
 def _terms(expr: Expr, kind: Kind) -> Sequence[Expr]:
-    """Return the terms of a chain of sums or products, left to right."""
+    """Return the terms of nested sums or products, left to right."""
     return [*_terms(expr.left, kind), *_terms(expr.right, kind)] if expr.kind is kind else [expr]

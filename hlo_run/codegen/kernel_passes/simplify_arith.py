@@ -1,13 +1,13 @@
-"""Use the ranges of values: decide comparisons and minima, tighten index maps; then drop the choices so decided.
+"""Simplify arithmetic by value ranges: decide comparisons, minima and maxima, tighten indexing maps, and fold branches.
 
     %th = gpu.thread_id  x {xla.range = [0 : index, 127 : index]}
     %0 = arith.cmpi sle, %th, %c127 : index        =>   true
     %1 = arith.maxsi %th, %c0 : index              =>   %th
 
-On the way `xla.range` is added to sums, products, minima, maxima, casts and absolute values whose operands' ranges say
-something. Also here, as in XLA: and/or of truncated values become the truncation of the wide op, a truncation moves
-behind a shuffle (reductions of predicates), atan2(x, 1) is atan(x). Unsigned predicates are decided where both ranges are
-not negative. One walk in program order, since ranges flow from operands to users.
+The pass adds `xla.range` to sums, products, minima, maxima, casts and absolute values if the operands' ranges bound them.
+It has further rules of XLA: and/or of truncated values become the truncation of the wide op, a truncation moves after a
+shuffle (for reductions of predicates), and atan2(x, 1) becomes atan(x). Unsigned comparisons are decided if both ranges are
+non-negative. One walk in program order is enough, since ranges propagate from operands to users.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SimplifyArith(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for inner in list(op.walk()):
             _simplify(inner)
-        for inner in list(op.walk())[::-1]:  # what is inside an op before the op itself
+        for inner in list(op.walk())[::-1]:  # inner ops before the op around them
             if isinstance(inner, scf.IfOp):
                 simplify_if(inner)
             elif isinstance(inner, scf.ForOp):
@@ -82,7 +82,7 @@ def _insert(op: Operation, new: Operation) -> SSAValue:
 
 
 def _type_range(type_: Attribute) -> Interval:
-    """Return the range of a type's signed values. Sums of indices do not overflow: the program would be wrong without us."""
+    """Return the range of a type's signed values. It is unbounded for index: index arithmetic must not overflow."""
     if not is_integer(type_):
         return Interval.unbounded()
     half = 1 << (type_.width.data - 1)
@@ -95,7 +95,7 @@ def _known_or_all(value: SSAValue) -> Interval:
 
 
 def _note_range(op: Operation, interval: Interval) -> None:
-    """Attach a range that says something and that the type can hold, unless one is there."""
+    """Set `xla.range`, unless the op has one, the interval is the type's whole range, or the type cannot hold it."""
     limits = _type_range(op.results[0].type)
     if range_attribute(op.attributes) is None and interval != limits and limits.encloses(interval):
         set_range(op, interval)
@@ -122,7 +122,7 @@ def _cast(op: arith.IndexCastOp | IndexCastUIOp) -> None:
 
 
 def _absolute(op: arith.SelectOp) -> None:
-    """Note the range of `x >= 0 ? x : 0 - x`."""
+    """Set the range of `x >= 0 ? x : 0 - x`."""
     condition, negated = op.cond.owner, op.rhs.owner
     if not isinstance(condition, arith.CmpiOp) or not isinstance(negated, arith.SubiOp):
         return
@@ -144,7 +144,7 @@ def _compare(op: arith.CmpiOp) -> None:
 
 
 def _refine_map(op: ApplyIndexingOp) -> None:
-    """Tighten the intervals of the map's variables to what is known about its operands."""
+    """Tighten the intervals of the map's variables to the ranges of its operands."""
     old = op.map
     count, tightened = (
         len(old.dims),

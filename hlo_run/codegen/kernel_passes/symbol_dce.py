@@ -1,8 +1,8 @@
-"""Remove private functions and globals that nothing alive refers to.
+"""Erase private functions and globals that no live symbol refers to.
 
     func.func private @unused() { .. }   =>
 
-Alive are the public symbols, and what an alive symbol names anywhere inside. Same as upstream MLIR's pass.
+Live symbols are the public ones, and those that a live symbol refers to. Mirrors MLIR's pass.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Turn a loop around a choice that is the same in every step into a choice between two loops.
+"""Unswitch loops: turn a loop around an `scf.if` with an invariant condition into an `scf.if` around two loops.
 
     scf.for %i .. iter_args(%t = %a) {          scf.if %c {
       %r = scf.if %c { A } else { B }      =>     scf.for %i .. iter_args(%t = %a) { A }
       scf.yield %r                              } else {
     }                                             scf.for %i .. iter_args(%t = %a) { B }
 
-Needs the choice to be all of the body, on a condition from outside that is no constant. A loop whose side only hands
-its values on is not made; its place take the values it began with. This brings the bounds check of a thread out of its
+The `scf.if` must be the whole body, and its condition must be a value from outside that is not constant. A branch that only
+passes the iteration values on becomes the loop's inits instead of a loop. The pass moves a thread's bounds check out of its
 vector loop, so that the loop can be vectorised.
 """
 
@@ -31,14 +31,14 @@ class UnswitchLoops(ModulePass):
     name = "unswitch-loops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        # Inner loops first: one that is unswitched leaves an scf.if alone in the loop around it.
+        # Inner loops first: an unswitched loop can leave its scf.if as the whole body of the enclosing loop.
         pending = [loop for loop in op.walk(region_first=True) if isinstance(loop, scf.ForOp)][::-1]
         while pending:
             pending += _unswitch(pending.pop())
 
 
 def _unswitch(loop: scf.ForOp) -> list[scf.ForOp]:
-    """Unswitch one loop; return the loops that took its place, whose bodies may be choices again."""
+    """Unswitch one loop, and return the loops that replace it. Their bodies may be an `scf.if` again."""
     body = loop.body.block
     choice = body.first_op
     if not isinstance(choice, scf.IfOp) or choice.next_op is not body.last_op:
@@ -51,7 +51,7 @@ def _unswitch(loop: scf.ForOp) -> list[scf.ForOp]:
     Rewriter.insert_op(outer, InsertPoint.before(loop))
     for result, new in zip(loop.results, outer.results, strict=True):
         result.replace_all_uses_with(new)
-        new.name_hint = None  # the name stays with the loop
+        new.name_hint = None  # the loop keeps the name
     loop.detach()
     _keep_only(choice.true_region, choice)
     outer.true_region.block.add_ops([loop, scf.YieldOp(*loop.results)])
@@ -63,7 +63,7 @@ def _unswitch(loop: scf.ForOp) -> list[scf.ForOp]:
 
 
 def _other_side(loop: scf.ForOp, choice: scf.IfOp) -> scf.ForOp | Sequence[SSAValue]:
-    """Return the loop for a false condition, or what it would end with if it only hands its values on."""
+    """Return the loop for a false condition, or the loop's inits if that branch only passes the iteration values on."""
     branch = choice.false_region.blocks.first
     chosen = yield_of(branch).operands if branch is not None else ()
     sides: dict[SSAValue, SSAValue] = dict(zip(choice.results, chosen, strict=True))
@@ -83,11 +83,11 @@ def _other_side(loop: scf.ForOp, choice: scf.IfOp) -> scf.ForOp | Sequence[SSAVa
 
 
 def _keep_only(region: Region, choice: scf.IfOp) -> None:
-    """Put the ops of one side in the place of the choice."""
+    """Replace an `scf.if` by the ops of one branch."""
     chosen = yield_of(region.block)
     results = tuple(chosen.operands)
     Rewriter.erase_op(chosen)
     Rewriter.inline_block(region.block, InsertPoint.before(choice))
     for result in choice.results:
-        result.name_hint = None  # it names the choice, not what was chosen
+        result.name_hint = None  # the name is of the scf.if, not of the yielded value
     Rewriter.replace_op(choice, [], results)

@@ -1,4 +1,4 @@
-"""Turn the loads and stores of a loop over neighbouring elements into one vector load before and one vector store after it.
+"""Vectorise loads and stores of neighbouring elements in a loop: one vector load before it, one vector store after it.
 
     %r = scf.for %i = 0 to 4 iter_args(%t = %out) {      %b = apply_indexing #map(%th, %c0)
       %d = apply_indexing #map(%th, %i)                  %v = vector.transfer_read %in[%b], %zero
@@ -10,10 +10,11 @@
                                                          }
                                                          %s = vector.transfer_write %r#1, %out[%b]
 
-Needs flat tensors, a loop 0, 1, .. n-1 with n a power of two up to 32 that is the direct parent of the access, vectors of
-at most 256 bits, and an index that grows by one per step from a multiple of n. A load reads a tensor from outside of the
-loop; a store is the only use of its iteration value. Atomic additions of f32 become vectors of 2 or 4 on Hopper and
-newer (`sm`). Canonicalize must have made dims of the symbols of apply_indexing; the listing's shape is unrolled next.
+The pass needs flat tensors. The loop must be over 0, 1, .. n-1, with n a power of two up to 32, and must be the direct
+parent of the access. Vectors have at most 256 bits. The index must start at a multiple of n and grow by one per step. A load
+must read a tensor from outside of the loop. A store must be the only use of its iteration value. Atomic additions of f32
+become vectors of 2 or 4 on Hopper and newer (`sm`). canonicalize must run before, so that apply_indexing has no symbols.
+optimize-loops unrolls the remaining loop.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from hlo_run.indexing.expr import ADD, DIM, Expr
 
 _MAX_TRIPS = 32
 _MAX_VECTOR_BITS = 256
-_INDEX_BITS = 64  # the widest that index may become
+_INDEX_BITS = 64  # the largest width of index
 _ELEMENTWISE = AffineMapAttr(AffineMap.identity(1))
 _BaseKey: TypeAlias = tuple[Attribute, tuple[SSAValue, ...]]
 _IN_BOUNDS = ArrayAttr([BoolAttr.from_bool(True)])
@@ -75,7 +76,7 @@ class VectorizeLoadsStores(ModulePass):
 
 @lru_cache(maxsize=256)
 def _vector_type(element: Attribute, size: int) -> VectorType[Attribute] | None:
-    """Return the vector of `size` elements; None if the type cannot be an element, or the vector is too wide."""
+    """Return the vector type of `size` elements; None if the type cannot be an element, or the vector is too wide."""
     if isinstance(element, IndexType):
         bits = _INDEX_BITS
     elif isinstance(element, FixedBitwidthType) and isa(element, IntegerType | AnyFloat):
@@ -90,7 +91,7 @@ def _zero(type_: Attribute) -> Attribute:
     if is_vector(type_):
         element = type_.get_element_type()
         assert isa(element, AnyDenseElement), "checked by _vector_type"
-        # Zero is all bits zero in every element type, also in those that xDSL cannot pack.
+        # A zero has all bits zero in every element type, also in types that xDSL cannot pack.
         zeros = BytesAttr(bytes(element.compile_time_size * type_.get_shape()[0]))
         return DenseIntOrFPElementsAttr(VectorType(element, type_.get_shape()), zeros)
     if isinstance(type_, AnyFloat):
@@ -100,7 +101,7 @@ def _zero(type_: Attribute) -> Attribute:
 
 
 def _stride(expr: Expr, moving: int) -> int | None:
-    """Return by how much `expr` grows when dimension `moving` grows by one; None where that depends on the place."""
+    """Return the increase of `expr` when dimension `moving` grows by one; None if it is not constant."""
     if not expr.uses_dim(moving):
         return 0
     if expr.kind is DIM:
@@ -113,7 +114,7 @@ def _stride(expr: Expr, moving: int) -> int | None:
 
 @dataclass
 class _LoopVectorizer:
-    """Works on one loop; `bases` and `zeros` keep what was put in front of it, so that equal accesses share."""
+    """Vectorises one loop. `bases` and `zeros` cache the ops inserted before it, which equal accesses share."""
 
     loop: scf.ForOp
     trips: int
@@ -187,16 +188,16 @@ class _LoopVectorizer:
         block.add_ops([total, YieldOp(total.result)])
         self._after(op, AtomicRMWOp(init, [base], Region(block)), result)
 
-    # What must hold.
+    # Conditions.
 
     def _accessed(self, type_: Attribute) -> VectorType[Attribute] | None:
-        """Return the vector to move for an access to one element of a tensor of this type, None if it must not be."""
+        """Return the vector type for accesses to a tensor of this type; None if they cannot be vectorised."""
         if not is_tensor(type_) or type_.get_num_dims() != 1 or type_.get_shape()[0] % self.trips:
             return None
         return _vector_type(type_.get_element_type(), self.trips)
 
     def _only_stored_to(self, target: SSAValue, result: SSAValue, op: Operation) -> SSAValue | None:
-        """Return what the buffer begins with if this store is all that the loop does with it."""
+        """Return the init of the buffer if this store is the only use of the buffer in the loop, else None."""
         if not isinstance(target, BlockArgument) or target.block is not self.body or target.index == 0:
             return None
         use = result.get_unique_use()
@@ -205,7 +206,7 @@ class _LoopVectorizer:
         return self.loop.iter_args[target.index - 1] if use.index == target.index - 1 else None
 
     def _base(self, index: SSAValue, access: Operation) -> SSAValue | None:
-        """Return the index of the first of n neighbours that the loop goes through, None if they are no such row."""
+        """Return the index of the first of the n neighbours that the loop accesses; None if they are not neighbours."""
         if index is self.induction_variable:
             return self.loop.lb
         apply = index.owner
@@ -242,7 +243,7 @@ class _LoopVectorizer:
         return self.zeros[type_]
 
     def _gather(self, op: Operation, value: SSAValue, type_: VectorType[Attribute]) -> SSAValue:
-        """Collect `value` of every step in a new iteration value; return the loop's result that holds all of them."""
+        """Insert `value` of every step into a vector, a new iteration value; return the loop's result with the vector."""
         loop, body, zeros = self.loop, self.body, self._constant(type_)
         filled = body.insert_arg(type_, len(body.args))
         insert = vector.InsertOp(value, filled, [self.induction_variable])
@@ -255,22 +256,22 @@ class _LoopVectorizer:
         return gathered
 
     def _pass_through(self, op: Operation, target: SSAValue) -> SSAValue:
-        """Take the store out of the loop, which hands the buffer on as it is; return the loop's result for the buffer."""
+        """Erase the store: the loop passes the buffer on unchanged. Returns the loop's result for the buffer."""
         assert isinstance(target, BlockArgument), "checked before"
         Rewriter.replace_op(op, [], [target])
         return self.loop.results[target.index - 1]
 
     def _after(self, origin: Operation, op: Operation, replaced: SSAValue) -> None:
-        """Put `op` after the loop (and after what was put there before) in the place of a result of the loop."""
+        """Insert `op` after the loop and the ops inserted there before, and replace the loop's result `replaced` by it."""
         replaced.replace_all_uses_with(op.results[0])
-        op.results[0].name_hint = None  # the name was the loop's
+        op.results[0].name_hint = None  # the name is of the loop
         Rewriter.insert_op(hand_on_origin(origin, op), InsertPoint.after(self.last_after or self.loop))
         self.last_after = op
 
     def _forward_copies(self) -> None:
-        """Where the steps only copy one vector into another, take the vector itself.
+        """If the steps only copy one vector into another, use the source vector itself.
 
-        Not a vector read from a tensor of just its size: that one would be spilled and read back.
+        Not if the source is a whole tensor: that vector would be spilled and read back.
         """
         ended = yield_of(self.body)
         for place, value in enumerate(ended.operands):
@@ -299,7 +300,7 @@ def _is_whole_tensor(value: SSAValue) -> bool:
 
 
 def _addend(op: AtomicRMWOp) -> SSAValue | None:
-    """Return what an atomic update adds to the current value, None if it does anything else."""
+    """Return the value that an atomic update adds to the current value; None for other updates."""
     add = op.body.block.first_op
     if not isinstance(add, arith.AddfOp) or add.next_op is not op.yield_op or op.yield_op.operands[0] is not add.result:
         return None

@@ -1,4 +1,4 @@
-"""LLVM IR text to PTX: libdevice linked in, LLVM's optimiser, the NVPTX code generator."""
+"""Compiles LLVM IR text to PTX: links libdevice, runs LLVM's optimiser and the NVPTX code generator."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LIBDEVICE_CALL = re.compile(rf"^declare [^@\n]*@({PREFIX}\w+)\(", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class CompiledPtx:
-    """LLVM IR after LLVM's optimiser, and the PTX made of it."""
+    """LLVM IR after LLVM's optimiser, and the PTX generated from it."""
 
     llvm_optimized: str
     ptx: str
 
 
 def compile_llvm(ir_text: str, target: TargetSpec, *, cuda_data_dir: str = "", optimization_level: int = 3) -> CompiledPtx:
-    """Compile the LLVM IR of one kernel to PTX: `.target sm_NN`, `sm_NNa` where the kernel calls what only that has.
+    """Compile the LLVM IR of one kernel to PTX for `sm_NN`, or for `sm_NNa` if it calls architecture-specific intrinsics.
 
-    `optimization_level` is XLA's 0 to 3. Functions `__nv_*` that are only declared come from libdevice; `cuda_data_dir`
-    is searched for it first. Raises InternalError for IR that LLVM refuses, DeviceError without libdevice.
+    `optimization_level` is XLA's, 0 to 3. Declared functions `__nv_*` are linked from libdevice, which is searched in
+    `cuda_data_dir` first. Raises InternalError for IR that LLVM rejects, DeviceError if libdevice is not found.
     """
     isa = isa_of(target, accelerated=is_accelerated(ir_text))
     level = min(max(optimization_level, 0), 3)
@@ -34,5 +34,5 @@ def compile_llvm(ir_text: str, target: TargetSpec, *, cuda_data_dir: str = "", o
     module.verify()
     link_libdevice(module, _LIBDEVICE_CALL.findall(ir_text), cuda_data_dir)
     module.optimize(isa, level)
-    # The code generator changes the module, so its text is taken before.
+    # Take the text first: the code generator changes the module.
     return CompiledPtx(llvm_optimized=str(module), ptx=module.assemble(isa, level))

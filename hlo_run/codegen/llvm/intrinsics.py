@@ -1,4 +1,4 @@
-"""The LLVM intrinsics that NVPTX can select: any other ends the whole process, beyond the reach of `except`."""
+"""Checks that NVPTX supports the intrinsics of a kernel: LLVM ends the whole process on others, without an exception."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.errors import InternalError
 _FLOAT = r"(?:f16|bf16|f32|f64)"
 _INTEGER = r"i(?:1|8|16|32|64)"
 _EITHER = rf"(?:v\d+)?(?:{_FLOAT}|{_INTEGER})"
-# Tried one by one on sm_70 to sm_120, for every type named here.
+# Each was tested on sm_70 to sm_120, for every type named here.
 _ALLOWED = (
     rf"(?:fabs|floor|ceil|trunc|rint|nearbyint|roundeven|round|sqrt|copysign|fma|fmuladd)\.(?:v\d+)?{_FLOAT}",
     rf"(?:maximum|minimum|maxnum|minnum|maximumnum|minimumnum)\.(?:v\d+)?{_FLOAT}",
@@ -27,21 +27,21 @@ _ALLOWED = (
     r"nvvm\.shfl\.sync\.(?:down|up|bfly|idx)\.(?:i32|f32)",
 )
 _ACCELERATED = r"nvvm\.(?:ff\.to\.e2m1x2\.rn\.satfinite|e2m1x2\.to\.f16x2\.rn)"
-# These exist from some card on only; a kernel for an older one must not have them.
+# The first GPU that supports each intrinsic; a kernel for an older GPU must not call it.
 _ALLOWED_FROM_SM = (
     (90, r"nvvm\.griddepcontrol\.(?:wait|launch\.dependents)"),
     (89, r"nvvm\.(?:ff|f16x2)\.to\.e[45]m[23]x2\.rn(?:\.relu)?"),
     (89, r"nvvm\.e[45]m[23]x2\.to\.f16x2\.rn(?:\.relu)?"),
     (100, _ACCELERATED),
 )
-# With `afn` these select an approximate instruction; without it LLVM looks for a libm and gives up.
+# With `afn` these become an approximate instruction. Without it LLVM needs a libm function and aborts.
 _ALLOWED_IF_APPROXIMATE = re.compile(r"llvm\.(?:tanh|sin|cos|exp2|log2)\.f32")
 _CALL = re.compile(r"\bcall\b(?P<flags>[^@\n]*)@(?P<name>llvm\.[\w.]+)\(")
 _ACCELERATED_CALL = re.compile(rf"\bcall\b[^@\n]*@llvm\.{_ACCELERATED}\(")
 
 
 def is_accelerated(ir_text: str) -> bool:
-    """True if the LLVM IR text calls what only the variant `a` of a card has, whose PTX runs on no other card."""
+    """True if the LLVM IR text calls an intrinsic of the variant `sm_NNa` only. Such PTX runs on no other GPU."""
     return _ACCELERATED_CALL.search(ir_text) is not None
 
 
@@ -52,7 +52,7 @@ def check_intrinsics(ir_text: str, sm: int) -> None:
         if _is_allowed(name, sm) or (_ALLOWED_IF_APPROXIMATE.fullmatch(name) and re.search(r"\b(?:afn|fast)\b", flags)):
             continue
         raise InternalError(
-            f"the kernel calls {name}, which LLVM cannot turn into PTX for sm_{sm}",
+            f"the kernel calls {name}, which LLVM cannot compile to PTX for sm_{sm}",
             notes=("LLVM would end the process; the lowering must use libdevice or other instructions here",),
         )
 

@@ -1,8 +1,8 @@
-"""libdevice, NVIDIA's maths functions as LLVM bitcode: cut to what kernels may call, and linked function by function.
+"""Links functions of libdevice, NVIDIA's maths library in LLVM bitcode, into kernels.
 
-Reading the whole file costs some 100 ms, more than compiling a kernel. So the functions that kernels use are cut out
-once, as LLVM IR text, and kept in the user's cache directory. From that text a kernel gets just the functions it calls
-and what they need, within a millisecond.
+Reading the whole file takes about 100 ms, more than compiling a kernel. The functions that kernels use are therefore
+extracted once, as LLVM IR text, and cached in the user's cache directory. A kernel gets only the functions that it calls
+from that text, and their dependencies; this takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FOR_F32_AND_F64 = (
     "log log10 log1p log2 pow rint round rsqrt sin sinh sqrt tan tanh"
 ).split()
 _FAST_F32 = "cos exp log log10 log2 pow sin tan".split()
-# A kernel read from a file may call others; those are cut on demand and not kept.
+# A kernel from a file may call other functions; those are extracted on demand and not cached.
 USUAL_FUNCTIONS = frozenset(
     [f"{PREFIX}{name}{suffix}" for name in _FOR_F32_AND_F64 for suffix in ("", "f")]
     + [f"{PREFIX}fast_{name}f" for name in _FAST_F32]
@@ -37,7 +37,7 @@ _SYMBOL = re.compile(r"@([\w.$]+)")
 
 @dataclass(frozen=True)
 class _Library:
-    """A cut libdevice: the text of each symbol, and the lines (types, attributes, metadata) that any of them may need."""
+    """Extracted functions: the text of each symbol, and the shared lines (types, attributes, metadata)."""
 
     symbols: dict[str, str]
     types: str
@@ -47,7 +47,7 @@ class _Library:
 def link_libdevice(module: Module, functions: Iterable[str], cuda_data_dir: str = "") -> None:
     """Link the libdevice `functions` (`__nv_tanhf`, ..) into `module` and make them private to it.
 
-    Raises DeviceError if there is no libdevice, InternalError if it lacks a function.
+    Raises DeviceError if libdevice is not found, InternalError if it lacks a function.
     """
     wanted = sorted(set(functions))
     if not wanted:
@@ -70,7 +70,7 @@ def link_libdevice(module: Module, functions: Iterable[str], cuda_data_dir: str 
 
 
 def _closure(library: _Library, names: list[str]) -> str:
-    """Return LLVM IR with the functions and everything they refer to, in an order that depends on the names alone."""
+    """Return LLVM IR with the functions and everything they refer to, sorted by name."""
     reached: dict[str, str] = {}
     pending = list(names)
     while pending:
@@ -97,7 +97,7 @@ def _usual_library(file: Path) -> _Library:
 
 
 def _cut(bitcode: bytes, keep: frozenset[str]) -> str:
-    """Return libdevice as text, without what the functions `keep` do not reach."""
+    """Return the text of the functions `keep` of libdevice, with everything they refer to."""
     module = Module.from_bitcode(bitcode)
     module.internalize(name for name in module.defined_functions() if name not in keep)
     module.drop_unreachable()

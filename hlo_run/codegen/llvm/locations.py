@@ -1,7 +1,8 @@
-"""Where instructions come from: `hlo.op` of the LLVM dialect → `!dbg` in LLVM IR, which becomes `.file` and `.loc` in PTX.
+"""Converts `hlo.op` of the LLVM dialect to `!dbg` in LLVM IR, which becomes `.file` and `.loc` in PTX.
 
-A `.file` is called after an HLO instruction and the op that was made of it (`add.3 llvm.fadd`); the line of a `.loc` counts the
-ops of the kernel's LLVM dialect from 1. LLVM is asked for nothing but these directives, so the code stays as it is without them.
+A `.file` is named after an HLO instruction and its op in the LLVM dialect (`add.3 llvm.fadd`). The line of a `.loc` is the
+number of the op in the kernel's LLVM dialect, from 1. The debug information has only these directives, so it does not change
+the code.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _NO_NAMES = "!{}"
 
 
 class ModuleLocations:
-    """What the debug metadata of all functions of a module share: a file and a unit that are called after the kernel."""
+    """The debug metadata that all functions of a module share: a file and a compile unit, named after the kernel."""
 
     def __init__(self, state: ModuleText, kernel: str) -> None:
         self.state = state
@@ -26,7 +27,7 @@ class ModuleLocations:
         )
 
     def named_metadata(self) -> str:
-        """Return the module's named metadata, which says that there is debug information and of which version."""
+        """Return the module's named metadata: the compile unit and the version of the debug information."""
         version = self.state.node('!{i32 2, !"Debug Info Version", i32 3}')
         return f"!llvm.dbg.cu = !{{{self.unit}}}\n!llvm.module.flags = !{{{version}}}\n"
 
@@ -47,7 +48,7 @@ class Locations:
         )
 
     def reference(self, op: Operation) -> str:
-        """Return what to append to the text of the function's next instruction; to be asked for every op in order."""
+        """Return the `!dbg` reference to append to the text of `op`. Call it for every op of the function, in order."""
         self._ops += 1
         origin = op.attributes.get("hlo.op")
         name = origin.data if isinstance(origin, StringAttr) else self._function

@@ -1,4 +1,4 @@
-"""The wall to llvmlite: LLVM modules and the NVPTX code generator, with types."""
+"""The typed interface to llvmlite: LLVM modules and the NVPTX code generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA_LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 _DEFAULT_PTX_VERSION = 86
 _WIDE_VECTORS_PTX_VERSION = 88
 
-# The cards LLVM 22 knows from Volta on, with the PTX version each of them needs at least.
+# The GPUs that LLVM 22 supports, from Volta on, with the lowest PTX version of each (times ten).
 _PTX_VERSION_OF_SM = {
     **dict.fromkeys((70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101), _DEFAULT_PTX_VERSION),
     103: 88,
@@ -25,14 +25,14 @@ _PTX_VERSION_OF_SM = {
     121: 88,
 }
 
-# XLA's, minus its two options for the SLP vectoriser: that pass is off here (see `Module.optimize`). XLA hands over the
-# inlining threshold with the pipeline; llvmlite (0.50) would keep the low byte of it alone.
+# XLA's options without the two of the SLP vectoriser, which is off here (see `Module.optimize`). XLA sets the inlining
+# threshold in the pipeline's options, of which llvmlite (0.50) keeps only the low byte.
 _COMMAND_LINE = ("-nvptx-prec-divf32=1", "-bonus-inst-threshold=2", "-inline-threshold=1100")
 
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """What PTX is written for: `sm_NN`, or its variant `sm_NNa`, and the PTX version times ten."""
+    """The target of PTX: `sm_NN`, or its architecture-specific variant `sm_NNa`, and the PTX version times ten."""
 
     sm: int
     ptx_version: int
@@ -44,10 +44,10 @@ class Isa:
 
 
 def isa_of(target: TargetSpec, *, accelerated: bool = False) -> Isa:
-    """Return the newest card LLVM knows that is not newer than `target`: its PTX runs on the newer ones, too.
+    """Return the newest GPU that LLVM supports and that is not newer than `target`. Its PTX runs on newer GPUs too.
 
-    That is not so of the variant with `accelerated` instructions. PTX 8.6 unless the card needs more, or its toolkit knows
-    256-bit accesses (10.x from CUDA 12.9 on).
+    The variant with `accelerated` instructions runs on that GPU only. The PTX version is 8.6, or higher if the GPU needs it.
+    It is at least 8.8 for Blackwell with CUDA 12.9 or newer, which has 256-bit accesses.
     """
     known = [sm for sm in _PTX_VERSION_OF_SM if sm <= target.sm]
     sm = max(known, default=min(_PTX_VERSION_OF_SM))
@@ -59,12 +59,12 @@ def isa_of(target: TargetSpec, *, accelerated: bool = False) -> Isa:
 
 @functools.cache
 def _binding() -> Any:
-    """Return `llvmlite.binding`, set up once: it costs some 50 ms, which a run that makes no PTX does not pay."""
+    """Return `llvmlite.binding`, initialised at the first call: it takes about 50 ms, which runs without PTX save."""
     binding = importlib.import_module("llvmlite.binding")
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
     for option in _COMMAND_LINE:
-        binding.set_option("hlo-run", option)  # process-wide; LLVM refuses an option given twice
+        binding.set_option("hlo-run", option)  # for the whole process; LLVM rejects an option that is set twice
     return binding
 
 
@@ -75,19 +75,19 @@ def _machine(isa: Isa, level: int) -> Any:
 
 
 def llvmlite_version() -> str:
-    """Return the version of llvmlite, to which anything cached in LLVM's formats is bound."""
+    """Return the version of llvmlite. Cache keys of data in LLVM's formats must include it."""
     return str(importlib.import_module("llvmlite").__version__)
 
 
 class Module:
-    """An LLVM module. Methods raise InternalError where LLVM refuses: texts come from our printer or a saved dump."""
+    """An LLVM module. Methods raise InternalError if LLVM rejects the IR, which is from our printer or from a dump."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     @classmethod
     def from_text(cls, text: str) -> Module:
-        """Parse LLVM IR text; it is not verified yet."""
+        """Parse LLVM IR text. `verify` is a separate step."""
         try:
             return cls(_binding().parse_assembly(text))
         except RuntimeError as error:
@@ -106,10 +106,10 @@ class Module:
         try:
             self._handle.verify()
         except RuntimeError as error:
-            raise _refused("LLVM's verifier refuses the IR", error) from error
+            raise _refused("LLVM's verifier rejects the IR", error) from error
 
     def link(self, other: Module) -> None:
-        """Move everything in `other` here; `other` cannot be used any more."""
+        """Move everything in `other` to this module. `other` cannot be used afterwards."""
         try:
             self._handle.link_in(other._handle)
         except RuntimeError as error:
@@ -120,12 +120,12 @@ class Module:
         return [str(function.name) for function in self._handle.functions if not function.is_declaration]
 
     def internalize(self, names: Iterable[str]) -> None:
-        """Make functions private to the module, so that they vanish once inlined."""
+        """Make functions private to the module, so that LLVM deletes them after inlining."""
         for name in names:
             self._handle.get_function(name).linkage = "internal"
 
     def drop_unreachable(self) -> None:
-        """Delete what no public function needs."""
+        """Delete functions and globals that no public function needs."""
         builder = _pass_builder(_machine(Isa(90, _DEFAULT_PTX_VERSION), 0), 0)
         passes = _binding().create_new_module_pass_manager()
         passes.add_global_dead_code_eliminate_pass()
@@ -134,14 +134,14 @@ class Module:
     def optimize(self, isa: Isa, level: int) -> None:
         """Run LLVM's default pipeline of `level` (0 to 3), with NVPTX's own passes (reflection, address spaces, ..).
 
-        The SLP vectoriser is off, though XLA has it on: with LLVM 22 it packs nothing in kernels like ours, but
-        interleaves their unrolled lanes and takes more time than all other passes together.
+        The SLP vectoriser is off, unlike in XLA: with LLVM 22 it vectorises nothing in our kernels, but it interleaves
+        their unrolled lanes and takes more time than all other passes together.
         """
         builder = _pass_builder(_machine(isa, level), level)
         builder.getModulePassManager().run(self._handle, builder)
 
     def assemble(self, isa: Isa, level: int) -> str:
-        """Return the module as PTX from its `.version` on (LLVM puts a comment before it); the module is used up by it."""
+        """Return the module as PTX, without LLVM's comment before `.version`. The module cannot be used afterwards."""
         ptx = str(_machine(isa, level).emit_assembly(self._handle))
         return ptx[ptx.index(".version") :]
 
@@ -150,7 +150,7 @@ class Module:
 
 
 def _pass_builder(machine: Any, level: int) -> Any:
-    # A pass manager is used up by its run, so builders are not shared.
+    # A pass manager runs once, so builders are not shared.
     tuning = _binding().create_pipeline_tuning_options(speed_level=level)
     tuning.slp_vectorization = False
     return _binding().create_pass_builder(machine, tuning)

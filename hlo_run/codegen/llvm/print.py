@@ -1,4 +1,4 @@
-"""The LLVM dialect as LLVM IR text. An own printer: llvmlite's IR builder has no bfloat, and is slower."""
+"""Prints the LLVM dialect as LLVM IR text. llvmlite's IR builder is not used: it has no bfloat and is slower."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ENTRY = "xla.entry"
 
 
 def llvm_ir_text(module: ModuleOp, kernel_name: str, grid: Dim3, block: Dim3, *, locations: bool = False) -> str:
-    """Return LLVM IR text of a module of the LLVM dialect.
+    """Return the LLVM IR text of a module of the LLVM dialect.
 
-    The function `kernel_name` becomes a kernel that is launched with `grid` blocks of `block` threads (x, y, z): its
-    block size is required, and reads of ids carry their intervals. With `locations`, instructions say which HLO instruction
-    they come from (see `locations`). Raises InternalError for an op without LLVM IR text.
+    The function `kernel_name` becomes a kernel that is launched with `grid` blocks of `block` threads (x, y, z). The text
+    fixes its block size and gives the intervals of ids. With `locations`, instructions have the HLO instruction of origin as
+    debug location (see `locations.py`). Raises InternalError for an op without LLVM IR text.
     """
     ids: dict[type[Operation], int] = {}
     for registers, sizes in ((nvvm.THREAD_ID_OPS, block), (nvvm.BLOCK_ID_OPS, grid)):
@@ -46,7 +46,7 @@ def llvm_ir_text(module: ModuleOp, kernel_name: str, grid: Dim3, block: Dim3, *,
 
 
 def _operation_text(state: ModuleText, op: Operation, kernel_name: str, origins: ModuleLocations | None) -> str:
-    """Return the text of a global or function; with `origins`, its instructions say where they come from."""
+    """Return the text of a global or function. With `origins`, its instructions have debug locations."""
     match op:
         case llvm.GlobalOp():
             return _global_text(op)
@@ -54,7 +54,7 @@ def _operation_text(state: ModuleText, op: Operation, kernel_name: str, origins:
             locations = Locations(origins, op.sym_name.data) if origins and op.body.blocks else None
             return _FunctionText(state, op, kernel_name, locations).text()
         case _:
-            raise InternalError(f"'{op.name}' at the top of a module has no LLVM IR text")
+            raise InternalError(f"'{op.name}' at the top level of a module has no LLVM IR text")
 
 
 def _global_text(op: llvm.GlobalOp) -> str:
@@ -73,7 +73,7 @@ def _global_text(op: llvm.GlobalOp) -> str:
 
 
 def _argument_attributes(attributes: DictionaryAttr) -> str:
-    """Return the LLVM attributes among an argument's: those the kernel's emitter and later passes have put there."""
+    """Return the LLVM attributes of an argument, which emitters and passes have set."""
     data = attributes.data
     words = ["noalias"] if "llvm.noalias" in data else []
     words += [f"align {number}" for number in _numbers(data, "llvm.align")]
@@ -87,7 +87,7 @@ def _numbers(data: Mapping[str, Attribute], key: str) -> Iterable[int]:
 
 
 class _FunctionText:
-    """Prints one function; `names` tells how each value is written where it is used (constants as themselves)."""
+    """Prints one function. `names` has the text of each value as an operand; the text of a constant is its value."""
 
     def __init__(self, state: ModuleText, op: llvm.FuncOp, kernel_name: str, locations: Locations | None = None) -> None:
         self.op = op
@@ -125,7 +125,7 @@ class _FunctionText:
         )
 
     def _name_values(self) -> None:
-        """Number arguments, blocks and results as LLVM does; constants and addresses get their text."""
+        """Number arguments, blocks and results as LLVM does. The names of constants and addresses are their texts."""
         names, counter = self.names, 0
         for block in self.op.body.blocks:
             # LLVM numbers a function's arguments before its entry block, but a block before its phis.
@@ -158,7 +158,7 @@ class _FunctionText:
                 self._note_jump(block, jump.then_block, tuple(jump.then_arguments))
                 self._note_jump(block, jump.else_block, tuple(jump.else_arguments))
             case _:
-                pass  # a switch hands no values on
+                pass  # a switch passes no values to its blocks
 
     def _note_jump(self, source: Block, target: Block, values: tuple[SSAValue, ...]) -> None:
         if values:

@@ -1,4 +1,4 @@
-"""Each op of the LLVM dialect as an instruction of LLVM IR text."""
+"""Prints each op of the LLVM dialect as an instruction of LLVM IR text."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ _FAST_MATH = ("fast", "reassoc", "nnan", "ninf", "nsz", "arcp", "contract", "afn
 
 @dataclass
 class ModuleText:
-    """What the functions of a module share: declarations of intrinsics and metadata, in the order of their first use."""
+    """Declarations of intrinsics and metadata that the functions of a module share, in order of first use."""
 
     id_sizes: Mapping[type[Operation], int]
     intrinsics: dict[str, str] = field(default_factory=dict[str, str])
     metadata: dict[str, int] = field(default_factory=dict[str, int])
 
     def node(self, text: str) -> str:
-        """Return the reference of a metadata node."""
+        """Return the reference `!N` of a metadata node."""
         return f"!{self.metadata.setdefault(text, len(self.metadata))}"
 
 
 @dataclass
 class FunctionNames:
-    """How the values and blocks of a function are written where they are used; constants are written as themselves."""
+    """The texts of a function's values and blocks as operands; the text of a constant is its value."""
 
     module: ModuleText
     names: dict[SSAValue, str] = field(default_factory=dict[SSAValue, str])
     labels: dict[Block, str] = field(default_factory=dict[Block, str])
 
     def typed(self, value: SSAValue) -> str:
-        """Return a value with its type, as most operands are written."""
+        """Return a value with its type, the form of most operands."""
         return f"{type_text(value.type)} {self.names[value]}"
 
     def label(self, block: Block) -> str:
         return f"label {self.labels[block]}"
 
     def call_intrinsic(self, name: str, type_: Attribute, arguments: Iterable[str], flags: str = "") -> str:
-        """Return a call of an intrinsic (arguments with their types), which gets a declaration."""
+        """Return a call of an intrinsic, and declare the intrinsic. `arguments` have the form `type value`."""
         texts = list(arguments)
         result = type_text(type_)
         if name not in self.module.intrinsics:
@@ -62,7 +62,7 @@ class FunctionNames:
 
 
 def inline_text(op: Operation) -> str | None:
-    """Return how the result of a constant is written where it is used, None for an op that is an instruction."""
+    """Return the text of a constant as an operand; None for an op that is an instruction."""
     match op:
         case llvm.ConstantOp():
             return constant_text(op.value, op.result.type)
@@ -82,7 +82,7 @@ Writer: TypeAlias = Callable[[FunctionNames, Any], str]
 
 
 def _flags(op: Operation) -> str:
-    """Return the fast-math flags of an op, each with a blank behind."""
+    """Return the fast-math flags of an op, each followed by a space."""
     attribute = op.properties.get("fastmathFlags")
     if not isinstance(attribute, llvm.FastMathAttr) or not attribute.data:
         return ""
@@ -115,7 +115,7 @@ def _cast(keyword: str) -> Writer:
 
 
 def _intrinsic(name: str, *extra: str) -> Writer:
-    """A call of `llvm.NAME.TYPE` with the op's operands, and immediate arguments behind them."""
+    """Return the writer of a call of `llvm.NAME.TYPE` with the op's operands, then the immediate arguments `extra`."""
 
     def write(text: FunctionNames, op: Any) -> str:
         type_ = op.results[0].type

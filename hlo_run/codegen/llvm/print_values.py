@@ -1,4 +1,4 @@
-"""Types and constants of the LLVM dialect as LLVM IR text."""
+"""Prints types and constants of the LLVM dialect as LLVM IR text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BITS: dict[Attribute, int] = {Float32Type(): 32, Float64Type(): 64}
 
 @lru_cache(maxsize=1024)
 def type_text(type_: Attribute) -> str:
-    """Return LLVM's name of a type of the LLVM dialect."""
+    """Return LLVM's name of a type of the LLVM dialect. Raises InternalError for a type without one."""
     if isa(type_, IntegerType):
         return f"i{type_.width.data}"
     if isinstance(type_, llvm.LLVMPointerType):
@@ -60,7 +60,7 @@ def type_text(type_: Attribute) -> str:
 
 @lru_cache(maxsize=1024)
 def intrinsic_suffix(type_: Attribute) -> str:
-    """Return what stands for a type in an intrinsic's name: `f32`, `bf16`, `v4i32`."""
+    """Return the suffix of a type in an intrinsic's name: `f32`, `bf16`, `v4i32`."""
     if is_vector(type_):
         return f"v{type_.get_shape()[0]}{intrinsic_suffix(type_.get_element_type())}"
     return str(type_)
@@ -68,7 +68,7 @@ def intrinsic_suffix(type_: Attribute) -> str:
 
 @lru_cache(maxsize=4096)
 def constant_text(value: Attribute, type_: Attribute) -> str:
-    """Return a constant without its type."""
+    """Return the text of a constant without its type. Raises InternalError for a constant without LLVM IR text."""
     if isinstance(value, IntegerAttr):
         return _integer_text(value.value.data, type_)
     if _is_float(value):
@@ -93,9 +93,9 @@ def _integer_text(number: int, type_: Attribute) -> str:
 
 
 def float_text(number: float, type_: AnyFloat) -> str:
-    """Return a float constant: decimal where six digits are exact, else LLVM's hexadecimal form.
+    """Return a float constant: decimal if six digits are exact, else LLVM's hexadecimal form.
 
-    That form is the bits of a double for f32 and f64, but a type's own bits behind `0xH` (f16) and `0xR` (bf16).
+    The hexadecimal form has the bits of a double for f32 and f64, and the type's own bits after `0xH` (f16) or `0xR` (bf16).
     """
     decimal = f"{number:.6e}"
     if float(decimal) == number and number not in (float("inf"), float("-inf")):
@@ -129,7 +129,7 @@ def _dense_text(value: DenseIntOrFPElementsAttr, type_: Attribute) -> str:
 def _word_text(bits: int, element: Attribute) -> str:
     match element:
         case llvm.LLVMStructType():
-            # A complex number: its real part comes first, so it is in the low half.
+            # A complex number. The real part comes first, so it is the low half.
             part = element.types.data[0]
             halves = bits & ((1 << _BITS[part]) - 1), bits >> _BITS[part]
             return f"{{ {', '.join(f'{type_text(part)} {_word_text(half, part)}' for half in halves)} }}"

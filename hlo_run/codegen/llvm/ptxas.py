@@ -1,4 +1,4 @@
-"""ptxas, NVIDIA's assembler: does a PTX text assemble, and what does the kernel use?"""
+"""Runs ptxas, NVIDIA's assembler, to check PTX and to report the resources of kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class PtxasReport:
-    """What one kernel uses: registers and bytes per thread, but `shared_bytes` per block (static shared memory)."""
+    """The resources of one kernel: registers and bytes per thread; `shared_bytes` is static shared memory per block."""
 
     kernel: str
     sm_name: str
@@ -39,14 +39,14 @@ class PtxasReport:
 
 
 def find_ptxas(cuda_data_dir: str = "") -> Path | None:
-    """Return the path of ptxas, None if this machine has none."""
+    """Return the path of ptxas; None if it is not found."""
     return find_in_toolkit(PTXAS, cuda_data_dir)
 
 
 def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
-    """Assemble a PTX module for its own target and return a report per kernel, in ptxas' order.
+    """Assemble a PTX module for its `.target`, and return a report per kernel, in ptxas' order.
 
-    Raises DeviceError if there is no ptxas or it cannot run, InternalError with its messages if it refuses the text.
+    Raises DeviceError if ptxas is not found or cannot run, InternalError with ptxas' messages if it rejects the text.
     """
     tool = find_ptxas(cuda_data_dir)
     if tool is None:
@@ -59,7 +59,7 @@ def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
 
 
 def _run(tool: Path, architecture: str, ptx: str) -> str:
-    """Return what ptxas says with -v (it speaks on stderr)."""
+    """Run `ptxas -v`, and return its output (stderr, then stdout)."""
     with tempfile.TemporaryDirectory(prefix="hlo-run-ptxas-") as directory:
         source = Path(directory) / "kernel.ptx"
         source.write_text(ptx, encoding="utf-8")
@@ -71,7 +71,7 @@ def _run(tool: Path, architecture: str, ptx: str) -> str:
         if done.returncode == 0:
             return done.stderr + done.stdout
     messages = [line.replace(f"{source}, ", "") for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    raise InternalError(f"ptxas refuses the PTX for {architecture}", notes=tuple(messages[:12]))
+    raise InternalError(f"ptxas rejects the PTX for {architecture}", notes=tuple(messages[:12]))
 
 
 def _reports(output: str) -> list[PtxasReport]:

@@ -1,4 +1,4 @@
-"""Where ptxas and libdevice are: the user's directory, the NVIDIA wheel, then the places of a CUDA toolkit."""
+"""Finds ptxas and libdevice in the user's directory, the NVIDIA wheel, or a CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USUAL_PLACE = "/usr/local/cuda"
 
 @functools.cache
 def find_in_toolkit(relative_path: str, cuda_data_dir: str = "") -> Path | None:
-    """Return the first file `relative_path` (`LIBDEVICE` or `PTXAS`) under the toolkit directories, None if there is none.
+    """Return the first file `relative_path` (`LIBDEVICE` or `PTXAS`) in the toolkit directories; None if it is not found.
 
     The order is `--xla_gpu_cuda_data_dir`, the wheel `nvidia-cuda-nvcc-cu12`, `CUDA_HOME`, `/usr/local/cuda`.
     """
@@ -37,7 +37,7 @@ def _toolkit_directories(cuda_data_dir: str) -> Iterator[Path]:
 
 
 def _wheel_directories() -> Iterator[Path]:
-    # `nvidia` is a namespace package: each NVIDIA wheel adds a directory of its own.
+    # `nvidia` is a namespace package to which each NVIDIA wheel adds a directory.
     spec = importlib.util.find_spec("nvidia")
     for location in (spec.submodule_search_locations or []) if spec else []:
         yield Path(location) / "cuda_nvcc"

@@ -1,4 +1,4 @@
-"""The arith dialect in LLVM."""
+"""Lowers the arith dialect to the LLVM dialect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OVERFLOW_BIT = {"nsw": 1, "nuw": 2}
 
 @lru_cache(maxsize=64)
 def fast_math(flags: arith.FastMathFlagsAttr | None) -> llvm.FastMathAttr:
-    """Return LLVM's form of arith's fast-math flags."""
+    """Return the LLVM dialect's attribute for arith's fast-math flags."""
     return NO_FAST_MATH if flags is None else llvm.FastMathAttr(flags.data)
 
 
@@ -44,7 +44,7 @@ def _overflow(flags: arith.IntegerOverflowAttr | None) -> IntegerAttr[IntegerTyp
 
 
 def plain(kind: type[Operation], properties: Mapping[str, Attribute] = NO_PROPERTIES) -> Handler:
-    """A lowering to one LLVM op with the same operands and results, and no flags to hand on."""
+    """Return the lowering to one LLVM op with the same operands and results, with fixed properties and no flags."""
 
     def lower(builder: Builder, op: Any) -> None:
         result: SSAValue = op.results[0]
@@ -105,7 +105,7 @@ def _is_dense(value: Attribute) -> TypeGuard[DenseIntOrFPElementsAttr]:
 
 
 def _compare_integers(builder: Builder, op: arith.CmpiOp) -> None:
-    # The dialects number the predicates alike.
+    # Both dialects have the same predicate numbers.
     builder.values[op.result] = builder.add(
         llvm.ICmpOp, builder.operands(op), op.result.type, {"predicate": IntegerAttr(op.predicate.value.data, i64)}
     )
@@ -158,7 +158,10 @@ def _no_small_float(type_: Attribute) -> None:
 
 
 def call_libdevice(builder: Builder, name: str, arguments: list[SSAValue], type_: Attribute, *, fast: bool = False) -> SSAValue:
-    """Call a function of libdevice: f64 as it is, f32 with an `f` behind its name, f16 and bf16 by way of f32."""
+    """Call a function of libdevice: f64 by its plain name, f32 with suffix `f`, f16 and bf16 by way of f32.
+
+    `fast` selects the approximate f32 function. Raises InternalError for other types.
+    """
     if type_ == f64:
         return builder.call(f"__nv_{name}", arguments, f64)
     if not isa(type_, AnyFloat) or type_.bitwidth not in (16, 32):

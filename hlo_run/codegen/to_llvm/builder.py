@@ -1,4 +1,4 @@
-"""Rebuilding a function in the LLVM dialect: what each value became, types, constants, declarations."""
+"""The builder of functions in the LLVM dialect: converted values, types, constants, declarations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hlo_run.dialects.printer import HLO_OP
 from hlo_run.dialects.types import is_complex, is_vector
 from hlo_run.errors import Unsupported
 
-# Lowers one op: reads the LLVM values of its operands, gives LLVM values for its results.
+# Lowers one op: reads the LLVM values of its operands, and sets the LLVM values of its results.
 Handler: TypeAlias = Callable[["Builder", Any], None]
 _PLAIN_CALL: Mapping[str, Attribute] = {
     "fastmathFlags": llvm.FastMathAttr("none"),
@@ -38,14 +38,14 @@ NO_PROPERTIES: Mapping[str, Attribute] = {}
 
 @dataclass
 class ModuleState:
-    """What all functions of a module share: the integer that index becomes, converted types, library declarations."""
+    """The state that all functions of a module share: the integer type of index, converted types, library declarations."""
 
     index_type: IntegerType
     types: dict[Attribute, Attribute] = field(default_factory=dict[Attribute, Attribute])
     declared: dict[str, llvm.LLVMFunctionType] = field(default_factory=dict[str, llvm.LLVMFunctionType])
 
     def convert(self, type_: Attribute) -> Attribute:
-        """Return the LLVM type of values of `type_`; raises Unsupported if there is none."""
+        """Return the LLVM type of values of `type_`. Raises Unsupported if LLVM has none."""
         found = self.types.get(type_)
         if found is None:
             found = self.types[type_] = self._convert(type_)
@@ -55,7 +55,7 @@ class ModuleState:
         if isinstance(type_, IndexType):
             return self.index_type
         if isa(type_, AnyFloat):
-            # LLVM has no floats of 8 or fewer bits: they travel as their bits.
+            # LLVM has no floats of 8 or fewer bits, so integers hold their bits.
             return IntegerType(type_.bitwidth) if type_.bitwidth <= 8 else type_
         if is_complex(type_):
             return llvm.LLVMStructType.from_type_list([type_.element_type, type_.element_type])
@@ -66,7 +66,7 @@ class ModuleState:
         raise Unsupported(f"values of type {type_} in a kernel")
 
     def result_type(self, types: Sequence[Attribute]) -> Attribute:
-        """Return what a function with these results returns in LLVM: nothing, the value, or a struct of the values."""
+        """Return the LLVM return type of a function with these results: void, the type, or a struct of the types."""
         converted = [self.convert(type_) for type_ in types]
         if not converted:
             return llvm.LLVMVoidType()
@@ -78,7 +78,7 @@ class ModuleState:
 
 @dataclass
 class Builder:
-    """Appends LLVM ops to `block`; `values` and `blocks` tell what the function's values and blocks became."""
+    """Appends LLVM ops to `block`. `values` and `blocks` map the function's old values and blocks to the new ones."""
 
     module: ModuleState
     block: Block
@@ -88,15 +88,15 @@ class Builder:
     origin: Attribute | None = None
 
     def begin(self, op: Operation) -> None:
-        """Say which op is lowered from now on: what is appended comes from its HLO instruction."""
+        """Start the lowering of `op`. Ops appended from now on have its HLO instruction as origin."""
         self.origin = op.attributes.get(HLO_OP)
 
     def value(self, old: SSAValue) -> SSAValue:
-        """Return what `old` became."""
+        """Return the new value of `old`."""
         return self.values[old]
 
     def operands(self, op: Operation) -> list[SSAValue]:
-        """Return what the operands of `op` became."""
+        """Return the new values of the operands of `op`."""
         values = self.values
         return [values[operand] for operand in op.operands]
 
@@ -110,19 +110,19 @@ class Builder:
         type_: Attribute,
         properties: Mapping[str, Attribute] = NO_PROPERTIES,
     ) -> SSAValue:
-        """Append an op with one result and return that; past the op's constructor, which costs three times as much."""
+        """Append an op with one result, and return the result. Avoids the op's constructor, which is three times slower."""
         op = kind.create(operands=operands, result_types=(type_,), properties=properties)
         self.append(op)
         return op.results[0]
 
     def append(self, op: Operation) -> None:
-        """Append an op that is built already; it comes from the HLO instruction of the op being lowered."""
+        """Append an existing op, with the HLO instruction of the lowered op as origin."""
         if self.origin is not None:
             op.attributes[HLO_OP] = self.origin
         self.block.add_op(op)
 
     def constant(self, value: Attribute, type_: Attribute) -> SSAValue:
-        """Return a constant; equal ones are one op at the top of the function."""
+        """Return a constant. Equal constants are one op at the start of the function."""
         key = (value, type_)
         op = self.constants.get(key)
         if op is None:
@@ -134,19 +134,19 @@ class Builder:
         return self.constant(IntegerAttr(number, type_), type_)
 
     def call(self, name: str, arguments: Sequence[SSAValue], type_: Attribute) -> SSAValue:
-        """Call a library function, which is declared with these types."""
+        """Call a library function, and declare it with the types of the call."""
         signature = llvm.LLVMFunctionType([argument.type for argument in arguments], type_)
         declared = self.module.declared.setdefault(name, signature)
         assert declared == signature, f"{name} is called with different types"
         return self.call_function(SymbolRefAttr(name), arguments, type_)
 
     def call_function(self, callee: SymbolRefAttr, arguments: Sequence[SSAValue], type_: Attribute) -> SSAValue:
-        """Call a function that returns a value, past the op's costly constructor."""
+        """Call a function that returns a value. Avoids the op's slow constructor."""
         segments = DenseArrayBase.from_list(i32, [len(arguments), 0])
         return self.add(llvm.CallOp, arguments, type_, {"callee": callee, "operandSegmentSizes": segments, **_PLAIN_CALL})
 
     def place_constants(self, entry: Block) -> None:
-        """Put the constants at the top of the entry block, once the function is built."""
+        """Insert the constants at the start of the entry block. Call it after the function is built."""
         ops = [*self.constants.values()]
         if entry.first_op is None:
             entry.add_ops(ops)

@@ -1,4 +1,4 @@
-"""Rebuild a kernel in the LLVM dialect, with nvvm reads of the ids and libdevice calls for the maths.
+"""Lower a kernel to the LLVM dialect, with nvvm reads of ids and libdevice calls for math ops.
 
     func.func @k(%a: !llvm.ptr) {                    llvm.func @__nv_tanhf(f32) -> f32
       %t = gpu.thread_id  x                          llvm.func @k(%a: !llvm.ptr) {
@@ -7,9 +7,9 @@
                                                        %v = llvm.call @__nv_tanhf(%w) : (f32) -> f32
                                                        %y = llvm.fptrunc %v : f32 to bf16
 
-Needs blocks instead of regions and pointers instead of tensors. One walk builds each function anew: values of index type
-become integers of the module's index width, f16 and bf16 stay what they are (LLVM widens them where the card has no
-instruction), equal constants become one at the top. Functions other than the kernel are internal.
+The pass needs blocks instead of regions, and pointers instead of tensors. One walk rebuilds each function. Values of index
+type become integers of the module's index width. f16 and bf16 do not change: LLVM widens them if the GPU has no instruction.
+Equal constants become one op at the start of the function. Functions other than the kernel become internal.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _lower_block(builder: Builder, block: Block) -> None:
 
 
 def _in_dominance_order(blocks: list[Block]) -> Iterable[Block]:
-    """Return the blocks in reverse postorder from the entry (definitions before uses), unreachable ones last."""
+    """Return the blocks in reverse postorder from the entry (definitions before uses), then the unreachable blocks."""
     seen: set[Block] = set()
     finished: list[Block] = []
     pending: list[tuple[Block, bool]] = [(blocks[0], False)]

@@ -1,4 +1,4 @@
-"""The math dialect in LLVM: calls of libdevice, and intrinsics where it has no function or the instruction is as good."""
+"""Lowers the math dialect to LLVM: calls of libdevice, or intrinsics if it has no function or an instruction is as good."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _libdevice(name: str) -> Handler:
 
 
 def _libdevice_or_fast(name: str) -> Handler:
-    """With the flag `afn` the f32 function gives way to its fast, approximate sibling."""
+    """Return the lowering to libdevice, with the fast approximate f32 function if the op has the flag `afn`."""
 
     def lower(builder: Builder, op: Any) -> None:
         result: SSAValue = op.results[0]

@@ -1,4 +1,4 @@
-"""What is not arithmetic in LLVM: ids, barriers and shuffles, vectors, calls, branches, and LLVM ops that are there already."""
+"""Lowers ops other than arithmetic to LLVM: ids, barriers, shuffles, vectors, calls, branches; copies LLVM ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHUFFLE_KINDS = {
 
 
 def _id(registers: Mapping[str, type[Operation]]) -> Handler:
-    """Read an id register. Its interval (`xla.range`) is told to LLVM again when the text is printed, from the launch."""
+    """Return the lowering of an id. Its interval (`xla.range`) is dropped; the printer writes it from the launch dimensions."""
 
     def lower(builder: Builder, op: Any) -> None:
         value = builder.add(registers[op.dimension.data.value], [], i32)
@@ -41,7 +41,7 @@ def _barrier(builder: Builder, op: gpu.BarrierOp) -> None:
 def _shuffle(builder: Builder, op: gpu.ShuffleOp) -> None:
     width = constant_int(op.width)
     if width is None or op.valid.uses:
-        raise InternalError("a shuffle whose width is not constant, or whose validity is asked for, has no lowering")
+        raise InternalError("a shuffle with a width that is not constant, or with users of its validity, has no lowering")
     mode = op.mode.data
     mask = (1 << width) - 1 - (1 << _WARP_THREADS if width == _WARP_THREADS else 0)
     clamp = _WARP_THREADS - width if mode is gpu.ShuffleMode.UP else width - 1
@@ -59,7 +59,7 @@ def _shuffle(builder: Builder, op: gpu.ShuffleOp) -> None:
 def _position(builder: Builder, op: vector.ExtractOp | vector.InsertOp) -> SSAValue:
     positions = op.get_mixed_position()
     if len(positions) != 1:
-        raise InternalError(f"'{op.name}' with {len(positions)} positions: flatten-tensors must run before")
+        raise InternalError(f"'{op.name}' with {len(positions)} positions: run flatten-tensors first")
     (position,) = positions
     return builder.integer(position, i32) if isinstance(position, int) else builder.value(position)
 
@@ -122,14 +122,14 @@ def _conditional_branch(builder: Builder, op: cf.ConditionalBranchOp) -> None:
 
 def _switch(builder: Builder, op: cf.SwitchOp) -> None:
     if op.default_operands or op.case_operands:
-        raise InternalError("a switch that hands values to its blocks has no lowering to LLVM")
+        raise InternalError("a switch that passes values to its blocks has no lowering to LLVM")
     numbers = [] if op.case_values is None else [*op.case_values.get_values()]
     targets = [builder.blocks[block] for block in op.case_blocks]
     builder.append(llvm_extra.SwitchOp(builder.value(op.flag), builder.blocks[op.default_block], numbers, targets))
 
 
 def _copied(builder: Builder, op: Operation) -> None:
-    """An op of the LLVM dialect that an earlier pass made: only its operands and its types of 8-bit floats change."""
+    """Copy an op of the LLVM dialect. Only its operands and its 8-bit float types change."""
     types: list[Attribute] = [builder.convert(result.type) for result in op.results]
     copy = type(op).create(operands=builder.operands(op), result_types=types, properties=op.properties, attributes=op.attributes)
     builder.append(copy)

@@ -1,4 +1,4 @@
-"""What an `xla_gpu.atomic_rmw` does to memory: one instruction where there is one, else a loop of compare-and-swap.
+"""Lowers `xla_gpu.atomic_rmw` to one atomic instruction if the hardware has it, else to a compare-and-swap loop.
 
     xla_gpu.atomic_rmw %t[%i] { ^bb0(%x): %y = arith.addf %x, %u; xla_gpu.yield %y }   =>   llvm.atomicrmw fadd %p, %u
 
@@ -8,9 +8,10 @@
                             scf.condition(%failed) %now
                           } do { ^bb0(%next): scf.yield %next }
 
-A body that does not look at the element is a store. The maximum of f32 compares integers: of two non-negative floats the
-larger has the larger bits as a signed number, of two negative ones the smaller bits as an unsigned one. Of elements of less
-than 32 bits the word around them is compared and swapped. LLVM itself expands additions that the card lacks to a loop.
+A body that does not read the element becomes a store. The maximum of f32 becomes a maximum or minimum of integers: of two
+non-negative floats the larger has the larger bits as a signed integer, of two negative floats the smaller bits as an
+unsigned integer. For elements of less than 32 bits, the loop compares and swaps the 32-bit word around them. LLVM expands
+additions that the GPU lacks to a loop.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ Add: TypeAlias = Callable[[Operation], SSAValue]
 
 
 def lower_atomic(op: XlaAtomicRMWOp, address: SSAValue) -> None:
-    """Insert in front of `op` what does the same at `address`; the op itself is left, its body empty of what moved.
+    """Insert ops before `op` that update the element at `address`. The caller erases `op`, whose body may be empty then.
 
-    Raises Unsupported for elements that no compare-and-swap takes.
+    Raises Unsupported for element types that compare-and-swap does not support.
     """
     current = op.current
     if is_vector(current.type):
@@ -95,7 +96,7 @@ def _insert(op: XlaAtomicRMWOp, new: Operation) -> SSAValue | None:
 
 
 def _move_body(op: XlaAtomicRMWOp, keep_last: bool) -> SSAValue:
-    """Move the body in front of the op, without its yield (and, unless `keep_last`, without what it yields)."""
+    """Move the body before the op, without its yield. Unless `keep_last`, erase the op that makes the yielded value too."""
     ended = op.yield_op
     (new,) = ended.operands
     Rewriter.erase_op(ended)
@@ -109,7 +110,7 @@ def _move_body(op: XlaAtomicRMWOp, keep_last: bool) -> SSAValue:
 
 
 def _native(op: XlaAtomicRMWOp) -> tuple[str, SSAValue] | None:
-    """Return what an instruction has to do with which value, None if none does."""
+    """Return the kind of llvm.atomicrmw that does the same as the body and its operand, None if no kind does."""
     (new,) = op.yield_op.operands
     owner, current = new.owner, op.current
     if not isinstance(owner, Operation) or len(owner.operands) != 2 or not current.has_one_use():
@@ -125,7 +126,7 @@ def _native(op: XlaAtomicRMWOp) -> tuple[str, SSAValue] | None:
 
 
 def _maximum_of(op: XlaAtomicRMWOp) -> SSAValue | None:
-    """Return what the element is compared with if the body is the maximum of f32, else None."""
+    """Return the other operand of the maximum if the body is a maximum of f32, else None."""
     (new,) = op.yield_op.operands
     owner, current = new.owner, op.current
     if not isinstance(owner, arith.MaximumfOp) or current.type != f32 or not current.has_one_use():
@@ -134,7 +135,7 @@ def _maximum_of(op: XlaAtomicRMWOp) -> SSAValue | None:
 
 
 def _maximum(op: XlaAtomicRMWOp, address: SSAValue, value: SSAValue) -> None:
-    """Write where the element, as it was read, is no NaN and less than the value, or the value is a NaN (a positive one)."""
+    """Write `value` if the element is not NaN, and is less than `value` or `value` is NaN. A NaN is written as positive."""
 
     def add(new: Operation) -> SSAValue:
         result = _insert(op, new)
@@ -167,7 +168,7 @@ def _store(op: XlaAtomicRMWOp, address: SSAValue) -> None:
 
 
 def _cell_type(element: Attribute) -> IntegerType:
-    """Return the integer that is compared and swapped for an element."""
+    """Return the integer type that is compared and swapped for an element."""
     if isinstance(element, FixedBitwidthType) and element.bitwidth in (8, 16, 32, 64):
         return IntegerType(element.bitwidth)
     raise Unsupported(f"atomic updates of elements of type {element}", hint=_NO_ATOMICS_NEEDED)
@@ -175,7 +176,7 @@ def _cell_type(element: Attribute) -> IntegerType:
 
 @dataclass
 class _Cell:
-    """The integer in memory that holds an element: `element_of` takes it out, `with_element` puts another in its place."""
+    """The integer in memory that holds an element. `element_of` extracts the element, `with_element` replaces it."""
 
     type: IntegerType
     element_of: Callable[[Add, SSAValue], SSAValue]
@@ -196,7 +197,7 @@ def _cell_of(element: Attribute) -> _Cell:
 
 
 def _complex_cell(element: ComplexType) -> _Cell:
-    """The real part is in the low half; there is no compare-and-swap of more than 64 bits."""
+    """Return the i64 cell of a c64 element: the real part is the low half. Compare-and-swap has at most 64 bits."""
     part = element.element_type
     if part != f32:
         raise Unsupported(f"atomic updates of elements of type {element}", hint=_NO_ATOMICS_NEEDED)
@@ -215,7 +216,7 @@ def _complex_cell(element: ComplexType) -> _Cell:
 
 
 def lower_packed_atomic(op: XlaAtomicRMWOp, address: SSAValue, shift: SSAValue, element: Attribute) -> None:
-    """As `lower_atomic`, for an element that begins at bit `shift` of the byte at `address`."""
+    """As `lower_atomic`, for an element of less than a byte that begins at bit `shift` (i8) of the byte at `address`."""
     _swap_in_word(op, address, element, shift)
 
 
@@ -273,7 +274,7 @@ def _compare_and_swap(op: XlaAtomicRMWOp, address: SSAValue, cell: _Cell) -> Non
 
 
 def _add_vector(op: XlaAtomicRMWOp, address: SSAValue) -> None:
-    """A vectorised addition of f32 (sm_90 and newer): LLVM has no instruction for it."""
+    """Emit a vectorised addition of f32 (sm_90 and newer) as inline PTX: LLVM has no instruction for it."""
     native = _native_vector(op)
     type_ = op.current.type
     assert is_vector(type_), "checked by the caller"

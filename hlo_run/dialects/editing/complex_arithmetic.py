@@ -1,6 +1,6 @@
-"""Formulas of complex numbers in terms of their parts, as ops of arith and math.
+"""Expands complex ops to arith and math ops on real and imaginary parts.
 
-Written so that no step overflows, or loses all digits, where the result itself does not; zeros and infinities as in C.
+No intermediate step overflows or loses all digits unless the result does. Zeros and infinities follow C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INFINITY = float("inf")
 
 @dataclass(frozen=True)
 class Number:
-    """A complex number as its parts."""
+    """A complex number: its real and imaginary part."""
 
     re: SSAValue
     im: SSAValue
@@ -28,7 +28,7 @@ class Number:
 
 @dataclass
 class Parts:
-    """Collects the ops of a formula; `type` is that of the parts. Equal constants are one."""
+    """Builds the ops of a formula in `ops`. `type` is the type of the parts. Equal constants share one op."""
 
     type: AnyFloat
     complex_type: ComplexType[AnyFloat]
@@ -103,7 +103,7 @@ class Parts:
         return Number(self.select(condition, then.re, otherwise.re), self.select(condition, then.im, otherwise.im))
 
     def larger_first(self, x: SSAValue, y: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """Return the magnitudes of two numbers, the larger first; NaN goes to both."""
+        """Return the magnitudes of two numbers, the larger first. If one is NaN, both results are NaN."""
         x, y = self.magnitude(x), self.magnitude(y)
         return self.add_op(arith.MaximumfOp(x, y, flags=None)), self.add_op(arith.MinimumfOp(x, y, flags=None))
 
@@ -131,7 +131,7 @@ def _negate(p: Parts, x: Number) -> Number:
 
 
 def _divide(p: Parts, x: Number, y: Number) -> Number:
-    """Smith's algorithm: the larger part of the divisor divides the smaller one."""
+    """Smith's algorithm: scale by the ratio of the divisor's smaller part to its larger part."""
     real_is_larger = p.test(p.magnitude(y.re), "oge", p.magnitude(y.im))
     large, small = p.select(real_is_larger, y.re, y.im), p.select(real_is_larger, y.im, y.re)
     ratio = p.over(small, large)
@@ -145,7 +145,7 @@ def _divide(p: Parts, x: Number, y: Number) -> Number:
 
 
 def _divide_specials(p: Parts, x: Number, y: Number, otherwise: Number) -> Number:
-    """Return the quotient where it is infinite or zero though the parts came out as NaN."""
+    """Return the quotient of operands where the formula gives NaN but the result is infinite or zero."""
     infinity = p.constant(_INFINITY)
     signed = p.with_sign(infinity, y.re)
     by_zero = p.both(p.test(y.re, "oeq", 0.0), p.test(y.im, "oeq", 0.0))
@@ -159,7 +159,7 @@ def _divide_specials(p: Parts, x: Number, y: Number, otherwise: Number) -> Numbe
 
 
 def _unit(p: Parts, x: Number) -> Number:
-    """Infinite parts become one, others zero, of their sign."""
+    """Replace infinite parts by 1 and other parts by 0, and keep the signs."""
 
     def part(value: SSAValue) -> SSAValue:
         is_infinite = p.test(p.magnitude(value), "oeq", _INFINITY)
@@ -202,11 +202,11 @@ def _angle(p: Parts, x: Number) -> SSAValue:
 
 
 def _exp(p: Parts, x: Number) -> Number:
-    """e^a = e^(a/2) · e^(a/2): the half does not overflow where the product with a small sine would not."""
+    """Multiply twice by e^(a/2): e^a may overflow although its product with a small sine does not."""
     half = p.unary(math.ExpOp, p.times(x.re, p.constant(0.5)))
     cosine, sine = p.unary(math.CosOp, x.im), p.unary(math.SinOp, x.im)
     plain = Number(p.times(p.times(half, cosine), half), p.times(p.times(half, sine), half))
-    # A zero stays one beside an infinite factor, and an infinite angle has no sine but e^-infinity is 0.
+    # A zero imaginary part stays zero even if e^a is infinite. e^-infinity is 0 even if the sine is NaN.
     real_only = p.test(x.im, "oeq", 0.0)
     vanishes = p.both(p.test(x.re, "oeq", -_INFINITY), p.test(p.magnitude(x.im), "oeq", _INFINITY))
     zero = Number(p.constant(0.0), p.constant(0.0))
@@ -220,7 +220,7 @@ def _expm1(p: Parts, x: Number) -> Number:
     lost = p.times(p.constant(2.0), p.times(half_sine, half_sine))
     real = p.minus(p.times(p.unary(math.ExpM1Op, x.re), p.unary(math.CosOp, x.im)), lost)
     whole = _exp(p, x)
-    # Where e^a is large, 1 is lost in it anyway, and e^a itself may overflow.
+    # If e^a is large, subtracting 1 does not change it, and e^a may overflow.
     is_large = p.test(x.re, "ogt", 10.0)
     return Number(p.select(is_large, p.minus(whole.re, p.constant(1.0)), real), whole.im)
 
@@ -249,7 +249,7 @@ def _log1p(p: Parts, x: Number) -> Number:
 
 
 def _sqrt(p: Parts, x: Number) -> Number:
-    """With t = sqrt((|z| + |a|) / 2): t + ib/2t to the right of 0, |b|/2t ± it to the left."""
+    """With t = sqrt((|z| + |a|) / 2): t + ib/2t for a >= 0, else |b|/2t ± it."""
     half = p.constant(0.5)
     real = p.magnitude(x.re)
     t = p.unary(math.SqrtOp, p.plus(p.times(half, _abs(p, x)), p.times(half, real)))
@@ -283,7 +283,7 @@ def _cos(p: Parts, x: Number) -> Number:
 
 
 def _tanh(p: Parts, x: Number) -> Number:
-    """(sinh a cosh a + i sin b cos b) / (sinh² a + cos² b); far out ±1, with 4 sin b cos b e^-2|a|."""
+    """(sinh a cosh a + i sin b cos b) / (sinh² a + cos² b); for |a| > 20, ±1 + 4i sin b cos b e^-2|a|."""
     sinh, cosh = p.unary(math.SinhOp, x.re), p.unary(math.CoshOp, x.re)
     sine, cosine = p.unary(math.SinOp, x.im), p.unary(math.CosOp, x.im)
     wave = p.times(sine, cosine)
@@ -302,7 +302,7 @@ def _tan(p: Parts, x: Number) -> Number:
 
 
 def _power(p: Parts, x: Number, y: Number) -> Number:
-    """e^(y log x); 0 to a power is 1 for 0, 0 if the real part of it is positive."""
+    """e^(y log x). x^0 is 1. 0^y is 0 if the real part of y is positive."""
     result = _exp(p, _multiply(p, y, _log(p, x)))
     nothing, one = p.constant(0.0), p.constant(1.0)
     base_is_zero = p.both(p.test(x.re, "oeq", 0.0), p.test(x.im, "oeq", 0.0))

@@ -1,4 +1,4 @@
-"""Which ops have side effects and which may run although the program would not have run them."""
+"""Decides which ops are free of side effects, and which may run speculatively."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INTEGER_DIVISIONS = (
 
 
 class _Purity(Enum):
-    """What the class of an op says: pure or not, or what else decides."""
+    """Whether all ops of a class are pure, or what decides it for one op."""
 
     NEVER = auto()
     ALWAYS = auto()
@@ -42,7 +42,7 @@ class _Purity(Enum):
 
 @functools.cache
 def _purity(kind: type[Operation]) -> _Purity:
-    """Ask a class for its traits, once: passes ask about every op of a kernel again and again."""
+    """Return the purity of a class by its traits; cached, because passes ask about every op of a kernel many times."""
     if kind.has_trait(IsTerminator) or issubclass(kind, func.CallOp):
         return _Purity.NEVER
     if issubclass(kind, arith.ExtSIOp):  # has no trait in xDSL
@@ -58,9 +58,9 @@ def _purity(kind: type[Operation]) -> _Purity:
 
 
 def is_pure(op: Operation) -> bool:
-    """Tell whether the op, regions included, only computes its results: it may be dropped if unused, or merged with an equal one.
+    """Tell whether the op, with its regions, only computes its results: it can be dropped if unused and merged by CSE.
 
-    pure_call and reads and writes of tensor values are pure; allocate_shared, sync_threads, atomic_rmw, barriers and
+    pure_call, and reads and writes of tensor values, are pure. allocate_shared, sync_threads, atomic_rmw, barriers and
     calls are not.
     """
     match _purity(type(op)):
@@ -82,7 +82,7 @@ def _is_pure_inside(op: Operation) -> bool:
 
 
 def can_speculate(op: Operation) -> bool:
-    """Tell whether the op may run where the program would not have run it: pure, and never undefined (no division by zero)."""
+    """Tell whether the op may run speculatively: it is pure and has no undefined behaviour (no division by zero)."""
     if not is_pure(op):
         return False
     if op.regions:

@@ -1,7 +1,7 @@
-"""Folding of arith, vector and tensor ops: what an op gives if it needs no op at all.
+"""Folds arith, complex, vector and tensor ops to one of their operands or to a constant.
 
-Integers are held signed, wrapped to their width; `index` counts as 64 bits. Only exact folds: no float arithmetic on
-constants, whose rounding is LLVM's business.
+Integers are signed and wrapped to their width; `index` has 64 bits. All folds are exact: float arithmetic on constants,
+which rounds, is left to LLVM.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ COMMUTATIVE = (
 
 
 def fold(op: Operation) -> Folded:
-    """Return the value that stands for the op's one result, or the constant it always is; None if it has to stay.
+    """Return the value or the constant attribute that replaces the op's one result; None if the op cannot be folded.
 
-    May turn the op's operands round: constants go to the right.
+    May swap the op's operands, so that a constant is on the right.
     """
     folder = _FOLDERS.get(type(op))
     return folder(op) if folder is not None else None
@@ -88,7 +88,7 @@ _SHIFT: dict[type[Operation], Callable[[int, int], int]] = {
     arith.ShRSIOp: lambda a, b: a >> b,
     arith.ShRUIOp: lambda a, b: a >> b,
 }
-# With this on the right the op gives its left side; with the absorbing one it gives that.
+# `x op neutral` is x, and `x op absorbing` is the absorbing number.
 _NEUTRAL: dict[type[Operation], int] = {
     arith.AddiOp: 0,
     arith.SubiOp: 0,
@@ -130,7 +130,7 @@ def _fold_integer(op: arith.SignlessIntegerBinaryOperation) -> Folded:
 
 
 def _wrapped(value: int | None, type_: Attribute) -> int | None:
-    """Constants of i1 hold -1 for one."""
+    """Return the value as constants of the type store it: i1 stores -1 for one."""
     return None if value is None else integer_attribute(value, type_).value.data
 
 
@@ -218,7 +218,7 @@ def _undone_cast(value: SSAValue, type_: Attribute) -> SSAValue | None:
         case arith.ExtSIOp() | arith.ExtUIOp():
             return inner.input if inner.input.type == type_ else None
         case arith.IndexCastOp() | IndexCastUIOp():
-            # An index may have 32 bits; only what fits it comes back unchanged.
+            # An index may have 32 bits: a wider integer can lose bits on the way.
             is_narrow = is_integer(inner.input.type) and _width(inner.input.type) <= 32
             return inner.input if is_narrow and inner.input.type == type_ else None
         case _:
@@ -263,7 +263,7 @@ def _fold_complex_part(op: complex.ReOp | complex.ImOp) -> Folded:
 
 
 def _position(op: vector.ExtractOp | vector.InsertOp) -> tuple[object, ...]:
-    """Return the position with constants as numbers, so that it can be compared."""
+    """Return the position with constant values as ints, so that positions can be compared."""
     numbers = [place if isinstance(place, int) else constant_int(place) for place in op.get_mixed_position()]
     return tuple(place if number is None else number for place, number in zip(op.get_mixed_position(), numbers, strict=True))
 
@@ -300,7 +300,7 @@ def _element_of_splat(constant: object, type_: Attribute) -> Attribute | None:
 
 
 def _fold_atomic(op: AtomicRMWOp) -> Folded:
-    """A body that yields the current value writes back what it read."""
+    """Fold an atomic_rmw whose body yields the current value: it does not change the tensor."""
     return op.tensor if op.body.block.first_op is op.yield_op and op.yield_op.operands[0] is op.current else None
 
 

@@ -1,4 +1,4 @@
-"""Functions of an IR module: the entry, attributes of arguments, who refers to whom."""
+"""Queries on the functions of an IR module: the entry function, attributes of arguments, symbol references."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ENTRY: Final = "xla.entry"
 
 
 def functions(module: ModuleOp) -> list[func.FuncOp]:
-    """Return the functions of the module in their order."""
+    """Return the functions of the module in order."""
     return [op for op in module.body.block.ops if isinstance(op, func.FuncOp)]
 
 
 def entry_function(module: ModuleOp) -> func.FuncOp | None:
-    """Return the kernel: the function marked `xla.entry`."""
+    """Return the kernel, which is the function with the attribute `xla.entry`; None if the module has no kernel."""
     return next((function for function in functions(module) if ENTRY in function.attributes), None)
 
 
@@ -43,7 +43,7 @@ def set_argument_attributes(function: func.FuncOp, index: int, attributes: Mappi
 
 
 def referenced_names(op: Operation) -> Iterator[str]:
-    """Give the name of each function that the op itself refers to: as callee, combiner or otherwise."""
+    """Yield the name of each function that the op itself refers to, as callee or combiner, for example."""
     for attribute in (*op.properties.values(), *op.attributes.values()):
         if isinstance(attribute, SymbolRefAttr):
             yield attribute.root_reference.data

@@ -1,4 +1,4 @@
-"""Index constants of one function, each made once, at the function's start."""
+"""Makes index constants of a function, each once, at the start of the function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.dialects.types import constant_int
 
 
 class IndexConstants:
-    """Hands out index constants; those that already stand at the very start of the function are used again."""
+    """Returns index constants. Constants that already begin the entry block are reused."""
 
     def __init__(self, entry: Block) -> None:
         self._entry = entry

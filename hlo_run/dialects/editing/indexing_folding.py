@@ -1,7 +1,7 @@
-"""Simplification of `apply_indexing` and of the dims of `xla_gpu.loop`: constants and other index maps go into the map.
+"""Simplifies `apply_indexing` and the dims of `xla_gpu.loop`: folds constants and producing index maps into the map.
 
-Mirrors the canonicalisation of XLA's `xla_ops.cc`, with two repairs for loops: constraints are carried over when a dim
-is folded, and the folded dim's own interval stays as a constraint.
+Mirrors the canonicalisation of XLA's `xla_ops.cc`, with two fixes for loops: folding a dim keeps the map's constraints,
+and the folded dim's own interval stays as a constraint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hlo_run.indexing.variable import Variable
 
 @dataclass
 class _Dims:
-    """The dims of a map under construction; a value that comes twice is one dim."""
+    """The dims of a map under construction. A value that occurs twice becomes one dim."""
 
     values: list[SSAValue] = field(default_factory=list[SSAValue])
     variables: list[Variable] = field(default_factory=list[Variable])
@@ -43,9 +43,10 @@ class _Dims:
 
 
 def simplify_apply_indexing(op: ApplyIndexingOp) -> ApplyIndexingOp | None:
-    """Simplify one op whose operands are simplified; return what is left of it, None if it is gone.
+    """Simplify one op whose operands are already simplified. Returns the op or its replacement, None if it is erased.
 
-    Afterwards the map has no symbols, no constant operands, no unused variables and no unused, constant or plain results.
+    Afterwards the map has no symbols, constant operands or unused variables. Every result is used, and is neither a
+    constant nor a plain variable.
     """
     if op.map.is_known_empty:
         return op
@@ -75,7 +76,7 @@ def _trivial_value(op: ApplyIndexingOp, expr: Expr, operands: Sequence[SSAValue]
 def _rebuilt(
     op: ApplyIndexingOp, used_map: IndexingMap, operands: Sequence[SSAValue], kept: Sequence[int]
 ) -> ApplyIndexingOp | None:
-    """Put an op for the results numbered `kept` in the place of `op`."""
+    """Replace `op` by an op that computes the results numbered `kept`."""
     if not kept:
         Rewriter.erase_op(op)
         return None
@@ -93,11 +94,11 @@ def _rebuilt(
 
 
 def _folded(op: ApplyIndexingOp) -> tuple[IndexingMap, Sequence[SSAValue]]:
-    """Return the map with constants and producers folded into it, and its operands; the op's own if nothing changes."""
+    """Return the map with constants and producers folded into it, and its operands. Unchanged: the op's own map."""
     old = op.map.symbols_to_dims() if op.map.symbols else op.map
     plain, values = _with_operands_folded(op, old, fold_producers=False)
     producers = [value for value in values if _is_foldable(value)]
-    # A producer that others need too is computed anyway; reading it costs less than computing it again.
+    # A producer with other users is computed anyway. Using its result is cheaper than computing it again.
     is_shared = any(not value.has_one_use() for value in producers)
     if not producers or (is_shared and not _simplifies(op, old)):
         return plain, values
@@ -110,7 +111,7 @@ def _is_foldable(value: SSAValue) -> bool:
 
 
 def _simplifies(op: ApplyIndexingOp, old: IndexingMap) -> bool:
-    """Tell whether the map with its producers folded in is more than their sum."""
+    """Tell whether the map with its producers folded in can be simplified further."""
     dims, results = _substituted(op, old, fold_producers=True)
     raw = IndexingMap(tuple(dims.variables), (), (), results)
     return raw.simplify() is not raw
@@ -146,9 +147,9 @@ def _substituted(op: ApplyIndexingOp, old: IndexingMap, *, fold_producers: bool)
 
 
 def simplify_loop_dims(loop: LoopOp) -> None:
-    """Fold constants and index maps into a loop's map, and drop dims that it does not need; its body stays as it is.
+    """Fold constants and index maps into a loop's map, and drop dims that it does not need. The body does not change.
 
-    A constant outside of its dim's interval would mean an empty loop; it is left alone.
+    A constant outside of its dim's interval makes the loop empty; such a dim is not folded.
     """
     old, dims, inner = loop.map, _Dims(), list[Expr]()
     checks: list[tuple[Expr, Variable]] = []
@@ -176,7 +177,7 @@ def _loop_map(old: IndexingMap, dims: _Dims, inner: Sequence[Expr]) -> IndexingM
 
 
 def _without_unused_dims(used_map: IndexingMap, values: Sequence[SSAValue]) -> tuple[IndexingMap, Sequence[SSAValue]]:
-    """Drop dims in no result and no constraint, if their values are known to be in their intervals."""
+    """Drop dims that no result and no constraint uses, if their values are known to be in their intervals."""
     if used_map.is_known_empty:
         return used_map, values
     mask = 0

@@ -1,4 +1,4 @@
-"""Questions about `scf.for` loops and the places of values that several passes ask."""
+"""Helpers that several passes share: `scf.for` loops, blocks that define values, and the HLO origin of ops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.dialects.types import constant_int
 
 
 def counted_trips(loop: scf.ForOp) -> int | None:
-    """Return the number of steps of a loop that counts 0, 1, .. up to a constant; None for any other loop."""
+    """Return the trip count of a loop with lower bound 0, step 1 and a constant upper bound; None for any other loop."""
     if constant_int(loop.lb) != 0 or constant_int(loop.step) != 1:
         return None
     return constant_int(loop.ub)
@@ -24,7 +24,7 @@ def yield_of(block: Block) -> scf.YieldOp:
 
 
 def is_defined_in(value: SSAValue, block: Block) -> bool:
-    """True if the value comes to be in `block` (as argument or result) or in a region nested in it."""
+    """True if the value is an argument of `block`, a result in it, or defined in a region nested in it."""
     owner = value.owner
     place = owner if isinstance(owner, Block) else owner.parent
     while place is not None and place is not block:
@@ -33,7 +33,7 @@ def is_defined_in(value: SSAValue, block: Block) -> bool:
 
 
 def hand_on_origin(source: Operation, target: Operation) -> Operation:
-    """Give `target` the HLO instruction that `source` comes from; returns `target`."""
+    """Copy the attribute with the HLO instruction of origin from `source` to `target`. Returns `target`."""
     origin = source.attributes.get(HLO_OP)
     if origin is not None:
         target.attributes[HLO_OP] = origin

@@ -1,4 +1,4 @@
-"""Merging of ops that compute the same."""
+"""Common subexpression elimination: merges pure ops that compute the same."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _COMMUTATIVE = frozenset((*COMMUTATIVE, arith.AddfOp, arith.MulfOp, arith.Maximu
 
 
 def merge_equal_ops(region: Region) -> None:
-    """Let each pure op give way to an equal one before it in its block or around; drop dead ops.
+    """Replace each pure op by an equal op that is earlier in its block or in an enclosing block; drop dead ops.
 
-    In a region of several blocks only the first is in sight of the others.
+    In a region of several blocks, only ops of the first block replace ops of other blocks: it dominates all others.
     """
     _merge(region, {})
 
 
 def _merge(region: Region, known: dict[Hashable, Operation]) -> None:
-    """Merge in a region; `known` are the ops in sight of all of it, and again when it is done."""
+    """Merge in a region. `known` holds the ops visible in the whole region; it is restored before returning."""
     in_first: list[Hashable] = []
     for number, block in enumerate(region.blocks):
         added = [] if number else in_first
@@ -56,7 +56,7 @@ def _forget(known: dict[Hashable, Operation], keys: list[Hashable]) -> None:
 
 
 def _key(op: Operation) -> Hashable:
-    """Return what two ops share iff they compute the same."""
+    """Return a key that is equal for two ops iff they compute the same."""
     operands = [id(value) for value in op.operands]
     if type(op) in _COMMUTATIVE:
         operands.sort()

@@ -1,11 +1,12 @@
-"""Elements of less than a byte in memory: a byte holds several, low bits first.
+"""Builds accesses of packed elements: elements of less than a byte, several in one byte, low bits first.
 
     tensor.extract %t[%i] : tensor<8xi4>    =>   %b = load i8 at %i >> 1;  trunc (%b >> 4 * (%i & 1)) to i4
 
     tensor.insert %x into %t[%i]            =>   atomicrmw and at %i >> 1, ~(15 << 4 * (%i & 1));  atomicrmw or ..
 
-A store shares its byte with elements of other threads, so it is atomic: first its bits are cleared, then set. Vectors of
-whole bytes (unroll factors see to it) are plain accesses of integers, from which the elements are cut and joined.
+Other threads may store other elements of the same byte. A store is therefore atomic: it clears the element's bits, then
+sets them. Vectors of whole bytes, which the unroll factors guarantee, are plain accesses of integers. Shifts cut the
+elements out of the integers and join them.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ _WORD_BITS = 32
 
 
 def is_packed(element: Attribute) -> bool:
-    """True for elements of which a byte holds several."""
+    """True for element types of 1, 2 or 4 bits: a byte holds several elements."""
     return isa(element, IntegerType | AnyFloat) and element.bitwidth in (1, 2, 4)
 
 
 def bits_of(element: Attribute) -> int:
+    """Return the width in bits of an element type."""
     assert isinstance(element, FixedBitwidthType), "elements in memory have a width"
     return element.bitwidth
 
 
 def packed_constant(value: DenseIntOrFPElementsAttr, type_: TensorType[Attribute]) -> DenseIntOrFPElementsAttr:
-    """Return the bytes of a constant array; xDSL keeps a byte per element."""
+    """Return a constant array as a vector of packed bytes. xDSL keeps one byte per element."""
     bits = bits_of(type_.get_element_type())
     data = np.frombuffer(value.data.data, np.uint8)
     items = data if len(data) == type_.element_count() else np.repeat(data, type_.element_count())
@@ -58,7 +60,7 @@ def packed_constant(value: DenseIntOrFPElementsAttr, type_: TensorType[Attribute
 
 @dataclass
 class PackedAccess:
-    """Makes accesses of packed elements; `insert` puts an op where it belongs and returns its result, if it has one."""
+    """Builds accesses of packed elements. `insert` inserts an op and returns its result, None if it has no result."""
 
     insert: Callable[[Operation], SSAValue | None]
     element: Attribute
@@ -68,7 +70,10 @@ class PackedAccess:
         return bits_of(self.element)
 
     def address(self, base: SSAValue, index: SSAValue | None) -> tuple[SSAValue, SSAValue]:
-        """Return the address of the byte with element `index` (an integer; None: the only one), and its shift (i8)."""
+        """Return the address of the byte with element `index`, and the element's first bit in it (i8).
+
+        `index` is an integer value; None means the only element.
+        """
         if index is None:
             return base, self.number(0, i8)
         type_ = index.type
@@ -96,7 +101,7 @@ class PackedAccess:
         return cut if cut.type == self.element else self.add(arith.BitcastOp(cut, self.element))
 
     def merge(self, word: SSAValue, shift: SSAValue, value: SSAValue) -> SSAValue:
-        """Return the integer `word` with the element at bit `shift` (of the same type) replaced."""
+        """Return the integer `word` with the element at bit `shift` replaced by `value`; `shift` has the type of `word`."""
         type_ = word.type
         assert is_integer(type_), "words are integers"
         mask = self.add(arith.ShLIOp(self.number((1 << self.bits) - 1, type_), shift))
@@ -105,7 +110,7 @@ class PackedAccess:
         return self.add(arith.OrIOp(kept, self.add(arith.ShLIOp(self._integer_of(value, type_), shift))))
 
     def load_vector(self, base: SSAValue, index: SSAValue | None, size: int, alignment: int, *, invariant: bool) -> SSAValue:
-        """Return `size` elements that begin at a multiple of `size`."""
+        """Load a vector of `size` elements. `index` must be a multiple of `size`; `alignment` is in bytes."""
         type_ = VectorType(self.element, [size])
         address, shift = self.address(base, index)
         if self.bits * size < BYTE_BITS:
@@ -118,7 +123,7 @@ class PackedAccess:
         return self._join([self.add(vector.ExtractOp(loaded, [place], i32)) for place in range(words)], type_)
 
     def store_vector(self, value: SSAValue, base: SSAValue, index: SSAValue | None, alignment: int) -> None:
-        """Store a vector of whole bytes."""
+        """Store a vector. `index` must be a multiple of its size; less than a byte is stored element by element."""
         assert is_vector(value.type), "a vector is stored"
         (size,) = value.type.get_shape()
         if self.bits * size < BYTE_BITS:
@@ -155,7 +160,7 @@ class PackedAccess:
         return self.add(arith.ExtUIOp(value if value.type == bits else self.add(arith.BitcastOp(value, bits)), type_))
 
     def _words(self, size: int) -> tuple[int, Attribute]:
-        """Return as what so many elements are moved: an integer, or a vector of words and their number."""
+        """Return the number of words and the memory type for `size` elements: an integer, or a vector of i32."""
         bits = self.bits * size
         return (1, IntegerType(bits)) if bits <= _WORD_BITS else (bits // _WORD_BITS, VectorType(i32, [bits // _WORD_BITS]))
 

@@ -1,4 +1,4 @@
-"""Small steps of rewriting that passes share."""
+"""Basic rewrites that passes share: replace values and ops, inline blocks, erase dead ops."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hlo_run.dialects.editing.effects import is_pure
 
 
 def replace_value(old: SSAValue, new: SSAValue) -> None:
-    """Let all users of `old` use `new`, which keeps its own name: xDSL would pass on the old one's."""
+    """Let all users of `old` use `new`. `new` keeps its name; xDSL would give it the name of `old`."""
     hint = new.name_hint
     old.replace_all_uses_with(new)
     new.name_hint = hint
 
 
 def replace_op(op: Operation, values: Sequence[SSAValue]) -> None:
-    """Let users take `values` instead of the op's results, and erase the op."""
+    """Replace the op's results by `values` in all users, and erase the op."""
     for result, value in zip(op.results, values, strict=True):
         replace_value(result, value)
     Rewriter.erase_op(op)
 
 
 def inline_block(block: Block, before: Operation, arguments: Sequence[SSAValue]) -> Sequence[SSAValue]:
-    """Move the block's ops in front of `before`, with `arguments` for its arguments; returns what its end hands on.
+    """Move the block's ops before `before`, with `arguments` for its arguments. Returns the terminator's operands.
 
-    The terminator is erased; the block is left empty.
+    The terminator is erased, and the block is left empty.
     """
     for old, new in zip(block.args, arguments, strict=True):
         replace_value(old, new)
@@ -44,7 +44,7 @@ def inline_block(block: Block, before: Operation, arguments: Sequence[SSAValue])
 
 
 def erase_dead_ops(region: Region) -> None:
-    """Erase pure ops without users, users first, so that what only they used goes too."""
+    """Erase pure ops without users. Goes backwards, so that ops used only by erased ops are erased too."""
     for block in region.blocks:
         op = block.last_op
         while op is not None:
@@ -58,16 +58,18 @@ def erase_dead_ops(region: Region) -> None:
 
 
 def is_dead(op: Operation) -> bool:
-    """Tell whether the op may go: pure, and nobody uses its results."""
-    for result in op.results:  # no generator: every op of a kernel is asked some forty times
+    """True if the op can be erased: it is pure and its results have no users."""
+    for result in op.results:  # a loop is faster than a generator, and passes ask about forty times per op
         if result.first_use is not None:
             return False
     return is_pure(op)
 
 
 def index_constant(value: int) -> arith.ConstantOp:
+    """Return a constant of index type, which is not inserted."""
     return arith.ConstantOp(IntegerAttr(value, IndexType()))
 
 
 def bool_constant(value: bool) -> arith.ConstantOp:
+    """Return a constant of type i1, which is not inserted."""
     return arith.ConstantOp(IntegerAttr(-1 if value else 0, i1))

@@ -1,4 +1,4 @@
-"""Folding of `scf.if` and `scf.for`: known conditions, loops of no or one step, results that nobody uses or that are known."""
+"""Folds `scf.if` and `scf.for`: constant conditions, loops of zero or one step, unused or known results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hlo_run.dialects.types import constant_int, is_tensor
 
 
 def simplify_if(op: scf.IfOp) -> scf.IfOp | None:
-    """Simplify a choice whose sides are simplified; return what is left of it, None if it is gone.
+    """Simplify an `scf.if` whose regions are simplified. Returns the op or its replacement, None if it is erased.
 
-    The ops of a branch that is always taken end up in front of where the choice was.
+    The ops of a branch that is always taken move to the position of the `scf.if`.
     """
     condition = constant_int(op.cond)
     if condition is not None:
@@ -27,13 +27,13 @@ def simplify_if(op: scf.IfOp) -> scf.IfOp | None:
         return op
     for result, left, right in zip(op.results, *_chosen(op), strict=True):
         if left is right:
-            replace_value(result, left)  # both sides can only have it from outside
+            replace_value(result, left)  # both branches see it, so it is defined outside
     op = _without_unused_results(op)
     return None if _became_selects(op) else op
 
 
 def _chosen(op: scf.IfOp) -> tuple[Sequence[SSAValue], Sequence[SSAValue]]:
-    """Return what the two sides hand on."""
+    """Return the values that the two branches yield."""
     return yield_of(op.true_region.block).operands, yield_of(op.false_region.block).operands
 
 
@@ -52,7 +52,7 @@ def _without_unused_results(op: scf.IfOp) -> scf.IfOp:
 
 
 def _became_selects(op: scf.IfOp) -> bool:
-    """Turn a choice between values from outside into selects; tensors are buffers later on and cannot be selected."""
+    """Replace an `scf.if` with empty branches by selects. Tensors become buffers later and cannot be selected."""
     if not op.results or any(is_tensor(result.type) for result in op.results):
         return False
     if any(region.block.first_op is not region.block.last_op for region in op.regions):
@@ -67,9 +67,9 @@ def _became_selects(op: scf.IfOp) -> bool:
 
 
 def simplify_for(loop: scf.ForOp) -> scf.ForOp | None:
-    """Simplify a loop; return what is left of it, None if it is gone.
+    """Simplify a loop. Returns the loop or its replacement, None if it is erased.
 
-    The body of a loop of one step ends up in front of where the loop was.
+    The body of a loop of one step moves to the position of the loop.
     """
     trips = constant_trips(loop)
     if trips == 0:
@@ -82,7 +82,10 @@ def simplify_for(loop: scf.ForOp) -> scf.ForOp | None:
 
 
 def constant_trips(loop: scf.ForOp) -> int | None:
-    """Return the number of steps of a loop with constant bounds, None for any other."""
+    """Return the trip count of a loop with constant bounds and step; None for any other loop.
+
+    If both bounds are the same value, the trip count is 0.
+    """
     lower, upper, step = constant_int(loop.lb), constant_int(loop.ub), constant_int(loop.step)
     if lower is None or upper is None or step is None or step <= 0:
         return 0 if loop.lb is loop.ub else None
@@ -90,7 +93,7 @@ def constant_trips(loop: scf.ForOp) -> int | None:
 
 
 def _without_idle_values(loop: scf.ForOp) -> scf.ForOp:
-    """Drop iteration values that no step changes, and those that nobody reads."""
+    """Drop iteration values that no step changes, and unused iteration values."""
     body = loop.body.block
     end = yield_of(body)
     kept: list[bool] = []

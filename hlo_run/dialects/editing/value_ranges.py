@@ -1,4 +1,4 @@
-"""Ranges of index and integer values, from constants, `xla.range` attributes, index maps and loop bounds."""
+"""Finds ranges of index and integer values from constants, `xla.range` attributes, indexing maps and loop bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANGE: Final = "xla.range"
 
 
 def range_of(value: SSAValue) -> Interval | None:
-    """Return a closed interval that holds the value in every run, None if nothing is known."""
+    """Return a closed interval that contains the value in every run; None if no bounds are known."""
     owner = value.owner
     if isinstance(owner, Block):
         assert isinstance(value, BlockArgument), "a block owns its arguments"
@@ -33,7 +33,7 @@ def range_of(value: SSAValue) -> Interval | None:
 
 
 def range_attribute(attributes: Mapping[str, Attribute]) -> Interval | None:
-    """Return the interval of an `xla.range` attribute, if there is one."""
+    """Return the closed interval of the `xla.range` attribute; None without the attribute."""
     attribute = attributes.get(RANGE)
     if not is_array(attribute):
         return None
@@ -42,7 +42,7 @@ def range_attribute(attributes: Mapping[str, Attribute]) -> Interval | None:
 
 
 def set_range(op: Operation, interval: Interval) -> None:
-    """Attach `xla.range` to an op with one result."""
+    """Set the attribute `xla.range` of an op with one result."""
     bounds = (IntegerAttr(interval.lower, IndexType()), IntegerAttr(interval.upper, IndexType()))
     op.attributes[RANGE] = ArrayAttr(bounds)
 

@@ -25,7 +25,7 @@ BINARY_FLOAT = "add subtract multiply divide remainder power maximum minimum ata
 BINARY_INTEGER = """add subtract multiply divide remainder maximum minimum and or xor shift-left shift-right-logical
     shift-right-arithmetic""".split()
 _LARGEST = {"f64": 1.7976931348623157e308, "f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
-# Fed small values: their results for large ones depend on how the argument is reduced.
+# Tested with small values: results for large ones depend on the argument reduction.
 _SMALL = "tan sine cosine sinh cosh power".split()
 
 
@@ -85,7 +85,7 @@ def test_multiply_high(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", [*SIGNED, *UNSIGNED])
 def test_integer_power(dtype: str) -> None:
     base, exponent = pairs(dtype)
-    # Six rounds see the low six bits of the exponent alone, and the reference gives 0 for (-1)^-n.
+    # Six rounds use only the low six bits of the exponent, and the reference gives 0 for (-1)^-n.
     run_op("power", [base, (exponent % 64).astype(base.dtype)], [dtype] * 2, dtype)
 
 

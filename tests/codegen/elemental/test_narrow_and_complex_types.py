@@ -18,7 +18,7 @@ _RANDOM = np.random.default_rng(20)
 
 
 def _all_values(name: str) -> np.ndarray:
-    """Every bit pattern of a type of at most 8 bits."""
+    """Return every bit pattern of a type of at most 8 bits."""
     dtype = DTYPES[name]
     bits = np.arange(1 << dtype.bits, dtype=np.uint8)
     if dtype.is_signed:
@@ -27,7 +27,7 @@ def _all_values(name: str) -> np.ndarray:
 
 
 def _near_ties(name: str, wide: str) -> np.ndarray:
-    """The numbers of a small float, what lies halfway between neighbours, a bit more and less, and beyond the largest."""
+    """Return the numbers of a small float, the midpoints of neighbours, values next to those, and values that overflow."""
     with np.errstate(invalid="ignore"):
         values = _all_values(name).astype(np.float64)
     values = np.unique(values[np.isfinite(values)])
@@ -63,7 +63,7 @@ def test_rounding_to_small_floats(name: str, wide: str, target: str) -> None:
 
 @pytest.mark.parametrize("wide", ["f32", "f16", "bf16"])
 def test_cards_convert_four_bit_floats_themselves(wide: str) -> None:
-    """The reference makes a zero of NaN, the card 6: there is none among the values."""
+    """The values have no NaN: the reference converts it to zero, the GPU to 6."""
     values = np.concatenate([_near_ties("f4e2m1fn", wide), np.linspace(-8, 8, 999).astype(DTYPES[wide].numpy)])
     values = np.resize(values, len(values) // 4 * 4)
     size = len(values)
@@ -126,7 +126,7 @@ def test_narrow_integers_share_bytes(name: str, dims: str) -> None:
 
 @pytest.mark.parametrize("name", ["s4", "u4", "s2", "u2"])
 def test_vectors_of_narrow_integers(name: str) -> None:
-    """As many elements as make the loop emitter unroll: whole bytes are stored at once."""
+    """The loop emitter unrolls for this many elements, and stores whole bytes."""
     emitted = run_on_host(
         f"f {{ p = s32[1048576] parameter(0) q = {name}[1048576] convert(p) ROOT r = {name}[1048576] add(q, q) }}"
     )
@@ -168,7 +168,7 @@ def test_complex_arithmetic(opcode: str) -> None:
 
 
 def test_division_of_complex_infinities_and_zeros() -> None:
-    """Where numbers of any size meet, quotients overflow, vanish or are NaN just where C's do."""
+    """For operands of all magnitudes, quotients overflow, underflow or are NaN exactly if C's do."""
     special = np.array([0, 1, -2, np.inf, -np.inf, 3e30, 1e-30], np.float32)
     real, imaginary = (part.reshape(-1) for part in np.meshgrid(special, special))
     numbers = np.empty(len(real), np.complex64)

@@ -32,7 +32,7 @@ def run_body(dtype: str, body: str, parameters: list[str], result: str) -> str:
 @pytest.mark.parametrize("dtype", ["f32", "f64", "s32", "bf16"])
 @pytest.mark.parametrize(("dims", "result"), [("0", "[6,5]"), ("1", "[4,5]"), ("2,0", "[6]"), ("0,1,2", "[]")])
 def test_reduce(dtype: str, dims: str, result: str) -> None:
-    # What follows the reduce keeps it from being the hero of a reduction kernel.
+    # The ops after the reduce prevent it from being the hero of a reduction kernel.
     repeated = f"[2,{result[1:]}".replace(",]", "]")
     kept = ",".join(str(dim) for dim in range(1, 4 - len(dims.split(","))))
     body = f"""z = {dtype}[] parameter(1)

@@ -1,4 +1,4 @@
-"""Opcodes that move, choose or make elements: numerics against the reference, and the IR they become."""
+"""Opcodes that move, select or create elements: results against the reference, and the emitted IR."""
 
 from __future__ import annotations
 

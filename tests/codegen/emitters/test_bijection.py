@@ -1,4 +1,4 @@
-"""Threads touch every element that they must exactly once: results, and what XLA's own tests of these fusions name.
+"""Threads access elements exactly once: every result, and the operands that XLA's own tests of these fusions name.
 
 The maps are those of the emitted kernel, evaluated for every thread of the launch; see `touches.py`.
 """
@@ -51,7 +51,7 @@ def _operand(emitted: Emitted, spec: str) -> HloInstruction:
 
 
 def _faults(emitted: Emitted, reads: tuple[str, ...], writes: bool, found: Touches) -> list[str]:
-    """Return what is wrong with the touches of a kernel."""
+    """Return a description of the wrong accesses of a kernel."""
     faults: list[str] = []
     for spec in reads:
         operand = _operand(emitted, spec)
@@ -71,14 +71,14 @@ def test_elements_are_touched_once(name: str) -> None:
     found = touches(emitted.kernel)
     assert _faults(emitted, *CASES[name], found) == []
     for accesses in found.shared.values():
-        # The threads of a block share nothing of a tile.
+        # The threads of a block do not share a tile.
         dims = [int(access.max()) + 1 for access in accesses[0].T]
         for access in accesses:
             assert "2 times" not in fault([access], dims)
 
 
 def test_other_targets_have_other_maps() -> None:
-    """On fewer multiprocessors threads take more neighbours."""
+    """On fewer multiprocessors a thread processes more neighbours."""
     for target in ("v100", "b200"):
         emitted = _emit("gpu__reduce_multirow__pred_mof_x2_v4", target)
         assert _faults(emitted, *CASES["gpu__reduce_multirow__pred_mof_x2_v4"], touches(emitted.kernel)) == []

@@ -1,4 +1,4 @@
-"""Concatenate kernels: operands of different lengths, epilogues, types, what stays with the loop emitter."""
+"""Concatenate kernels: operands of different lengths, epilogues, types, and fusions left to the loop emitter."""
 
 from __future__ import annotations
 

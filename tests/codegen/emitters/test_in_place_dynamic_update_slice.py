@@ -1,4 +1,4 @@
-"""Dynamic-update-slices in their operand's buffer: starts out of bounds, several results, what must not be in place."""
+"""In-place dynamic-update-slices: starts out of bounds, several results, and updates that must not be in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of several slices run on Host: overlapping pieces, several arrays, layouts, types; the nearest misses."""
+"""Kernels of several slices run on Host: overlapping slices, several arrays, layouts, types; fusions that just do not fit."""
 
 from __future__ import annotations
 

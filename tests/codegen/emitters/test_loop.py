@@ -1,4 +1,4 @@
-"""Loop kernels: what they compute, and the forms that need care."""
+"""Loop kernels: their results, and special forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_every_element_is_written_once(shape: str) -> None:
 
 
 def test_unrolled_kernel() -> None:
-    # 270336 elements fill an H100; the symbol walks four neighbours.
+    # 270336 elements fill an H100; the symbol counts four neighbours.
     emitted = run("f { p = f32[96,2816] parameter(0) ROOT r = f32[96,2816] negate(p) }")
     assert emitted.kernel.unroll_factor == 4
     assert emitted.kernel.launch.grid == (528, 1, 1)
@@ -53,7 +53,7 @@ _BEST = """best { a = f32[] parameter(0) i = s32[] parameter(1) b = f32[] parame
     [
         # A parameter and a constant.
         "s = f32[3] slice(p), slice={[1:7:2]} c = f32[] constant(-1.5) ROOT t = (f32[9], f32[3], f32[]) tuple(p, s, c)",
-        # The first is not the largest, and there are two of each size.
+        # The first result is not the largest, and each size occurs twice.
         """s = f32[3] slice(p), slice={[4:7]} e = f32[3] exponential(s) b = f32[3,90] broadcast(s), dimensions={0}
         w = f32[90,3] bitcast(b) v = f32[90,3] reverse(w), dimensions={0,1}
         ROOT t = (f32[3], f32[3,90], f32[90,3], f32[3]) tuple(s, b, v, e)""",

@@ -19,7 +19,7 @@ def reduction(source: str, target: str, dims: str, dtype: str = "f32", opcode: s
       }}"""
 
 
-# source, target, dimensions, and what shared memory the kernel has
+# source, target, dimensions, and the shared memory of the kernel
 FORMS = {
     "row, one warp": ("[7,100]", "[7]", "1", ""),
     "row, warps": ("[9,1000]", "[9]", "1", "4x2x"),
@@ -208,5 +208,5 @@ def test_what_the_loop_emitter_takes(source: str, target: str, dims: str) -> Non
 def test_additions_of_a_reducer_ignore_the_signs_of_zeros() -> None:
     text = emit(reduction("[6,130]", "[6]", "1")).text
     assert "fastmath<nsz>" in text[text.index("@r") :]
-    # A loop's reducer stays as it is written.
+    # The reducer of a loop is not changed.
     assert "nsz" not in emit(reduction("[31,31]", "[31]", "0")).text

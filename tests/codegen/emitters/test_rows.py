@@ -1,4 +1,4 @@
-"""Fusions made for Triton run row by row in one kernel on Host with all checks; what leaves its row is another kernel's."""
+"""Fusions for Triton run as one row-by-row kernel on Host with all checks; ops that leave their row go to other kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
 
 
 def module(parameters: list[str], result: str, body: str) -> str:
-    """Return a module with one fusion made for Triton; its parameters are p0, p1, .., `lowest` and `zero` are there."""
+    """Return a module with one fusion for Triton. The body may use parameters p0, p1, .. and constants `lowest`, `zero`."""
     inner = "\n".join(f"  p{n} = {shape} parameter({n})" for n, shape in enumerate(parameters))
     constants = {"lowest": "-inf", "zero": "0"}
     used = "".join(f"  {name} = f32[] constant({value})\n" for name, value in constants.items() if name in body)
@@ -106,7 +106,7 @@ def test_normalisation_with_results_for_rows_and_elements() -> None:
 
 
 def test_rows_beyond_the_last_block_are_left_alone() -> None:
-    # 4 rows a block, 6 rows: threads of the last two take part in barriers alone.
+    # 4 rows per block, 6 rows: the threads of the last two rows only run the barriers.
     emitted = run_on_host(softmax([6, 32]))
     assert (emitted.kernel.launch.grid, emitted.kernel.launch.block) == ((2, 1, 1), (128, 1, 1))
 

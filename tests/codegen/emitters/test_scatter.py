@@ -39,7 +39,7 @@ def values(dtype: str, *dims: int) -> Array:
 
 
 def indices(high: int, *dims: int, dtype: str = "int32") -> Array:
-    """Indices of which some are out of bounds, on both sides."""
+    """Return random indices; some are out of bounds, at both ends."""
     return RNG.integers(-2, high + 3, dims).astype(dtype)
 
 
@@ -124,7 +124,7 @@ def test_batching_dims() -> None:
         "input_batching_dims={0}, scatter_indices_batching_dims={1}",
     )
     run_on_host(text, values("f32", 4, 9, 5), indices(9, 6, 4, 1), values("f32", 6, 4, 5))
-    # What goes beyond the operand's batches is dropped.
+    # Updates beyond the operand's batches are dropped.
     run_on_host(text.replace("[4,9,5]", "[3,9,5]"), values("f32", 3, 9, 5), indices(9, 6, 4, 1), values("f32", 6, 4, 5))
 
 
@@ -167,7 +167,7 @@ SORTED = SIMPLE.replace("{1,2}", "{1}").replace("{0,1}", "{0}") + ", indices_are
         ("bf16", "maximum", "s64", 540, 64),
         ("s32", "minimum", "u32", 1100, 3),
         ("u8", "xor", "s32", 540, 4),
-        ("f32", "subtract", "s32", 1100, 8),  # not associative: each update by itself
+        ("f32", "subtract", "s32", 1100, 8),  # not associative: updates are not combined
         ("f64", "add", "s32", 540, 256),
     ],
 )
@@ -189,7 +189,7 @@ def test_sorted_index_vectors_and_few_updates_per_place() -> None:
     text = scatter("[60,8]", "[700,2]", "[700,1,4]", SIMPLE + ", indices_are_sorted=true")
     few = run_on_host(text, values("f32", 60, 8), indices_of, values("f32", 700, 1, 4))
     assert few.kernel.launch.grid == (88, 1, 1)  # two per warp
-    # More places than updates: a warp takes one.
+    # More windows than updates: each warp processes one update.
     text = scatter("[1000]", "[700,1]", "[700,40]", SORTED)
     one = run_on_host(text, values("f32", 1000), np.sort(indices(960, 700, 1), axis=0), values("f32", 700, 40))
     assert one.kernel.launch.grid == (175, 1, 1)

@@ -1,4 +1,4 @@
-"""Sorts as kernels: what is emitted, and that all kinds of sorts run on both engines of Host as the reference sorts."""
+"""Sort kernels: the emitted IR, and results of all kinds of sorts on both engines of Host against the reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.target import preset
 
 LESS = "ROOT r = pred[] compare(a0, b0), direction=LT"
-# Neither of one operand, nor a comparison at the root.
+# A comparator whose root is not a comparison of the two elements.
 OTHER = """s = {0}[] add(a0, a0)
   t = {0}[] add(b0, b0)
   more = pred[] compare(s, t), direction=GT
@@ -47,7 +47,7 @@ def compiled(text: str, options: Options) -> Executable:
 
 
 def check(text: str, engine: str, check_kernels: str = "") -> Executable:
-    """Compile and run; hold the results against the reference."""
+    """Compile, run, and compare the results with the reference."""
     options = Options(host_engine=engine, host_check=check_kernels)
     module = hlo_run.parse(text)
     values = make_fake_arguments(module, 5)
@@ -87,7 +87,7 @@ def test_rows_of_several_tiles(engine: str) -> None:
 
 
 def test_pairs_alone() -> None:
-    """Where no tile has room in shared memory."""
+    """No tile fits into shared memory."""
     target = replace(preset("h100"), shared_memory_per_block_bytes=40)
     module = hlo_run.parse(module_of("3,11", 1, ("f32", "s64"), attributes=""))
     values = make_fake_arguments(module, 5)
@@ -129,7 +129,7 @@ ENTRY e { x = s32[50] parameter(0)
 
 
 def test_a_fusion_with_its_iota() -> None:
-    """Named after the sort, as XLA does; no kernel writes the iota."""
+    """The kernels have the name of the sort, as in XLA; no kernel writes the iota."""
     text = """HloModule m
 less { a = f32[] parameter(0)
   b = f32[] parameter(1)

@@ -50,7 +50,7 @@ def test_narrow_types_take_vectors_where_there_is_work(dtype: str, rows: int, ve
 
 
 def test_vectors_compute_the_same() -> None:
-    # A card of one multiprocessor has the work that vectors need already here; tiles are cut at the edges.
+    # On a GPU of one multiprocessor this work is enough for vectors. Tiles at the edges are partial.
     small = replace(preset("h100"), core_count=1)
     text = "f { p = bf16[2,18,2080] parameter(0) ROOT t = bf16[2,2080,18] transpose(p), dimensions={0,2,1} }"
     assert "tensor<1x64x65xbf16>" in run(text, target=small).text
@@ -81,7 +81,7 @@ def test_whole_words_are_exchanged(form: str) -> None:
     if tile:
         assert f"allocate_shared : tensor<{tile}>" in emitted.text
         assert emitted.kernel.launch.grid == (blocks, 1, 1)
-    # Words that the edge of a tile cuts are read element by element, since their rest is never written.
+    # Words across the edge of a tile are read element by element, since their other elements are never written.
     assert ("vector.transfer_read" in emitted.text) == (bool(tile) and form != "10, cut vectors")
 
 
@@ -141,7 +141,7 @@ def test_epilogue_with_operands_of_its_own() -> None:
         }"""
     )
     assert emitted.kernel.kind == "transpose"
-    # `e` is read at two indices: a function, called twice, not code twice.
+    # `e` is read at two indices: one function with two calls, not two copies of the code.
     assert emitted.text.count("math.exp") == 2
 
 

@@ -1,5 +1,5 @@
 // RUN: --only=canonicalize --twice
-// Constants stand at the start, each once, and are calculated.
+// Constants are folded, and each is once at the start of the function.
 func.func @constants(%x: index, %n: i32, %b: i1) -> (index, i32, i32, i1, i32, index, i8) {
   // CHECK-LABEL: func.func @constants
   // CHECK-DAG: %c7 = arith.constant 7 : index
@@ -30,7 +30,7 @@ func.func @constants(%x: index, %n: i32, %b: i1) -> (index, i32, i32, i1, i32, i
 }
 // -----
 // RUN: --only=canonicalize
-// Not folded: division by zero, a shift too far, floats that would be rounded, a select on a value.
+// Not folded: division by zero, a shift by the width or more, float arithmetic that rounds, a select on a variable.
 func.func @stays(%x: f32, %c: i1) -> (i32, i32, f32, f32) {
   // CHECK: arith.divsi
   // CHECK-NEXT: arith.shli
@@ -48,7 +48,7 @@ func.func @stays(%x: f32, %c: i1) -> (i32, i32, f32, f32) {
 }
 // -----
 // RUN: --only=canonicalize
-// 0.0 and -0.0 are two constants; only the latter is neutral to an addition.
+// 0.0 and -0.0 are two constants; only -0.0 is neutral in an addition.
 func.func @zeros(%x: f32) -> (f32, f32) {
   // CHECK: %[[Z:.*]] = arith.constant 0.000000e+00 : f32
   // CHECK-NEXT: %[[A:.*]] = arith.addf %x, %[[Z]] : f32
@@ -61,7 +61,7 @@ func.func @zeros(%x: f32) -> (f32, f32) {
 }
 // -----
 // RUN: --only=canonicalize --twice
-// Symbols become dims, unused variables go, constants go into the map.
+// Symbols become dims, unused variables are dropped, constants are folded into the map.
 // CHECK: #map = #xla_gpu.indexing_map<"(a, s) -> (a * 4 + s + 6), domain: a in [0, 9], s in [0, 3]">
 func.func @operands(%a: index, %b: index, %s: index) -> index {
   // CHECK: xla_gpu.apply_indexing #map(%a, %s)
@@ -71,7 +71,7 @@ func.func @operands(%a: index, %b: index, %s: index) -> index {
 }
 // -----
 // RUN: --only=canonicalize --twice
-// A result that nobody uses, one that is constant, one that is an operand.
+// An unused result, a constant result, and a result that is an operand.
 // CHECK: #map = #xla_gpu.indexing_map<"(a) -> (a * 2), domain: a in [0, 9]">
 func.func @results(%a: index, %b: index) -> (index, index, index) {
   // CHECK: %c5 = arith.constant 5 : index
@@ -82,7 +82,7 @@ func.func @results(%a: index, %b: index) -> (index, index, index) {
 }
 // -----
 // RUN: --only=canonicalize
-// Two maps in a row are one; the value that comes twice is one dim.
+// A map of a map is folded to one map; a value that occurs twice becomes one dim.
 // CHECK: #map = #xla_gpu.indexing_map<"(a, b) -> (a * 3 + b * 2), domain: a in [0, 9], b in [0, 9]">
 func.func @sequence(%a: index, %b: index) -> index {
   // CHECK: %[[R:.*]] = xla_gpu.apply_indexing #map(%a, %b)
@@ -93,7 +93,7 @@ func.func @sequence(%a: index, %b: index) -> index {
 }
 // -----
 // RUN: --only=canonicalize
-// A map that others read too is only folded where that makes the whole simpler.
+// A map with other users is folded only if the folded map is simpler.
 func.func @shared(%a: index) -> (index, index, index) {
   // CHECK: %[[P:.*]] = xla_gpu.apply_indexing #map(%a)
   // CHECK-NEXT: %[[Q:.*]] = xla_gpu.apply_indexing #map1(%[[P]])
@@ -106,7 +106,7 @@ func.func @shared(%a: index) -> (index, index, index) {
 }
 // -----
 // RUN: --only=canonicalize
-// A known dim goes into a loop's map, constraints included.
+// A constant dim is folded into a loop's map, with its constraints.
 // CHECK: #map = #xla_gpu.indexing_map<"(b)[s] -> (b + s), domain: b in [0, 9], s in [0, 3], (s + 1) mod 2 in [0, 0]">
 func.func @loop_dims(%b: index, %t: tensor<40xf32>, %x: f32) -> tensor<40xf32> {
   // CHECK: xla_gpu.loop (%b)[%s] -> (%ra) in #map
@@ -119,7 +119,7 @@ func.func @loop_dims(%b: index, %t: tensor<40xf32>, %x: f32) -> tensor<40xf32> {
 }
 // -----
 // RUN: --only=canonicalize
-// An index map is folded into a loop; the interval of the dim that goes stays as a constraint, the dim that it hides too.
+// An indexing map is folded into a loop. The interval of the folded dim stays as a constraint.
 // CHECK: #map = #xla_gpu.indexing_map<"(a)[s] -> (a * 2 + s), domain: a in [0, 3], s in [0, 3]">
 func.func @loop_producer(%a: index, %t: tensor<40xf32>, %x: f32) -> tensor<40xf32> {
   // CHECK: xla_gpu.loop (%a)[%s] -> (%ra) in #map
@@ -132,7 +132,7 @@ func.func @loop_producer(%a: index, %t: tensor<40xf32>, %x: f32) -> tensor<40xf3
 }
 // -----
 // RUN: --only=canonicalize
-// A dim outside of its interval means an empty loop; the loop keeps it. So does one whose range nobody knows.
+// The loop keeps a dim whose constant is outside of its interval (an empty loop), and a dim of unknown range.
 func.func @loop_outside(%a: index, %t: tensor<40xf32>, %x: f32) -> tensor<40xf32> {
   // CHECK: xla_gpu.loop (%c12, %a)[%s] -> (%ra)
   %c12 = arith.constant 12 : index
@@ -144,7 +144,7 @@ func.func @loop_outside(%a: index, %t: tensor<40xf32>, %x: f32) -> tensor<40xf32
 }
 // -----
 // RUN: --only=canonicalize --twice
-// Known choices and loops of no or one step.
+// scf.if with constant conditions, and loops of zero or one step.
 func.func @control(%x: f32, %t: tensor<4xf32>) -> (f32, tensor<4xf32>, tensor<4xf32>) {
   // CHECK-LABEL: func.func @control
   // CHECK-NOT: scf
@@ -174,7 +174,7 @@ func.func @control(%x: f32, %t: tensor<4xf32>) -> (f32, tensor<4xf32>, tensor<4x
 }
 // -----
 // RUN: --only=canonicalize --twice
-// Values of a choice or loop that nobody uses go, and so do those that never change.
+// Unused and invariant results of scf.if and loops are removed.
 func.func @idle(%c: i1, %n: index, %x: f32, %t: tensor<4xf32>) -> (f32, f32, tensor<4xf32>) {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
@@ -196,7 +196,7 @@ func.func @idle(%c: i1, %n: index, %x: f32, %t: tensor<4xf32>) -> (f32, f32, ten
 }
 // -----
 // RUN: --only=canonicalize
-// A choice between scalars from outside is a select; one between tensors stays.
+// An scf.if that yields scalars from outside becomes a select; one that yields tensors stays.
 func.func @select(%c: i1, %x: f32, %y: f32, %t: tensor<4xf32>, %u: tensor<4xf32>) -> (f32, tensor<4xf32>) {
   // CHECK: arith.select %c, %x, %y : f32
   %r = scf.if %c -> (f32) {
@@ -214,7 +214,7 @@ func.func @select(%c: i1, %x: f32, %y: f32, %t: tensor<4xf32>, %u: tensor<4xf32>
 }
 // -----
 // RUN: --only=canonicalize
-// Vectors: what was inserted is what is extracted; another constant place is looked past, an unknown one is not.
+// An extract takes the inserted value. Inserts at other constant positions are skipped, inserts at unknown positions are not.
 func.func @vectors(%v: vector<4xf32>, %x: f32, %i: index) -> (f32, f32, f32, f32) {
   // CHECK: %[[V:.*]] = vector.insert %x, %v [%c1]
   // CHECK-NEXT: %[[E:.*]] = vector.extract %[[V]][%c2]
@@ -233,7 +233,7 @@ func.func @vectors(%v: vector<4xf32>, %x: f32, %i: index) -> (f32, f32, f32, f32
 }
 // -----
 // RUN: --only=canonicalize
-// Dead code goes, effects stay.
+// Dead ops are erased, ops with effects stay.
 func.func @dead(%t: tensor<4xf32>, %i: index) -> tensor<4xf32> {
   // CHECK-NOT: tensor.extract
   // CHECK-NOT: pure_call

@@ -16,7 +16,7 @@ func.func @f(%x: complex<f32>, %y: complex<f32>) -> complex<f32> {
 // CHECK-NEXT: complex.create [[RE]], [[IM]] : complex<f32>
 // -----
 // RUN: --only=convert-complex-to-standard
-// Parts that are known are taken as they are; a choice of numbers is one of parts.
+// The parts of complex.create are used directly; a select of complex numbers becomes selects of parts.
 func.func @f(%a: f64, %b: f64, %c: i1, %y: complex<f64>) -> (complex<f64>, i1) {
   %x = complex.create %a, %b : complex<f64>
   %s = arith.select %c, %x, %y : complex<f64>

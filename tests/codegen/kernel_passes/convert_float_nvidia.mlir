@@ -19,7 +19,7 @@ func.func @f(%x: f8E4M3FN) -> f32 {
 // CHECK: arith.extf [[H]] : f16 to f32
 // -----
 // RUN: --only=convert-float-nvidia{sm=80}
-// Older cards, other formats and f64, which would be rounded twice, are expanded later.
+// Conversions for older GPUs, of other formats, and from f64, which would round twice, are expanded later.
 func.func @f(%x: f32) -> f8E5M2 {
   %y = arith.truncf %x : f32 to f8E5M2
   return %y : f8E5M2
@@ -54,7 +54,7 @@ func.func @f(%x: bf16, %z: f4E2M1FN, %w: f64) -> (f4E2M1FN, f32, f4E2M1FN) {
 // CHECK: arith.truncf %w : f64
 // -----
 // RUN: --only=convert-float-nvidia{sm=102}
-// PTX for the instruction runs on the very card it is made for, and LLVM does not know this one.
+// PTX with the instruction runs only on the GPU that it is compiled for, and LLVM does not know this GPU.
 func.func @f(%x: f32) -> f4E2M1FN {
   %y = arith.truncf %x : f32 to f4E2M1FN
   return %y : f4E2M1FN

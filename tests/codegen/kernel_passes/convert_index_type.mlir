@@ -23,7 +23,7 @@ module attributes {dlti.dl_spec = #dlti.dl_spec<index = 32 : i32>} {
 }
 // -----
 // RUN: --only=convert-index-type --twice
-// 64 bits where the module asks for them. Users that are no arithmetic get an index back: a compare, a loop bound, i32.
+// The width is 64 bits if the module says so. Other users take an index through a cast: a compare, a loop bound, i32.
 // CHECK: scf.for %i =
 // CHECK-NEXT: %[[I:.*]] = arith.index_cast %i : index to i64
 // CHECK-NEXT: %[[A:.*]] = arith.addi %[[I]], %{{.*}} : i64
@@ -46,7 +46,7 @@ module attributes {dlti.dl_spec = #dlti.dl_spec<index = 64 : i32>} {
 }
 // -----
 // RUN: --only=convert-index-type --twice
-// An index made of an i32 is that i32; divisions keep their sign. i32 arithmetic is none of ours.
+// An index cast from an i32 is that i32; divisions keep their signedness. Arithmetic of i32 does not change.
 // CHECK: func.func @casts
 // CHECK: %[[A:.*]] = arith.addi %x, %y overflow<nsw> : i32
 // CHECK-NEXT: %[[B:.*]] = arith.divsi %[[A]], %c3_i32 : i32

@@ -1,5 +1,5 @@
 // RUN: --only=convert-pure-call-ops --twice --print_locations
-// Attributes are handed on; two equal calls are two calls from here on.
+// Attributes are kept; two equal calls stay two calls.
 // CHECK: %a = call @f(%t, %i) {hlo.op = "add.1"} : (tensor<8xf32>, index) -> f32
 // CHECK-NEXT: %b = call @f(%t, %i) : (tensor<8xf32>, index) -> f32
 // CHECK-NEXT: arith.addf %a, %b

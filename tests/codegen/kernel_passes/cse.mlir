@@ -1,5 +1,5 @@
 // RUN: --only=cse --twice
-// Equal ops merge, operands of commutative ones in any order; what they come from does not count.
+// Equal ops are merged, commutative ops with operands in any order; the HLO instruction of origin does not count.
 func.func @equal(%a: i32, %b: i32, %x: f32) -> (i32, i32, f32, i32, i32) {
   // CHECK: %0 = arith.addi %a, %b : i32
   // CHECK-NEXT: %1 = arith.subi %a, %b : i32
@@ -42,7 +42,7 @@ func.func @different(%a: i32, %x: f32, %i: index) -> (i32, i32, f32, f32, i1, i1
 }
 // -----
 // RUN: --only=cse
-// An op sees what is around it, not what is beside it.
+// Ops of enclosing blocks are visible, ops of sibling blocks are not.
 func.func @scopes(%c: i1, %x: f32, %n: index) -> (f32, f32) {
   // CHECK: math.exp
   // CHECK-NEXT: scf.if
@@ -68,7 +68,7 @@ func.func @scopes(%c: i1, %x: f32, %n: index) -> (f32, f32) {
 }
 // -----
 // RUN: --only=cse
-// Pure calls merge; tiles of shared memory, barriers, atomics, shuffle-free effects do not.
+// Pure calls are merged; tiles of shared memory, barriers, atomics and other ops with effects are not.
 func.func @effects(%t: tensor<4xf32>, %i: index, %x: f32) -> (f32, f32, tensor<4xf32>, tensor<4xf32>) {
   // CHECK: %pure_call = xla_gpu.pure_call @f(%x)
   // CHECK-NEXT: xla_gpu.allocate_shared

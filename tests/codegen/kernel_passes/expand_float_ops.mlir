@@ -1,5 +1,5 @@
 // RUN: --only=expand-float-ops --twice
-// tanh of f32: clamped, small arguments are their own value, NaN passes the unordered comparisons.
+// tanh of f32: the argument is clamped, small arguments give themselves, unordered comparisons keep NaN.
 func.func @f(%x: f32) -> f32 {
   %y = math.tanh %x : f32
   return %y : f32
@@ -30,7 +30,7 @@ func.func @f(%x: f32) -> f32 {
 // CHECK-NOT: math.erf
 // -----
 // RUN: --only=expand-float-ops
-// Other types stay for libdevice, but the sign of a bf16 goes by bits.
+// tanh of other types is left to libdevice; abs of bf16 clears the sign bit.
 func.func @f(%a: bf16, %b: f16, %c: f64, %d: f32) -> (bf16, f16, f64, f32) {
   %w = math.tanh %a : bf16
   %x = math.tanh %b : f16
@@ -48,7 +48,7 @@ func.func @f(%a: bf16, %b: f16, %c: f64, %d: f32) -> (bf16, f16, f64, f32) {
 // CHECK: arith.bitcast [[A]] : i16 to bf16
 // -----
 // RUN: --only=expand-float-ops
-// Floats of at most 8 bits become integer arithmetic; comparisons go by way of f32.
+// Conversions of floats of at most 8 bits become integer arithmetic; comparisons are of f32.
 func.func @f(%x: f32, %a: f8E3M4, %b: f8E3M4) -> (f8E3M4, i1) {
   %y = arith.truncf %x : f32 to f8E3M4
   %c = arith.cmpf olt, %a, %b : f8E3M4

@@ -1,5 +1,5 @@
 // RUN: --only=flatten-tensors --twice
-// The maps of the indices and of the shape become one, of dims alone; the load and the store share it, the old maps go.
+// The indices' maps and the shape's linear index become one map over dims. Load and store share it; the old maps are erased.
 // CHECK: #map = #xla_gpu.indexing_map<"(th_x, bl_x, vector_index) -> (th_x * 4 + bl_x * 512 + vector_index), domain: th_x in [0, 127], bl_x in [0, 24575], vector_index in [0, 3]">
 // CHECK: func.func @main(%input: tensor<12582912xbf16>, %output: tensor<12582912xbf16>, %vector_index: index) -> tensor<12582912xbf16> {
 // CHECK-NEXT: %thread_id_x
@@ -57,7 +57,7 @@ func.func @constants(%i: index, %j: index) -> (i32, i32, i32) {
 }
 // -----
 // RUN: --only=flatten-tensors --twice
-// Types of loops, choices, calls, shared tiles, barriers and atomics follow; a padded tile keeps its padding.
+// The types of loops, scf.if, calls, shared tiles, barriers and atomics change too. A padded tile keeps its padding.
 // CHECK: func.func @main(%t: tensor<1024xf32>, %i: index, %p: i1) -> tensor<1024xf32> {
 // CHECK: %tile = xla_gpu.allocate_shared : tensor<1056xf32>
 // CHECK: xla_gpu.pure_call @f(%t, %i) : (tensor<1024xf32>, index) -> f32

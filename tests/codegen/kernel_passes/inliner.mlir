@@ -52,7 +52,7 @@ func.func private @gelu(%arg0: tensor<6x512x4096xbf16>, %i: index, %j: index, %k
 }
 // -----
 // RUN: --only=inliner --twice
-// Called at two places: stays. Called twice at the same indices: one call after merging, goes in.
+// Two calls at different indices: not inlined. Two calls at the same indices are merged to one call: inlined.
 func.func @main(%t: tensor<8xf32>, %i: index, %j: index) -> (f32, f32, f32, f32) {
   // CHECK: %pure_call = xla_gpu.pure_call @shared(%t, %i)
   // CHECK-NEXT: %pure_call_0 = xla_gpu.pure_call @shared(%t, %j)
@@ -79,7 +79,7 @@ func.func private @once(%t: tensor<8xf32>, %i: index) -> f32 {
 }
 // -----
 // RUN: --only=inliner
-// noinline stays though it is the only call; no_compute goes in though there are two; a public function has other uses.
+// A noinline call stays although it is the only one. no_compute is inlined in two calls. A public function has other uses.
 func.func @main(%t: tensor<8xf32>, %i: index, %j: index) -> (f32, f32, f32, f32) {
   // CHECK: %pure_call = xla_gpu.pure_call @kept(%t, %i) {noinline}
   // CHECK-NEXT: %extracted = tensor.extract %t[%i]
@@ -138,7 +138,7 @@ func.func private @c(%t: tensor<8xf32>, %i: index) -> f32 {
 }
 // -----
 // RUN: --only=inliner
-// Called once from each of two functions: stays, unless the callers meet; here another call of the region shares @c with it.
+// One call of @f in each of two functions: not inlined in @first, but in @second, which calls @c as @f does.
 func.func @first(%t: tensor<8xf32>, %i: index) -> f32 {
   // CHECK: func.func @first
   // CHECK-NEXT: %pure_call = xla_gpu.pure_call @f(%t, %i)
@@ -165,7 +165,7 @@ func.func private @c(%t: tensor<8xf32>, %i: index) -> f32 {
 }
 // -----
 // RUN: --only=inliner
-// A loop's body is a region of its own: each calls once, but the function has two uses, and nothing else argues for it.
+// Each loop body is a separate region with one call. The function has two uses and no other rule applies: not inlined.
 func.func @main(%t: tensor<8xf32>, %u: tensor<8xf32>, %i: index) -> (tensor<8xf32>, f32) {
   // CHECK: xla_gpu.pure_call @f
   // CHECK: xla_gpu.pure_call @f
@@ -184,7 +184,7 @@ func.func private @f(%t: tensor<8xf32>, %i: index) -> f32 {
 }
 // -----
 // RUN: --only=inliner
-// The reducer of two loops goes into both; a call of the same function at two places is none of a reducer.
+// func.call of a reducer is inlined in both loops; two pure_calls of the same function are not.
 func.func @main(%t: tensor<8xf32>, %x: f32, %y: f32) -> (f32, f32, f32, f32) {
   // CHECK: scf.for
   // CHECK: arith.maximumf

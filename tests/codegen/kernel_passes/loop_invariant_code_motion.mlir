@@ -1,5 +1,5 @@
 // RUN: --only=loop-invariant-code-motion --twice
-// An invariant op leaves both loops at once, together with the constant it uses; what depends on %i leaves the inner one only.
+// An invariant op leaves both loops, with the constant it uses. An op that depends on %i leaves only the inner loop.
 // CHECK-LABEL: func.func @nested
 // CHECK: %c7 = arith.constant 7
 // CHECK: %a = arith.muli %n, %c7
@@ -26,7 +26,7 @@ func.func @nested(%n: index, %init: index) -> index {
 }
 // -----
 // RUN: --only=loop-invariant-code-motion --twice
-// A whole scf.if leaves if nothing in it reads elements; one that does stays, as its index may be out of bounds.
+// A whole scf.if leaves the loop if it reads no elements. With a read it stays, since the index may be out of bounds.
 // CHECK-LABEL: func.func @choices
 // CHECK: scf.if %p -> (index)
 // CHECK: scf.for
@@ -61,7 +61,7 @@ func.func @choices(%p: i1, %t: tensor<8xf32>, %at: index, %init: f32) -> f32 {
 }
 // -----
 // RUN: --only=loop-invariant-code-motion
-// Nearest misses: a division by a number that may be 0, and a barrier.
+// Not hoisted: a division by a number that may be 0, and a barrier.
 // CHECK: scf.for
 // CHECK-NEXT: arith.divui
 // CHECK-NEXT: gpu.barrier

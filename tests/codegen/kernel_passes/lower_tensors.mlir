@@ -1,5 +1,5 @@
 // RUN: --only=lower-tensors
-// Arguments, loads and stores; the index is as wide as the module says; the kernel returns nothing.
+// Arguments, loads and stores; the index has the module's width; the kernel returns nothing.
 module attributes {dlti.dl_spec = #dlti.dl_spec<index = 32 : i32>} {
   func.func @kernel(%in: tensor<64xf32> {xla.invariant, xla.slice_index = 0 : index}, %out: tensor<64xf32> {xla.slice_index = 1 : index}, %s: tensor<f64>) -> tensor<64xf32> attributes {xla.entry} {
     %i = gpu.thread_id  x {xla.range = [0 : index, 63 : index]}
@@ -27,7 +27,7 @@ module attributes {dlti.dl_spec = #dlti.dl_spec<index = 32 : i32>} {
 // CHECK-NOT: tensor
 // -----
 // RUN: --only=lower-tensors
-// Without a word on index it is 64 bits wide.
+// The default width of index is 64 bits.
 func.func @kernel(%in: tensor<64xf16>, %i: index) -> f16 {
   %x = tensor.extract %in[%i] : tensor<64xf16>
   return %x : f16
@@ -36,7 +36,7 @@ func.func @kernel(%in: tensor<64xf16>, %i: index) -> f16 {
 // CHECK: return %x : f16
 // -----
 // RUN: --only=lower-tensors
-// Vector accesses: one element's alignment, or the argument's where the index is the constant 0.
+// Vector accesses have the alignment of one element, or of the argument if the index is the constant 0.
 func.func @kernel(%in: tensor<64xbf16> {llvm.align = 16 : index}, %out: tensor<64xf32>, %i: index) -> tensor<64xf32> {
   %c0 = arith.constant 0 : index
   %zero = arith.constant 0.0 : bf16
@@ -51,7 +51,7 @@ func.func @kernel(%in: tensor<64xbf16> {llvm.align = 16 : index}, %out: tensor<6
 // CHECK: llvm.store %y, {{%[0-9]+}} {alignment = 4 : i64} : vector<4xf32>, !llvm.ptr
 // -----
 // RUN: --only=lower-tensors
-// Shared tiles, one barrier for two of them, array constants: globals in front of the functions.
+// Shared tiles, one barrier for two of them, array constants: globals before the functions.
 func.func @kernel(%i: index) -> f32 {
   %a = xla_gpu.allocate_shared : tensor<1056xf32>
   %b = xla_gpu.allocate_shared : tensor<8xi8>
@@ -76,7 +76,7 @@ func.func @kernel(%i: index) -> f32 {
 // CHECK: llvm.getelementptr inbounds [[A]]
 // -----
 // RUN: --only=lower-tensors
-// Buffers vanish from loops and branches; scalars stay.
+// Buffers are removed from the results of loops and branches; scalars stay.
 func.func @kernel(%out: tensor<64xf32>, %c: i1, %n: index, %x: f32) -> tensor<64xf32> {
   %c0 = arith.constant 0 : index
   %c1 = arith.constant 1 : index
@@ -104,7 +104,7 @@ func.func @kernel(%out: tensor<64xf32>, %c: i1, %n: index, %x: f32) -> tensor<64
 // CHECK: llvm.store [[R]]#1
 // -----
 // RUN: --only=lower-tensors
-// Branches that end with different buffers give a pointer, and so does a select; equal ones give the buffer itself.
+// Branches that yield different buffers return a pointer, and so does a select; for equal buffers the result is the buffer.
 func.func @kernel(%p: tensor<8xf32>, %q: tensor<8xf32>, %c: i1, %i: index) -> f32 {
   %b = scf.if %c -> (tensor<8xf32>) {
     scf.yield %p : tensor<8xf32>
@@ -146,7 +146,7 @@ func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
 // CHECK: return{{$}}
 // -----
 // RUN: --only=lower-tensors
-// Calls hand pointers on; the callee's loads are invariant where its own argument is.
+// Calls pass pointers; the callee's loads are invariant if its argument is.
 func.func @kernel(%in: tensor<8xi32> {xla.invariant}, %i: index) -> i32 {
   %x = func.call @sub(%in, %i) : (tensor<8xi32>, index) -> i32
   return %x : i32
@@ -191,7 +191,7 @@ func.func @kernel(%out: tensor<8xi4>, %i: index, %x: i4) -> tensor<8xi4> {
   %r = tensor.insert %x into %out[%i] : tensor<8xi4>
   return %r : tensor<8xi4>
 }
-// The other half of the byte may be another thread's.
+// The other half of the byte may belong to another thread.
 // CHECK: [[MASK:%[0-9]+]] = arith.shli %c15_i8, [[S:%[0-9]+]] : i8
 // CHECK: [[OTHERS:%[0-9]+]] = arith.xori [[MASK]], %c-1_i8
 // CHECK: llvm.atomicrmw _and [[P:%[0-9]+]], [[OTHERS]] monotonic : !llvm.ptr, i8
@@ -240,7 +240,7 @@ func.func @kernel(%out: tensor<8xi32>, %i: index, %x: i32) -> tensor<8xi32> {
 // CHECK: llvm.atomicrmw umax {{%[a-z0-9_]+}}, %x monotonic : !llvm.ptr, i32
 // CHECK-NOT: scf.while
 // -----
-// What the hardware has no atomic for is tried until no other thread came between.
+// Updates without an atomic instruction are retried until no other thread interferes.
 // RUN: --only=lower-tensors
 func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
   %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xf32> {
@@ -263,7 +263,7 @@ func.func @kernel(%out: tensor<8xf32>, %i: index, %x: f32) -> tensor<8xf32> {
 // CHECK: scf.condition([[AGAIN]]) [[WAS]] : i32
 // -----
 // RUN: --only=lower-tensors --print_locations
-// New ops come from the instruction of the op they stand for.
+// New ops have the HLO instruction of the op that they replace.
 func.func @kernel(%in: tensor<8xf32>, %i: index) -> f32 {
   %x = tensor.extract %in[%i] {hlo.op = "param"} : tensor<8xf32>
   return %x : f32
@@ -272,7 +272,7 @@ func.func @kernel(%in: tensor<8xf32>, %i: index) -> f32 {
 // CHECK-NEXT: %x = llvm.load {{%[a-z0-9_]+}} {hlo.op = "param"}
 // -----
 // RUN: --only=lower-tensors
-// An element of 16 bits: the word around it is compared and swapped, so that nobody's neighbour is lost.
+// An element of 16 bits: the word around it is compared and swapped, so that updates of its neighbour are not lost.
 func.func @kernel(%out: tensor<8xf16>, %i: index, %x: f16) -> tensor<8xf16> {
   %r = xla_gpu.atomic_rmw %out[%i] : tensor<8xf16> {
   ^bb0(%old: f16):

@@ -39,7 +39,7 @@ func.func @main(%input: tensor<6x512x4096xbf16>, %output: tensor<6x512x4096xbf16
 }
 // -----
 // RUN: --only=lower-xla-gpu-to-scf
-// Two range variables: the first one is outside. Constraints are checked first, in the order of the text, a point by equality.
+// Two range variables: the first is the outer loop. Constraints are checked first, in printed order; a point by equality.
 func.func @nested(%t: tensor<20x9xf32>, %u: tensor<4xi32>, %th: index, %x: f32, %n: i32) -> (tensor<20x9xf32>, tensor<4xi32>) {
   // CHECK: %[[L:.*]]:2 = scf.for %i = %c2 to %c5 step %c1 iter_args(%iter = %t, %iter_0 = %u)
   // CHECK-NEXT: %[[M:.*]]:2 = scf.for %j = %c0 to %c2 step %c1 iter_args(%iter_{{.*}} = %iter, %iter_{{.*}} = %iter_0)
@@ -72,7 +72,7 @@ func.func @nested(%t: tensor<20x9xf32>, %u: tensor<4xi32>, %th: index, %x: f32, 
 }
 // -----
 // RUN: --only=lower-xla-gpu-to-scf
-// Without range variables there is one guarded step; without values to carry there is nothing to hand on.
+// Without range variables the result is one guarded step; without inits it yields nothing.
 func.func @step(%th: index) {
   // CHECK: arith.cmpi sge, %th, %c0
   // CHECK: scf.if %inbounds {
@@ -100,7 +100,7 @@ func.func @empty(%th: index, %t: tensor<4xf32>, %x: f32) -> tensor<4xf32> {
 }
 // -----
 // RUN: --only=lower-xla-gpu-to-scf,simplify-arith,canonicalize
-// With ranges of ids known the checks go, and the body stands alone.
+// If the ranges of ids are known, the checks are removed, and only the body stays.
 func.func @checks_go(%t: tensor<512xf32>, %x: f32) -> tensor<512xf32> {
   // CHECK: scf.for %i = %c0 to %c4 step %c1 iter_args(%iter = %t)
   // CHECK-NEXT: %{{.*}} = xla_gpu.apply_indexing #map(%thread_id_x, %i)

@@ -37,7 +37,7 @@ func.func private @combine(%a: f32, %n: i32, %b: f32, %m: i32) -> (f32, i32) {
 }
 // -----
 // RUN: --only=lower-xla-to-scf
-// Short types are extended, long ones cut.
+// Short types are extended, long types are split.
 func.func @types(%a: f64, %b: bf16, %c: i8) -> (f64, bf16, i8) {
   // CHECK: %[[I:.*]] = arith.bitcast %a : f64 to i64
   // CHECK-NEXT: %[[L:.*]] = arith.trunci %[[I]] : i64 to i32
@@ -79,7 +79,7 @@ func.func private @combine(%a: complex<f32>, %b: complex<f32>) -> complex<f32> {
 // -----
 // RUN: --only=lower-xla-to-scf
 func.func @lanes(%a: f32) -> f32 {
-  // ERROR: a shuffle over 32 lanes; expected a power of two below 32
+  // ERROR: a shuffle_reduce over 32 lanes; the distance must be a power of two below 32
   %0 = xla_gpu.shuffle_reduce(%a) to 32 combiner=@combine : f32
   return %0 : f32
 }

@@ -1,5 +1,5 @@
 // RUN: --only=merge-pointers-to-same-slice --twice
-// The kernel keeps its arguments and uses the first of a slice; the other function and its call lose the duplicate.
+// The kernel keeps its arguments and uses the first of a slice. The duplicate is removed from the other function and its call.
 // CHECK: func.func @main(%a: !llvm.ptr {llvm.align = 16 : index, llvm.noalias}, %b: !llvm.ptr {llvm.noalias, xla.invariant}, %c: !llvm.ptr {llvm.noalias}) attributes {xla.entry} {
 // CHECK: call @sub(%a, %b, %c1) : (!llvm.ptr, !llvm.ptr, index) -> f32
 // CHECK-NEXT: llvm.store %{{.*}}, %a
@@ -18,7 +18,7 @@ func.func private @sub(%a: !llvm.ptr {xla.slice_index = 0 : index}, %b: !llvm.pt
 }
 // -----
 // RUN: --only=merge-pointers-to-same-slice
-// Nearest misses: different slices stay apart; `xla.not_invariant` keeps the pointer from being noalias.
+// Different slices are not merged; a pointer with `xla.not_invariant` does not become noalias.
 // CHECK: func.func private @f(%a: !llvm.ptr {llvm.noalias}, %b: !llvm.ptr {xla.not_invariant}, %x: f32) {
 // CHECK-NEXT: llvm.store %x, %b
 func.func private @f(%a: !llvm.ptr {xla.slice_index = 0 : index}, %b: !llvm.ptr {xla.not_invariant, xla.slice_index = 1 : index}, %x: f32) {

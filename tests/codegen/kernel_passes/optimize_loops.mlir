@@ -1,5 +1,5 @@
 // RUN: --only=optimize-loops --twice
-// Four steps: wholly. Positions stay index values; 0 and 1 are the loop's own bounds.
+// Four steps are unrolled completely. Positions stay index values; 0 and 1 are the constants of the loop's bounds.
 // CHECK-NOT: scf.for
 // CHECK: %c2 = arith.constant 2 : index
 // CHECK-NEXT: %c3 = arith.constant 3 : index
@@ -25,7 +25,7 @@ func.func @whole(%v: vector<4xf32>, %init: f32) -> f32 {
 }
 // -----
 // RUN: --only=optimize-loops
-// 12 steps of about 60 operations: 400 / 60 is 6, which divides 12. Inner values chain through the copies.
+// 12 steps of about 60 operations: 400 / 60 is 6, which divides 12. Each copy takes the values of the copy before.
 // CHECK: %[[STEP:c6]] = arith.constant 6 : index
 // CHECK: scf.for %i = %c0 to %c12 step %c6 iter_args(%acc = %init) -> (f32) {
 // CHECK-NEXT: %[[A:.*]] = math.exp %acc
@@ -68,7 +68,7 @@ func.func @by_option(%init: f32) -> f32 {
 }
 // -----
 // RUN: --only=optimize-loops --twice
-// The inner loop first, then the outer one, which is a loop without a loop in it by then. Eight copies in the right order.
+// The inner loop is unrolled first, then the outer loop, which contains no loop then. Eight copies in order.
 // CHECK-NOT: scf.for
 // CHECK: xla_gpu.apply_indexing #map(%c0, %c0)
 // CHECK: xla_gpu.apply_indexing #map(%c0, %c1)
@@ -98,8 +98,8 @@ func.func @nest(%t: tensor<8xf32>, %init: f32) -> f32 {
 }
 // -----
 // RUN: --only=optimize-loops --twice
-// Nearest misses: a call, a long function, a step of 2, a lower bound of 1, a prime number of large steps, an unknown bound.
-// A pure call is no obstacle.
+// Not unrolled: a call, a long function, a step of 2, a lower bound of 1, a prime number of large steps, an unknown bound.
+// A pure call does not prevent unrolling.
 // CHECK: scf.for {{.*}} to %c2 step %c1
 // CHECK-NEXT: func.call
 // CHECK: scf.for {{.*}} to %c2 step %c1

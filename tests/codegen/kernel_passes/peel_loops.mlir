@@ -1,5 +1,5 @@
 // RUN: --only=peel-loops --twice
-// Only the last of four steps can pass 500: three run unchecked.
+// Only the last of four steps can exceed 499: three steps need no check.
 // CHECK: #map = #xla_gpu.indexing_map<"(th)[i] -> (i * 128 + th), domain: th in [0, 127], i in [0, 2]">
 // CHECK-NEXT: #map1 = #xla_gpu.indexing_map<"(th)[i] -> (th + 384), domain: th in [0, 115], i in [3, 3]">
 func.func @peel(%th: index, %t: tensor<500xf32>, %x: f32) -> tensor<500xf32> {
@@ -16,7 +16,7 @@ func.func @peel(%th: index, %t: tensor<500xf32>, %x: f32) -> tensor<500xf32> {
 }
 // -----
 // RUN: --only=peel-loops
-// Two steps can pass 300: splitting one off would not free the rest.
+// Two steps can exceed 299: peeling one does not remove the constraint of the others.
 func.func @two(%th: index, %t: tensor<500xf32>, %x: f32) -> tensor<500xf32> {
   // CHECK: xla_gpu.loop
   // CHECK-NOT: xla_gpu.loop
@@ -28,7 +28,7 @@ func.func @two(%th: index, %t: tensor<500xf32>, %x: f32) -> tensor<500xf32> {
 }
 // -----
 // RUN: --only=peel-loops
-// 64 steps are too many to be worth it.
+// A loop of 64 steps is not peeled.
 func.func @many(%th: index, %t: tensor<8192xf32>, %x: f32) -> tensor<8192xf32> {
   // CHECK: xla_gpu.loop
   // CHECK-NOT: xla_gpu.loop
@@ -40,7 +40,7 @@ func.func @many(%th: index, %t: tensor<8192xf32>, %x: f32) -> tensor<8192xf32> {
 }
 // -----
 // RUN: --only=peel-loops
-// Two range variables, one after the other: the last one first, then the first one of each part.
+// Two range variables: the last is peeled first, then the first in each part.
 func.func @both(%th: index, %t: tensor<36x70xf32>, %x: f32) -> tensor<36x70xf32> {
   // CHECK: #map = {{.*}}i in [0, 1], j in [0, 1]">
   // CHECK-NEXT: #map1 = {{.*}}i in [2, 2], j in [0, 1]

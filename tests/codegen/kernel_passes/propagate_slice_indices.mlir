@@ -14,7 +14,7 @@ func.func private @scalars(%x: f32, %y: f32) -> f32 {
 }
 // -----
 // RUN: --only=propagate-slice-indices
-// Without an entry there is nothing to hand on.
+// Without an entry function the pass does nothing.
 // CHECK: func.func private @sub(%a: tensor<4xf32>) {
 func.func @main(%p: tensor<4xf32> {xla.slice_index = 0 : index}) {
   return

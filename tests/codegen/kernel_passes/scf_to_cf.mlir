@@ -21,7 +21,7 @@ func.func @f(%lb: index, %ub: index, %step: index, %x: f32) -> f32 {
 // CHECK-NEXT: return %s : f32
 // -----
 // RUN: --only=scf-to-cf
-// An if without else jumps straight on; an if with values meets in a block that takes them.
+// An if without else jumps to the following block; the branches of an if with results jump to a block with arguments.
 func.func @f(%c: i1, %p: !llvm.ptr, %x: f32) -> f32 {
   scf.if %c {
     llvm.store %x, %p : f32, !llvm.ptr
@@ -47,7 +47,7 @@ func.func @f(%c: i1, %p: !llvm.ptr, %x: f32) -> f32 {
 // CHECK-NEXT: return %r : f32
 // -----
 // RUN: --only=scf-to-cf
-// Nothing to do in either branch: a select, for LLVM knows no two jumps to one block with different values.
+// Two empty branches become a select, since LLVM does not allow two jumps to one block with different values.
 func.func @f(%c: i1, %x: f32, %y: f32) -> f32 {
   %r = scf.if %c -> (f32) {
     scf.yield %x : f32

@@ -12,7 +12,7 @@ func.func @gelu() -> index {
 }
 // -----
 // RUN: --only=simplify-affine
-// What is defined in the loop comes last but for the constant, however the map lists it; equal terms are computed once.
+// Terms defined in the loop come last, before the constant, whatever their order in the map. Equal terms are computed once.
 // CHECK: func.func @order(%a: index, %b: index, %init: index)
 // CHECK: scf.for %i =
 // CHECK-NEXT: %[[A:.*]] = arith.muli %a, %c4
@@ -36,7 +36,7 @@ func.func @order(%a: index, %b: index, %init: index) -> index {
 }
 // -----
 // RUN: --only=simplify-affine
-// Not negative: unsigned; maybe negative: signed with a correction, and only there. The map is simplified first.
+// Divisions of non-negative values are unsigned; only others are signed, with a correction. The map is simplified first.
 // CHECK-LABEL: func.func @signs
 // CHECK: %[[Q:.*]] = arith.divui %a, %c8 : index
 // CHECK-NEXT: %[[R:.*]] = arith.remui %a, %c150 : index
@@ -54,7 +54,7 @@ func.func @signs(%a: index) -> (index, index, index) {
 }
 // -----
 // RUN: --only=simplify-affine
-// A quotient that may be negative; what nothing bounds may wrap.
+// A quotient that may be negative; unbounded sums have no nsw.
 // CHECK-LABEL: func.func @floor
 // CHECK: %[[N:.*]] = arith.cmpi slt, %a, %c0 : index
 // CHECK-NEXT: %[[M:.*]] = arith.subi %c-1, %a : index
@@ -71,7 +71,7 @@ func.func @floor(%a: index) -> (index, index) {
 }
 // -----
 // RUN: --only=simplify-affine --print_locations
-// A constant result; min and max; symbols; the instruction an op comes from is handed on.
+// A constant result; min and max; symbols; new ops keep the HLO instruction of origin.
 // CHECK: %c5 = arith.constant 5 : index
 // CHECK: %[[A:.*]] = arith.addi %a, %b overflow<nsw> {hlo.op = "slice.3"} : index
 // CHECK-NEXT: %[[B:.*]] = arith.minsi %[[A]], %c9 {hlo.op = "slice.3"} : index

@@ -1,5 +1,5 @@
 // RUN: --only=simplify-arith --twice
-// Comparisons that ranges decide, and the choice that hangs on them.
+// Comparisons that ranges decide, and the scf.if that depends on them.
 func.func @decided(%i: index {xla.range = [0 : index, 9 : index]}, %j: index {xla.range = [10 : index, 20 : index]}, %x: f32, %y: f32) -> (f32, i1, i1, i1) {
   // CHECK-NOT: scf.if
   // CHECK: arith.cmpi slt, %j, %c15
@@ -33,7 +33,7 @@ func.func @unsigned(%i: index {xla.range = [-5 : index, 9 : index]}, %n: i32) ->
 }
 // -----
 // RUN: --only=simplify-arith --twice
-// Ranges of sums, products, minima, maxima, casts; clamps that do nothing go.
+// Ranges of sums, products, minima, maxima, casts; clamps without effect are removed.
 func.func @ranges(%i: index {xla.range = [2 : index, 9 : index]}, %n: index) -> (index, index, i32, index, index, index) {
   %c3 = arith.constant 3 : index
   %c20 = arith.constant 20 : index
@@ -54,7 +54,7 @@ func.func @ranges(%i: index {xla.range = [2 : index, 9 : index]}, %n: index) -> 
 }
 // -----
 // RUN: --only=simplify-arith
-// A 32-bit sum may wrap round: its range says nothing, and the comparison stays.
+// A 32-bit sum may wrap, so it has no range, and the comparison stays.
 func.func @wraps(%n: i32) -> i1 {
   // CHECK: arith.maxsi %n, %c0_i32 {xla.range = [0 : index, 2147483647 : index]} : i32
   // CHECK-NEXT: arith.addi %{{.*}}, %c5_i32 : i32
@@ -68,7 +68,7 @@ func.func @wraps(%n: i32) -> i1 {
 }
 // -----
 // RUN: --only=simplify-arith
-// The absolute value of something in a range.
+// The absolute value of a value with a range.
 func.func @absolute(%i: index {xla.range = [-7 : index, 3 : index]}) -> index {
   // CHECK: arith.select {{.*}} {xla.range = [0 : index, 7 : index]} : index
   %c0 = arith.constant 0 : index
@@ -79,7 +79,7 @@ func.func @absolute(%i: index {xla.range = [-7 : index, 3 : index]}) -> index {
 }
 // -----
 // RUN: --only=simplify-arith
-// A loop variable is tighter than the map's interval for it: the remainder goes.
+// The range of a loop variable is tighter than its interval in the map, so the mod is removed.
 // CHECK: #map = #xla_gpu.indexing_map<"(a) -> (a * 2), domain: a in [0, 3]">
 func.func @refine(%t: tensor<80xf32>, %x: f32) -> tensor<80xf32> {
   // CHECK: apply_indexing #map(%i)

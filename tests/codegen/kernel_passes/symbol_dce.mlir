@@ -26,7 +26,7 @@ func.func private @b(%x: f32) -> f32 {
 }
 // -----
 // RUN: --only=symbol-dce
-// Nearest miss: a public function that nobody calls stays; a private one named by a combiner stays.
+// Not erased: a public function without calls, and a private function that is a combiner.
 // CHECK: func.func @spare
 // CHECK: func.func private @add
 func.func @spare(%x: f32) -> f32 {
@@ -39,7 +39,7 @@ func.func private @add(%x: f32, %y: f32) -> f32 {
 }
 // -----
 // RUN: --only=symbol-dce
-// Globals of the module alone go when nothing takes their address.
+// Private globals are erased if no op takes their address.
 // CHECK-NOT: @shared_1
 // CHECK: @shared_0
 // CHECK-NOT: @shared_1

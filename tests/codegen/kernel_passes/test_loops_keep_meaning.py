@@ -50,7 +50,7 @@ def random_map(rng: random.Random) -> IndexingMap:
     constraints: list[tuple[Expr, Interval]] = []
     for _ in range(rng.randrange(3)):
         constraints.append((random_expr(rng, len(ranges)), Interval(rng.choice((0, 1)), rng.randrange(2, 14))))
-    # A dim narrower than what the id takes: the loop has to check it.
+    # The interval of the dim is narrower than that of the id, so the loop has to check it.
     first = rng.choice((0, 0, 1))
     dims = (Variable(Interval(first, first + rng.choice((THREADS - 1, 3)))),)
     return IndexingMap(dims, ranges, (), results).with_constraints(constraints)
@@ -63,7 +63,7 @@ def visited(used_map: IndexingMap, thread: int) -> list[tuple[int, ...]]:
 
 
 def kernel(used_map: IndexingMap) -> ModuleOp:
-    """Return a function that hands the points on to `@visit`."""
+    """Return a function that passes the points to `@visit`."""
     symbols = ", ".join(f"%s{i}" for i in range(len(used_map.ranges)))
     text = attribute_text(used_map)
     return parse_module(
@@ -81,7 +81,7 @@ def kernel(used_map: IndexingMap) -> ModuleOp:
 
 
 def run(module: ModuleOp, thread: int) -> list[tuple[int, ...]]:
-    """Interpret the lowered function; returns the points handed to `@visit`. The iteration value counts them."""
+    """Interpret the lowered function, and return the points passed to `@visit`. The iteration value counts them."""
     points: list[tuple[int, ...]] = []
     values: dict[SSAValue, int] = {}
 
@@ -134,7 +134,7 @@ def test_lowered_loops_keep_points_and_order(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40, 80))
 def test_peeled_loops_keep_points(seed: int) -> None:
-    """Peeling an inner range variable brings its last step behind all others: points are the same, order is not."""
+    """Peeling an inner range variable moves its last step after all others: same points, different order."""
     used_map = random_map(random.Random(seed))
     module = kernel(used_map)
     apply(module, PeelLoops(), LowerXlaGpuToScf(), SimplifyArith(), Canonicalize(), Cse())

@@ -1,5 +1,5 @@
 // RUN: --only=unswitch-loops --twice
-// The else side hands its buffer on, so there is no second loop.
+// The else branch passes its buffer on, so it needs no loop.
 // CHECK-LABEL: func.func @guarded
 // CHECK: %[[R:[a-z0-9_]+]] = scf.if %inside -> (tensor<8xf32>) {
 // CHECK-NEXT: %[[L:[a-z0-9_]+]] = scf.for %vector_index = %c0 to %c4 step %c1 iter_args(%iter = %out) -> (tensor<8xf32>) {
@@ -29,7 +29,7 @@ func.func @guarded(%out: tensor<8xf32>, %inside: i1) -> tensor<8xf32> {
 }
 // -----
 // RUN: --only=unswitch-loops --twice
-// Two loops deep and two choices deep: the whole nest leaves, and both sides work where both do something.
+// Two nested loops and two nested scf.if: both conditions move out of both loops, and both branches get loops.
 // CHECK-LABEL: func.func @nest
 // CHECK: scf.if %p -> (f32) {
 // CHECK-NEXT: scf.if %q -> (f32) {
@@ -69,7 +69,7 @@ func.func @nest(%init: f32, %p: i1, %q: i1) -> f32 {
 }
 // -----
 // RUN: --only=unswitch-loops
-// Iteration values that do not go through the choice stay in both loops; the condition is one of them, so it does not fire.
+// Iteration values outside of the scf.if stay in both loops. The condition is an iteration value: not unswitched.
 // CHECK: scf.for
 // CHECK-NEXT: scf.if
 func.func @own_condition(%init: f32, %p: i1) -> f32 {
@@ -89,7 +89,7 @@ func.func @own_condition(%init: f32, %p: i1) -> f32 {
 }
 // -----
 // RUN: --only=unswitch-loops
-// Nearest misses: an op beside the choice, and a constant condition (which canonicalize removes).
+// Not unswitched: an op beside the scf.if, and a constant condition (which canonicalize folds).
 // CHECK-LABEL: func.func @not_alone
 // CHECK: scf.for
 // CHECK-NEXT: math.exp

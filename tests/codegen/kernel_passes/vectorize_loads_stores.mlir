@@ -1,5 +1,5 @@
 // RUN: --only=vectorize-loads-stores --twice
-// Load and store share the index of the first element; the store gathers its elements in a vector that begins as zeros.
+// Load and store share the index of the first element. The store collects its elements in a vector that starts as zeros.
 // CHECK: func.func @gelu(%input: tensor<12582912xbf16>, %output: tensor<12582912xbf16>)
 // CHECK: %[[B:.*]] = xla_gpu.apply_indexing #map(%thread_id_x, %block_id_x, %c0)
 // CHECK-NEXT: %[[Z:.*]] = arith.constant 0.000000e+00 : bf16
@@ -73,7 +73,7 @@ func.func @copy(%in: tensor<8xf32>, %out: tensor<8xf32>) -> tensor<8xf32> {
 }
 // -----
 // RUN: --only=vectorize-loads-stores
-// Only the inner loop of two moves along a row; its load leaves that loop alone, at the outer loop's place.
+// Only the inner loop accesses neighbours: its load moves before it, into the body of the outer loop.
 // CHECK: scf.for %i = %c0 to %c4 step %c1
 // CHECK-NEXT: %[[B:.*]] = xla_gpu.apply_indexing #map(%th, %i, %c0)
 // CHECK-NEXT: arith.constant 0.0
@@ -99,8 +99,8 @@ func.func @rows(%in: tensor<4096xf32>, %th: index, %init: f32) -> f32 {
 }
 // -----
 // RUN: --only=vectorize-loads-stores --twice
-// Nearest misses of the index: moves by two; starts at an odd place; starts anywhere; moves inside a mod; twice in the
-// operands; an operand from inside of the loop.
+// Indices that do not qualify: stride two; an odd start; an unknown start; growth inside a mod; the induction variable
+// twice in the operands; an operand from inside of the loop.
 // CHECK-NOT: vector.
 // CHECK-COUNT-6: tensor.extract
 // CHECK-NOT: vector.
@@ -139,8 +139,8 @@ func.func @index_misses(%in: tensor<4096xf32>, %th: index, %init: f32) -> f32 {
 }
 // -----
 // RUN: --only=vectorize-loads-stores
-// Nearest misses of type and loop: a length that 4 does not divide, complex numbers, more than 256 bits, three steps, a
-// choice between loop and access.
+// Types and loops that do not qualify: a length that 4 does not divide, complex numbers, more than 256 bits, three steps,
+// an scf.if between loop and access.
 // CHECK-NOT: vector.
 // CHECK-COUNT-6: tensor.extract
 // CHECK-NOT: vector.
@@ -177,7 +177,7 @@ func.func @type_misses(%odd: tensor<10xf32>, %c: tensor<8xcomplex<f32>>, %d: ten
 }
 // -----
 // RUN: --only=vectorize-loads-stores
-// Nearest misses of aliasing: a load from the state that the loop makes, a store whose buffer the step also reads.
+// Aliases that do not qualify: a load from a tensor that the loop writes, a store to a buffer that the step also reads.
 // CHECK-NOT: vector.
 // CHECK: tensor.extract %t[%i]
 // CHECK: tensor.insert %{{.*}} into %t[%i]
@@ -196,7 +196,7 @@ func.func @in_place(%out: tensor<8xf32>) -> tensor<8xf32> {
 }
 // -----
 // RUN: --only=vectorize-loads-stores
-// Atomic additions of f32 gather their addends and become one of a vector.
+// Atomic additions of f32 collect their addends and become one atomic addition of a vector.
 // CHECK: %[[B:.*]] = xla_gpu.apply_indexing #map(%th, %c0)
 // CHECK: %r:2 = scf.for
 // CHECK-NOT: atomic_rmw
@@ -226,7 +226,7 @@ func.func @atomic(%in: tensor<8xf32>, %out: tensor<4096xf32>, %th: index) -> ten
 }
 // -----
 // RUN: --only=vectorize-loads-stores{sm=80}
-// Nearest miss: cards before Hopper have no atomics of vectors. The load is a vector all the same.
+// GPUs before Hopper have no vector atomics: only the load is vectorised.
 // CHECK: vector.transfer_read
 // CHECK: scf.for
 // CHECK: xla_gpu.atomic_rmw %t[%k]
@@ -248,7 +248,7 @@ func.func @older(%in: tensor<8xf32>, %out: tensor<4096xf32>, %th: index) -> tens
 }
 // -----
 // RUN: --only=vectorize-loads-stores
-// Nearest misses of atomics: a maximum, and f64.
+// Atomics that do not qualify: a maximum, and f64.
 // CHECK-COUNT-2: xla_gpu.atomic_rmw %{{t|u}}[%i]
 // CHECK-NOT: xla_gpu.atomic_rmw
 func.func @other_atomics(%x: f32, %y: f64, %out: tensor<8xf32>, %wide: tensor<8xf64>) -> (tensor<8xf32>, tensor<8xf64>) {

@@ -1,4 +1,4 @@
-"""From LLVM IR text to PTX and to what ptxas says of it."""
+"""LLVM IR text to PTX, and the reports of ptxas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_ptx_of_a_kernel() -> None:
     assert ".version 8.6\n.target sm_90\n" in ptx
     assert ".visible .entry scale(" in ptx
     assert ".reqntid 64, 1, 1" in ptx
-    # The arguments' alignment and the index arithmetic make one access of 16 bytes of what claims 4.
+    # LLVM derives one access of 16 bytes from the arguments' alignment and the index arithmetic; the IR claims 4 bytes.
     assert "ld.global.nc.v4.b32" in ptx
     assert "st.global.v4.b32" in ptx
     assert "st.shared.b32" in ptx
@@ -84,7 +84,7 @@ def test_it_assembles_for_every_card(name: str) -> None:
 @needs_ptxas
 def test_ptxas_refuses_nonsense() -> None:
     ptx = compile_llvm(SCALE, preset("h100")).ptx.replace("mul.rn.f32", "mull.rn.f32")
-    with pytest.raises(InternalError, match="refuses the PTX for sm_90") as caught:
+    with pytest.raises(InternalError, match="rejects the PTX for sm_90") as caught:
         assemble(ptx)
     assert any("mull" in note for note in caught.value.notes)
 

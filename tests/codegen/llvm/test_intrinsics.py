@@ -43,7 +43,7 @@ def test_allowed(call: str) -> None:
     ],
 )
 def test_refused(call: str) -> None:
-    with pytest.raises(InternalError, match="cannot turn into PTX"):
+    with pytest.raises(InternalError, match="cannot compile to PTX"):
         check_intrinsics(f"  %r = {call}\n", 90)
 
 

@@ -1,4 +1,4 @@
-"""Cutting, caching and linking libdevice."""
+"""Extracting, caching and linking functions of libdevice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(find_in_toolkit(LIBDEVICE) is None, reason="no l
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache directory that the process has not read yet."""
+    """Use an empty cache directory that the process has not read yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     libdevice._usual_library.cache_clear()  # pyright: ignore[reportPrivateUsage] - what the process remembers of it
     yield tmp_path / "cache" / "hlo-run" / "libdevice"

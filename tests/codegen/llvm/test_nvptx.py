@@ -1,4 +1,4 @@
-"""Which card and PTX version a kernel is written for, and modules LLVM refuses."""
+"""The GPU and PTX version of a kernel, and modules that LLVM rejects."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def test_text_that_is_no_llvm_ir() -> None:
 
 def test_ir_that_does_not_verify() -> None:
     text = "define i32 @f(i1 %c) {\n  br i1 %c, label %a, label %b\na:\n  %x = add i32 1, 2\n  br label %b\nb:\n  ret i32 %x\n}\n"
-    with pytest.raises(InternalError, match="verifier refuses") as caught:
+    with pytest.raises(InternalError, match="verifier rejects") as caught:
         Module.from_text(text).verify()
     assert any("dominate" in note for note in caught.value.notes)

@@ -1,4 +1,4 @@
-"""LLVM IR text: what LLVM is told, to the letter, and constants that lose nothing."""
+"""LLVM IR text: the exact text of a module, and constants without loss."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_llvm_accepts_it() -> None:
 
 @pytest.mark.parametrize("type_", [f16, bf16, f32, f64])
 def test_no_constant_loses_a_bit(type_: AnyFloat) -> None:
-    """Print a number, let LLVM read it and print it in its own way: both mean the same bits."""
+    """Print a number, parse and print it with LLVM: both texts have the same bits."""
     rng = np.random.default_rng(11)
     numbers = [float(x) for x in rng.standard_normal(20) * 10.0 ** rng.uniform(-4, 4, 20)]
     numbers += [0.0, -0.0, 1.0, 65504.0, 2.0**-24, float("inf"), float("-inf"), float("nan")]
@@ -159,7 +159,7 @@ def test_no_constant_loses_a_bit(type_: AnyFloat) -> None:
 
 
 def _bits(text: str) -> str:
-    """Return the bits of the double that LLVM's text of a constant means."""
+    """Return the bits of the double in LLVM's text of a constant."""
     if text.startswith("0xH"):
         return struct.pack("<d", float(np.uint16(int(text[3:], 16)).view(np.float16))).hex()
     if text.startswith("0xR"):

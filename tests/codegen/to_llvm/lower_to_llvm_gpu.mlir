@@ -97,7 +97,7 @@ func.func @f(%a: index, %p: !llvm.ptr) -> index {
 // CHECK-NEXT: llvm.return [[R]] : i64
 // -----
 // RUN: --only=lower-to-llvm-gpu
-// libdevice by type: f64 as it is, f32 with an f, f16 and bf16 by way of f32, fast ones where asked for. A name is declared once.
+// libdevice by type: f64 plain, f32 with suffix f, f16 and bf16 by way of f32, fast functions with afn. A name is declared once.
 func.func @f(%a: f64, %b: f32, %c: f16, %d: bf16) -> (f64, f32, f16, bf16) {
   %0 = math.exp %a : f64
   %1 = math.exp %b : f32
@@ -131,7 +131,7 @@ func.func @f(%a: f64, %b: f32, %c: f16, %d: bf16) -> (f64, f32, f16, bf16) {
 // CHECK: llvm.return {{%[0-9]+}} : !llvm.struct<(f64, f32, f16, bf16)>
 // -----
 // RUN: --only=lower-to-llvm-gpu
-// Minimum and maximum keep NaN; counting; integers wrap; comparisons keep their predicate; flags are handed on.
+// Minimum and maximum propagate NaN; bit counts; integers wrap; comparisons keep their predicate; ops keep their flags.
 func.func @f(%x: f32, %y: f32, %i: i8, %j: i8) -> f32 {
   %a = arith.maximumf %x, %y : f32
   %b = arith.minimumf %a, %y : f32

@@ -1,4 +1,4 @@
-"""Every op of arith and math, for every type it takes, becomes PTX that assembles, on cards of every generation."""
+"""Every op of arith and math, for every type it supports, becomes PTX that assembles for GPUs of every generation."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_every_op_becomes_ptx_that_assembles(type_: str, card: str) -> None:
 
 
 def test_no_op_is_forgotten() -> None:
-    """The kernels above hold each op that has a lowering; ops that only move constants and types are tested as text."""
+    """The kernels above have each op with a lowering; ops that only move constants and types are tested as text."""
     tried = {re.split(r"[ ,]", op)[0] for type_ in FLOATS for op, _ in _float_ops(type_)}
     tried |= {op.split()[0] for type_ in INTEGERS for op, _ in _integer_ops(type_)}
     assert {op.name for op in (*ARITH, *MATH)} - tried == {"arith.constant"}

@@ -1,4 +1,4 @@
-"""What the lowered ops compute, at the places where it is easy to get wrong: PTX of old and new cards, run on the CPU."""
+"""The results of lowered ops at edge cases: PTX for old and new GPUs, run on the CPU."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _executable(ptx: str, inputs: list[str], result: str, count: int) -> Executa
 
 
 def _floats(dtype: str, count: int = 256) -> Array:
-    """Return seeded numbers of all sizes, with the special ones in front."""
+    """Return random numbers of all magnitudes, after the special numbers."""
     rng = np.random.default_rng(7)
     numbers = rng.standard_normal(count) * 10.0 ** rng.uniform(-4, 4, count)
     numbers[:9] = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, -2.5]
@@ -100,7 +100,7 @@ def _floats(dtype: str, count: int = 256) -> Array:
 @pytest.mark.parametrize(("op", "expected"), [("maximumf", np.maximum), ("minimumf", np.minimum)])
 def test_extremes_keep_nan_and_order_zeros(dtype: str, card: str, op: str, expected: Callable[[Array, Array], Array]) -> None:
     left = _floats(dtype)
-    # Every special number meets every other one.
+    # Combine every special number with every other.
     right = left.copy()
     left[:81], right[:81] = np.repeat(left[:9], 9), np.tile(right[:9], 9)
     got = _run(f"%r = arith.{op} %a, %b : {dtype}", [(dtype, left), (dtype, right)], dtype, card)

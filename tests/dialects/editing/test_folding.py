@@ -1,4 +1,4 @@
-"""Folding of integer ops agrees with numpy on 8-bit numbers; effects and index widths say what they should."""
+"""Folding of integer ops agrees with numpy on 8-bit numbers; effects and index widths are correct."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_integer_ops(kind: type[arith.SignlessIntegerBinaryOperation], expected:
             if b == 0 and "div" in kind.name + kind.name.replace("rem", "div"):
                 assert not isinstance(folded, IntegerAttr) or a == b, f"{kind.name} {a} by 0"
                 continue
-            if not isinstance(folded, IntegerAttr):  # one of the operands stands for the result
+            if not isinstance(folded, IntegerAttr):  # one of the operands replaces the result
                 assert folded is lhs.result or folded is rhs.result
                 folded = lhs.value if folded is lhs.result else rhs.value
             assert isinstance(folded, IntegerAttr)
