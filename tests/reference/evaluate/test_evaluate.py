@@ -158,9 +158,9 @@ def _no_memory(*_arguments: object) -> Value:
 
 def test_running_out_of_memory_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(evaluate_module.EVALUATE, "negate", _no_memory)
-    with pytest.raises(DeviceError, match=r"no memory for %n, f32\[3\]"):
+    with pytest.raises(DeviceError, match=r"out of memory in the reference for %n, f32\[3\]"):
         run("x = f32[3] parameter(0)\nROOT n = f32[3] negate(x)", array("f32", [1, 2, 3]))
     monkeypatch.setattr(RandomEngine, "words", _no_memory)
     module = hlo_run.parse("HloModule m\nENTRY e {\n  ROOT x = f32[3] parameter(0)\n}")
-    with pytest.raises(DeviceError, match="no memory for %x"):
+    with pytest.raises(DeviceError, match="out of memory in the reference for %x"):
         make_fake_arguments(module, 1)
