@@ -1,11 +1,11 @@
-"""Async ops: a start, any number of updates and a done around one called computation; questions about them."""
+"""Queries on async chains: an async-start, any number of async-updates and an async-done around one computation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # The graph prints itself, and the printer asks these questions.
+    # The graph imports the printer, which imports this file.
     from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 ASYNC_OPCODES = ("async-start", "async-update", "async-done")
@@ -20,12 +20,12 @@ def async_start(instruction: HloInstruction) -> HloInstruction | None:
 
 
 def execution_thread(start: HloInstruction) -> str:
-    """Return the thread that an async-start names, `main` if it names none."""
+    """Return the execution thread of an async-start; the default is `main`."""
     return str(start.attrs.get("async_execution_thread", MAIN_THREAD))
 
 
 def is_one_instruction(computation: HloComputation) -> bool:
-    """True if all but the root are parameters, so that the short spelling says everything (XLA's rule)."""
+    """True if all instructions but the root are parameters, so that the short form `add-start` is complete (XLA's rule)."""
     root = computation.root
     return all(i is root or i.opcode == "parameter" for i in computation.instructions)
 
