@@ -77,7 +77,7 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
     other = tmp_path / "module.dump"
     other.write_text(MODULE)
     assert hlo_run.load(str(other), "hlo").name == "pair"
-    with pytest.raises(UsageError, match="format 'dump' is not read"):
+    with pytest.raises(UsageError, match="format 'dump' is not supported"):
         hlo_run.load(str(other))
     other.write_text("HloModule broken\nENTRY e { x = f32[2 }")
     with pytest.raises(ParseError) as caught:

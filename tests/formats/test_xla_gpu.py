@@ -78,7 +78,7 @@ def test_the_compiler_is_found_where_jax_does_not_look(tmp_path: Path, monkeypat
 def test_a_failed_check_of_xla_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     died = "sys.stderr.write('F0101 10:00:00.000000 7 x.cc:1] Check failed: a == b\\n'); sys.stderr.flush(); os.abort()"
     _fake_child(tmp_path, monkeypatch, died)
-    with pytest.raises(Unsupported, match=r"'m\.hlo' ends XLA:GPU's compiler: Check failed: a == b"):
+    with pytest.raises(Unsupported, match=r"'m\.hlo' crashes XLA:GPU's compiler: Check failed: a == b"):
         _compile()
 
 

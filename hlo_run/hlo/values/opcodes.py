@@ -1,4 +1,4 @@
-"""The opcodes of HLO: how many operands each takes, which attributes, in the order in which they are printed."""
+"""The opcodes of HLO: number of operands, and attributes in printing order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.hlo.values.replica_groups import ReplicaGroups
 
 DefaultValue: TypeAlias = "bool | tuple[int, ...] | ReplicaGroups"
 
-# On every instruction, after the opcode's own, in the order of the printer.
+# Attributes of every instruction, after those of the opcode, in printing order.
 COMMON_ATTRIBUTES = (
     "sharding",
     "frontend_attributes",
@@ -24,7 +24,7 @@ COMMON_ATTRIBUTES = (
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """One opcode. `arity` None means any number of operands. `attributes` are its own in the order they print.
+    """One opcode. `arity` None means any number of operands. `attributes` are those of the opcode, in printing order.
 
     `can_infer_shape` says whether text may leave the shape out (XLA's `CanInferShape`).
     """
@@ -38,7 +38,7 @@ class Opcode:
 
     @property
     def allowed(self) -> list[str]:
-        """Every attribute the opcode takes, sorted."""
+        """All attributes of the opcode, sorted."""
         return sorted((*self.attributes, *COMMON_ATTRIBUTES))
 
 
@@ -57,7 +57,7 @@ _GROUPS = "channel_id replica_groups constrain_layout use_global_device_ids"
 _DOT = "lhs_batch_dims lhs_contracting_dims rhs_batch_dims rhs_contracting_dims"
 _PRECISION = "operand_precision algorithm"
 
-# opcodes | arity (- is any) | attributes in print order, `!` marks the required ones
+# opcodes | arity (- is any) | attributes in printing order, `!` marks required ones
 _TABLE = f"""
 abs ceil floor not negate sign real imag is-finite popcnt count-leading-zeros round-nearest-afz round-nearest-even | 1 |
 copy opt-barrier bitcast convert bitcast-convert | 1 |
@@ -138,7 +138,7 @@ async-done | 1 | async_execution_thread calls
 
 _GROUPED = """all-reduce all-reduce-start reduce-scatter all-gather all-gather-start all-to-all ragged-all-to-all
     collective-broadcast""".split()
-# What is there, and prints, whether it is written or not.
+# Attributes that are set, and printed, even if the text omits them.
 _DEFAULTS: dict[str, dict[str, DefaultValue]] = {
     "topk": {"largest": True},
     "scan": {"is_associative": False},

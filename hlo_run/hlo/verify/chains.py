@@ -1,4 +1,4 @@
-"""Checks of instructions that go together: the start, update and done of what runs beside others, and channels."""
+"""Verify async pairs and chains: the opcodes of start, update and done, their number, and their channels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.verify.module import instruction_error
 
-# Which opcodes may use a start, and which the operand of a done may be.
+# Allowed opcodes of the user of a start, and of the operand of a done.
 _USERS: dict[str, tuple[str, ...]] = {
     "async-start": ("async-update", "async-done"),
     "async-update": ("async-update", "async-done"),
@@ -24,14 +24,14 @@ _STARTS: dict[str, tuple[str, ...]] = {
     "all-gather-done": ("all-gather-start",),
     "collective-permute-done": ("collective-permute-start",),
     "copy-done": ("copy-start",),
-    # A tuple, a loop's mostly, may stand between a transfer and its end.
+    # A tuple, mostly that of a loop, may be between a send or recv and its done.
     "send-done": ("send", "get-tuple-element"),
     "recv-done": ("recv", "get-tuple-element"),
 }
 
 
 def verify_chains(module: HloModule) -> None:
-    """Refuse a start without its one done, a done of something else, and halves of a transfer that differ."""
+    """Raise ParseError for a start without exactly one done, a done of another op, and a transfer with different channels."""
     for computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode in _USERS:
@@ -64,7 +64,7 @@ def _verify_wrapped(start: HloInstruction) -> None:
             raise instruction_error(start, f"'{computation.name}' must hold nothing but parameters and its root")
 
 
-# A group of transfers may be wrapped together.
+# An async computation may contain a group of transfers.
 _SEND_RECV = frozenset("send recv send-done recv-done bitcast tuple get-tuple-element parameter".split())
 
 
