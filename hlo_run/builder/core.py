@@ -53,7 +53,7 @@ class HloValue:
         """Set the name, control predecessors, and common attributes; return the value itself.
 
         `sharding`, `frontend_attributes` (a mapping), `metadata` (a mapping), `backend_config`, `statistics`, `origin`,
-        `parameter_replication`. Raises ParseError for any other and for text that is no value of it.
+        `parameter_replication`. Raises ParseError for another attribute or an invalid value.
         """
         self.builder.set_attributes(self.instruction, attributes)
         if name is not None:

@@ -1,4 +1,4 @@
-"""The builder's machinery: operators, computations made of functions, annotations, modules, errors at the program's line."""
+"""The builder: operators, computations from functions, annotations, modules, errors at the program's line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Y = RNG.standard_normal((3, 4)).astype(np.float32) + 3
 I = RNG.integers(-9, 9, (3, 4)).astype(np.int32)
 
 
-# Functions of the builder and as many values as there are arguments.
+# Functions of the builder and one value per argument.
 _B: TypeAlias = HloBuilder
 _V: TypeAlias = HloValue
 Build: TypeAlias = "Callable[[_B, _V], Any] | Callable[[_B, _V, _V], Any]"

@@ -1,4 +1,4 @@
-"""What JAX users have, as functions, arguments and results: models with settings, keys, trees, JAX's own stages."""
+"""Functions, arguments and results of JAX users: models with settings, random keys, trees, JAX's own stages."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # The functions under test are lambdas, and jax is untyped here.
@@ -60,7 +60,7 @@ class FilterJit:
 
 
 class Lower:
-    """An object that can be lowered and not called, into an object with JAX's inside."""
+    """An object that can be lowered but not called; the result wraps JAX's object."""
 
     def lower(self, *arguments: Any) -> Any:
         return Holder(jax.jit(lambda x, unused, y: x * y).lower(*arguments))
@@ -73,7 +73,7 @@ class Holder:
 
 @dataclass
 class Settings:
-    """JAX does not know it as a tree."""
+    """A dataclass that is not a JAX tree."""
 
     weight: Any
     rank: int = 2

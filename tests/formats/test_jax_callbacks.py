@@ -1,4 +1,4 @@
-"""Python functions that JAX programs call, when their modules run here."""
+"""Python callbacks of JAX programs, when hlo-run runs their modules."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # The functions under test are lambdas, and jax is untyped here.

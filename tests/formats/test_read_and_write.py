@@ -1,4 +1,4 @@
-"""Other formats than HLO text, held against what real XLA itself makes of the same module."""
+"""Other formats than HLO text, compared with the output of real XLA for the same module."""
 
 from __future__ import annotations
 

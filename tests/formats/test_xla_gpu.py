@@ -1,4 +1,4 @@
-"""Real XLA:GPU as a compiler in a child process: what it gives, what it refuses, and that its end is not ours."""
+"""Real XLA:GPU as a compiler in a child process: its results, its refusals, and its crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _target() -> str:
 
 
 def _fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    """Let `program` stand for the child."""
+    """Replace the child process by `program`."""
     pytest.importorskip("jaxlib")
     child = tmp_path / "child.py"
     child.write_text("import os, sys\n" + program, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Files of arguments and results: every type there and back, numpy's own ways, and errors that say what is wrong."""
+"""Files of arguments and results: round trips of every type, numpy's own files, and error messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_there_and_back(dtype: str, dims: tuple[int, ...], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn", "s4", "u2", "f4e2m1fn", "f32", "pred"])
 def test_npy_and_plain_savez_of_numpy(dtype: str, tmp_path: Path) -> None:
-    """numpy writes types it lacks as void, which has their bits."""
+    """numpy writes types that it lacks as void, with their bits."""
     value, shape = _bits(dtype, (3, 2)), Shape.array(dtype, (3, 2))
     np.save(tmp_path / "x.npy", value)
     np.savez(tmp_path / "x.npz", arg0=value)

@@ -1,4 +1,4 @@
-"""Collectives over simulated devices against their closed forms; who meets whom; deadlocks."""
+"""Collectives over simulated devices compared with closed forms; groups of devices; deadlocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(text: str, arguments: Sequence[Sequence[Value]], replicas: int = 1, part
 
 
 def per_device(count: int, *dims: int, dtype: type = np.float32) -> list[Array]:
-    """Return whole numbers that differ everywhere, so that sums are exact; one array per device."""
+    """Return one array of distinct integers per device, whose sums are exact."""
     return [(np.arange(np.prod(dims)).reshape(dims) + 1 + 100 * device).astype(dtype) for device in range(count)]
 
 

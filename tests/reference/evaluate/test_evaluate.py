@@ -1,4 +1,4 @@
-"""The walk: tuples, calls, loops, branches, what is freed, and what an error says."""
+"""Evaluation of graphs: tuples, calls, loops, branches, freed values, and errors."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_arrays_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) 
     names = ["x", *(f"n{k}" for k in range(6))]
     lines = [f"  {new} = f32[100] negate({old})" for old, new in pairwise(names)]
     run("x = f32[100] parameter(0)\n" + "\n".join(lines[:-1]) + "\nROOT" + lines[-1], array("f32", np.arange(100)))
-    # Only the operand of the op at work, and never an older one.
+    # Only the operand of the current op is alive, no older value.
     assert alive == [0, 1, 1, 1, 1, 1]
 
 
