@@ -44,9 +44,9 @@ KNOWN = {
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),
     "a number of a layout that takes 64 bits": re.compile(r"a number of the layout's .* does not fit into 64 bits"),
     "what is beyond every machine": re.compile(
-        r"more than any device can hold|is too large to fill|are more than there are|no memory for the constant"
+        r"more than any device can hold|is too large to fill|exceed the limit of|out of memory for the constant"
     ),
-    "replica groups or tiles of another size than their devices": re.compile(r"places cannot take|tiles (need|cannot take)"),
+    "replica groups or tiles of another size than their devices": re.compile(r"tiles (do not match|need|cannot take)"),
     "a transposition of devices that is none": re.compile(r"iota_transpose_perm (must|should)"),
     "labels of dimensions that are not there": re.compile(r"expects \[0-\d(bf|io)\?\] in \w+ dimension numbers"),
     "window reversals of another number than dimensions": re.compile(r"'rhs_reversal=' has the same size"),

@@ -47,8 +47,8 @@ def test_evaluate_takes_arrays_numbers_and_tuples() -> None:
         ((X.astype(np.float64), (4, HALF)), r"argument 0 \('x'\) has elements of float64, but the parameter is f32\[2,3\]"),
         ((X, 4), "argument 1 .'s'. must be a tuple of 2 values, but has 1"),
         ((X, (4, HALF, 5)), "must be a tuple of 2 values, but has 3"),
-        ((X, ("four", HALF)), "element 0, is no array of s32"),
-        (([[1.0], [2.0, 3.0]], (4, HALF)), "is no array of f32"),
+        ((X, ("four", HALF)), "element 0, is not an array of s32"),
+        (([[1.0], [2.0, 3.0]], (4, HALF)), "is not an array of f32"),
     ],
 )
 def test_arguments_that_do_not_fit_are_usage_errors(arguments: tuple[Any, ...], message: str) -> None:
@@ -77,7 +77,7 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
     other = tmp_path / "module.dump"
     other.write_text(MODULE)
     assert hlo_run.load(str(other), "hlo").name == "pair"
-    with pytest.raises(UsageError, match="format 'dump' is not read"):
+    with pytest.raises(UsageError, match="format 'dump' is not supported"):
         hlo_run.load(str(other))
     other.write_text("HloModule broken\nENTRY e { x = f32[2 }")
     with pytest.raises(ParseError) as caught:

@@ -49,7 +49,7 @@ def load(data: bytes, file: str) -> Executable:
     Raises UsageError if the file is not an executable, is of another version, or is damaged.
     """
     if len(data) < _HEAD.size or data[:4] != _MAGIC:
-        raise UsageError(f"'{file}' is not an executable of hlo-run", hint=f"hlo-run --output=FILE{ENDING} writes one")
+        raise UsageError(f"'{file}' is not an executable of hlo-run", hint="hlo-run --output=FILE.hlox writes one")
     _, version, text_size, blob_size, digest = _HEAD.unpack_from(data)
     if version != VERSION:
         raise _other_version(file)

@@ -1,1 +1,1 @@
-"""Modules made in Python: `HloBuilder`, in the manner of XLA's XlaBuilder."""
+"""Build modules in Python with `HloBuilder`, which is like XLA's XlaBuilder."""

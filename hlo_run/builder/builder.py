@@ -1,4 +1,4 @@
-"""`HloBuilder`: every opcode as a method, one family of opcodes a file."""
+"""`HloBuilder`: a method per opcode, from one file per family of opcodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HloBuilder(ElementwiseMethods, ShapingMethods, LinalgMethods, ControlMetho
         total = builder.reduce(x * 2.0, builder.constant(0.0), dimensions=[1], to_apply="add")
         module = builder.build(total)
 
-    An opcode's method has its name with underscores; `and_`, `or_`, `not_` and `while_` avoid Python's words. Methods return
-    an `HloValue`, whose shape is inferred at once, and raise ParseError where text of the same instruction would; the
-    error's place is the line of the Python program.
+    A method has the opcode's name with underscores; `and_`, `or_`, `not_` and `while_` avoid Python's keywords. Methods
+    return an `HloValue`, whose shape is inferred at once. They raise ParseError where the same instruction in text would;
+    the error's location is the line of the Python program.
     """

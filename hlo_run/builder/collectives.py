@@ -1,4 +1,4 @@
-"""Builder methods of operations among devices."""
+"""Builder methods of collectives."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from hlo_run.builder.shaping import Ints, scalars_of, values_of
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.shape import Shape
 
-# Lists of device numbers, or text in any of XLA's spellings; nothing means all devices in one group.
+# Lists of device numbers, or text in any of XLA's forms; empty means one group of all devices.
 Groups = Sequence[Ints] | str
 _Values = HloValue | Sequence[HloValue]
 
 
 class CollectiveMethods(BuilderCore):
-    """`replica_groups` are lists, or text such as `[2,4]<=[8]`; several operands give a tuple."""
+    """`replica_groups` are lists, or text such as `[2,4]<=[8]`. Several operands make a tuple of results.
+
+    Options of reducing collectives: `channel_id`, `constrain_layout`, `use_global_device_ids`.
+    """
 
     def replica_id(self) -> HloValue:
         return self.instruction("replica-id")
@@ -25,7 +28,7 @@ class CollectiveMethods(BuilderCore):
         return self.instruction("partition-id")
 
     def all_reduce(self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any) -> HloValue:
-        """Options of all reducing collectives: `channel_id`, `constrain_layout`, `use_global_device_ids`."""
+        """Reduce each operand over the devices of a group, with options as in the class's docstring."""
         return self._reducing("all-reduce", operands, to_apply, replica_groups, options)
 
     def all_reduce_start(
@@ -45,7 +48,10 @@ class CollectiveMethods(BuilderCore):
         shard_count: int | None = None,
         **options: Any,
     ) -> HloValue:
-        """Each device gets its part along `dimension`; `shard_count` is the size of a group, read off lists of groups."""
+        """Reduce over a group, and give each device its part along `dimension`.
+
+        `shard_count` is the size of a group; it is required if `replica_groups` are text or empty.
+        """
         count = _shard_count(replica_groups, shard_count)
         shapes = [_resized(value, dimension, 1, count) for value in values_of(operands)]
         return self._reducing(
@@ -60,7 +66,10 @@ class CollectiveMethods(BuilderCore):
         shard_count: int | None = None,
         **options: Any,
     ) -> HloValue:
-        """`shard_count` is the size of a group, read off lists of groups."""
+        """Concatenate the operands of a group along `dimension`.
+
+        `shard_count` is the size of a group; it is required if `replica_groups` are text or empty.
+        """
         count = _shard_count(replica_groups, shard_count)
         shape = _one_or_tuple([_resized(value, dimension, count, 1) for value in values_of(operands)])
         return self.instruction(
@@ -75,7 +84,7 @@ class CollectiveMethods(BuilderCore):
         shard_count: int | None = None,
         **options: Any,
     ) -> HloValue:
-        """The tuple of operands and results."""
+        """Return the tuple (operands, results)."""
         count = _shard_count(replica_groups, shard_count)
         results = [_resized(value, dimension, count, 1) for value in values_of(operands)]
         sources = [value.shape for value in values_of(operands)]
@@ -90,7 +99,7 @@ class CollectiveMethods(BuilderCore):
     def all_to_all(
         self, operands: _Values, dimension: int | None = None, replica_groups: Groups = (), **options: Any
     ) -> HloValue:
-        """Of one operand along `dimension`; without it the operands are the parts, and so are the results."""
+        """Exchange the parts of one operand along `dimension`; without it, the operands and results are the parts."""
         values = values_of(operands)
         shapes = [value.shape for value in values]
         shape = shapes[0] if dimension is not None and len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
@@ -112,7 +121,7 @@ class CollectiveMethods(BuilderCore):
         return self.instruction("ragged-all-to-all", operands, output.shape, replica_groups=replica_groups, channel_id=channel_id)
 
     def collective_broadcast(self, operands: _Values, replica_groups: Groups = (), **options: Any) -> HloValue:
-        """From the first device of each group to the others; options: `channel_id`, `has_dynamic_root`."""
+        """Copy from the first device of each group to the others; options: `channel_id`, `has_dynamic_root`."""
         values = values_of(operands)
         return self.instruction("collective-broadcast", values, _shape_of_all(values), replica_groups=replica_groups, **options)
 
@@ -127,7 +136,7 @@ class CollectiveMethods(BuilderCore):
     def collective_permute_start(
         self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
     ) -> HloValue:
-        """The tuple of operands and results."""
+        """Return the tuple (operands, results)."""
         values = values_of(operands)
         both = Shape.make_tuple((_shape_of_all(values), _shape_of_all(values)))
         return self.instruction(
@@ -157,12 +166,12 @@ def _shard_count(groups: Groups, given: int | None) -> int:
     if given is not None:
         return given
     if isinstance(groups, str) or not groups:
-        raise UsageError("the size of a group does not show in the replica groups", hint="give shard_count")
+        raise UsageError("the replica groups do not show the size of a group", hint="give shard_count")
     return len(groups[0])
 
 
 def _resized(value: HloValue, dimension: int, factor: int, divisor: int) -> Shape:
-    """Return the shape with a dimension that many times as large."""
+    """Return the shape with the size of a dimension times factor / divisor."""
     shape = value.shape
     if not 0 <= dimension < shape.rank:
         raise UsageError(f"'{value.name}' of shape {shape.to_string(layout=False)} has no dimension {dimension}")
@@ -181,5 +190,5 @@ def _shape_of_all(values: Sequence[HloValue]) -> Shape:
 
 def _result_of_start(start: HloValue) -> Shape:
     if len(start.shape.tuple_shapes) < 2:
-        raise UsageError(f"'{start.name}' of shape {start.shape.to_string(layout=False)} is no start")
+        raise UsageError(f"'{start.name}' of shape {start.shape.to_string(layout=False)} is not the start of a collective")
     return start.shape.tuple_shapes[1]

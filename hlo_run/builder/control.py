@@ -18,21 +18,21 @@ Aliasing = Mapping[Any, Any] | str | None
 
 
 class ControlMethods(BuilderCore):
-    """Computations are finished ones or functions of values; a function that returns several values returns a tuple."""
+    """A computation argument is a finished one or a function of values; several returned values make a tuple."""
 
     def tuple(self, elements: Sequence[HloValue]) -> HloValue:
         return self.instruction("tuple", elements)
 
     def get_tuple_element(self, operand: HloValue, index: int) -> HloValue:
-        """The same as `operand[index]`."""
+        """Return element `index` of a tuple, as `operand[index]`."""
         return self.instruction("get-tuple-element", [operand], index=index)
 
     def opt_barrier(self, operand: HloValue) -> HloValue:
-        """What no pass moves code across."""
+        """Return the operand behind an optimization barrier, across which no pass moves code."""
         return self.instruction("opt-barrier", [operand])
 
     def domain(self, operand: HloValue, domain: str) -> HloValue:
-        """`domain` is written like `{kind="sharding", entry={..}, exit={..}}`."""
+        """`domain` is text like `{kind="sharding", entry={..}, exit={..}}`."""
         return self.instruction("domain", [operand], domain=domain)
 
     def call(self, operands: Sequence[HloValue], to_apply: ComputationLike, is_composite: bool = False) -> HloValue:
@@ -52,7 +52,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("fusion", operands, kind=kind, output_to_operand_aliasing=aliasing, called={"calls": [body]})
 
     def while_(self, init: HloValue, condition: ComputationLike, body: ComputationLike) -> HloValue:
-        """Apply `body` to the state as long as `condition` of it is true."""
+        """Apply `body` to the state while `condition` of it is true."""
         called = {
             "condition": [self.computation_of(condition, [init.shape], "condition")],
             "body": [self.computation_of(body, [init.shape], "body")],
@@ -60,7 +60,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("while", [init], called=called)
 
     def conditional(self, selector: HloValue, branches: Sequence[ComputationLike], operands: Sequence[HloValue]) -> HloValue:
-        """Branch `selector` (s32; out of range: the last) of its operand; for a pred the branches are those of true, false."""
+        """Apply branch `selector` (s32; out of range: the last) to its operand; a pred selects (true branch, false branch)."""
         if len(branches) != len(operands):
             raise UsageError(f"conditional has {len(branches)} branches, but {len(operands)} operands")
         bodies = [
@@ -118,11 +118,11 @@ class ControlMethods(BuilderCore):
         )
 
     def rng(self, distribution: str, a: HloValue, b: HloValue, shape: ShapeLike) -> HloValue:
-        """`rng_uniform` between a and b, or `rng_normal` of mean a and deviation b."""
+        """Draw `rng_uniform` numbers in [a, b), or `rng_normal` numbers of mean a and standard deviation b."""
         return self.instruction("rng", [a, b], shape, distribution=distribution)
 
     def rng_bit_generator(self, state: HloValue, shape: ShapeLike, algorithm: str = "rng_default") -> HloValue:
-        """The tuple of the next state and random bits of `shape`; also `rng_three_fry`, `rng_philox`."""
+        """Return (next state, random bits of `shape`); `algorithm` is rng_default, rng_three_fry or rng_philox."""
         both = Shape.make_tuple((state.shape, shape_of(shape)))
         return self.instruction("rng-bit-generator", [state], both, algorithm=algorithm)
 
@@ -130,40 +130,40 @@ class ControlMethods(BuilderCore):
         return self.instruction("rng-get-and-update-state", [], shape, delta=delta)
 
     def after_all(self, tokens: Sequence[HloValue] = ()) -> HloValue:
-        """A token that waits for all of these; without any, a fresh one."""
+        """Return a token that depends on all of these; without arguments, a new token."""
         return self.instruction("after-all", tokens)
 
     def add_dependency(self, operand: HloValue, token: HloValue) -> HloValue:
         return self.instruction("add-dependency", [operand, token])
 
     def infeed(self, token: HloValue, shape: ShapeLike, infeed_config: str | None = None) -> HloValue:
-        """The tuple of an array (or tuple) of `shape` from the host, and a token."""
+        """Return (array or tuple of `shape` from the host, token)."""
         both = Shape.make_tuple((shape_of(shape), _TOKEN))
         return self.instruction("infeed", [token], both, infeed_config=infeed_config)
 
     def outfeed(
         self, operand: HloValue, token: HloValue, outfeed_shape: ShapeLike | None = None, outfeed_config: str | None = None
     ) -> HloValue:
-        """A token."""
+        """Return a token."""
         fed = outfeed_shape if outfeed_shape is not None else operand.shape
         return self.instruction("outfeed", [operand, token], _TOKEN, outfeed_shape=fed, outfeed_config=outfeed_config)
 
     def send(self, operand: HloValue, token: HloValue, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """The tuple of the operand, a u32 context and a token."""
+        """Return (operand, u32 context, token)."""
         shape = Shape.make_tuple((operand.shape, Shape.array("u32", ()), _TOKEN))
         return self.instruction("send", [operand, token], shape, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 
     def send_done(self, send: HloValue, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """A token."""
+        """Return a token."""
         return self.instruction("send-done", [send], _TOKEN, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 
     def recv(self, token: HloValue, shape: ShapeLike, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """The tuple of an array of `shape`, a u32 context and a token."""
+        """Return (array of `shape`, u32 context, token)."""
         received = Shape.make_tuple((shape_of(shape), Shape.array("u32", ()), _TOKEN))
         return self.instruction("recv", [token], received, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 
     def recv_done(self, recv: HloValue, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """The tuple of what was received and a token."""
+        """Return (received array, token)."""
         if len(recv.shape.tuple_shapes) != 3:
             raise UsageError(f"recv_done needs a recv, not {recv.shape.to_string(layout=False)}")
         shape = Shape.make_tuple((recv.shape.tuple_shapes[0], _TOKEN))
@@ -172,7 +172,7 @@ class ControlMethods(BuilderCore):
     def copy_start(
         self, operand: HloValue, shape: ShapeLike | None = None, cross_program_prefetch_index: int | None = None
     ) -> HloValue:
-        """Start a copy, to the layout (memory space) of `shape`; the result is (destination, source, u32 context)."""
+        """Start a copy to the layout (memory space) of `shape`; return (destination, source, u32 context)."""
         target = shape_of(shape) if shape is not None else operand.shape
         both = Shape.make_tuple((target, operand.shape, Shape.array("u32", ())))
         return self.instruction("copy-start", [operand], both, cross_program_prefetch_index=cross_program_prefetch_index)
@@ -188,7 +188,7 @@ class ControlMethods(BuilderCore):
         output_to_operand_aliasing: Aliasing = None,
         context: Sequence[ShapeLike] = (),
     ) -> HloValue:
-        """Start a computation; the result is ((operands), result, context..)."""
+        """Start a computation; return ((operands), result, context..)."""
         shapes = _shapes(operands)
         body = self.computation_of(calls, shapes, "async_computation")
         if async_execution_thread is not None:
@@ -207,7 +207,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("async-update", [start], start.shape)
 
     def async_done(self, start: HloValue) -> HloValue:
-        """The result of what was started."""
+        """Return the result of the started computation."""
         if len(start.shape.tuple_shapes) < 2:
             raise UsageError(f"async_done needs an async start, not {start.shape.to_string(layout=False)}")
         return self.instruction("async-done", [start], start.shape.tuple_shapes[1])

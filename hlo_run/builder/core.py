@@ -1,4 +1,4 @@
-"""What every builder method stands on: values, instructions with inferred shapes, computations, modules."""
+"""The base of the builder: values, instructions with inferred shapes, computations, modules."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PACKAGE = os.path.dirname(__file__)
 
 
 class HloValue:
-    """The result of an instruction under construction; Python's operators make elementwise instructions of it.
+    """The result of an instruction in a builder; Python's operators add elementwise instructions.
 
     `/`, `%`, `>>` of integers are HLO's: truncating, with the dividend's sign, arithmetic for signed types. `==` and `!=`
-    keep Python's meaning (the same instruction); `builder.compare` compares elements. A number on the other side becomes a
-    constant of this value's element type, a scalar is broadcast. `value[i]` is an element of a tuple.
+    compare the instruction's identity, as in Python; `builder.compare` compares elements. A number as the other operand
+    becomes a constant of this value's element type, and a scalar is broadcast. `value[i]` is an element of a tuple.
     """
 
     __slots__ = ("builder", "instruction")
@@ -51,10 +51,10 @@ class HloValue:
     def annotate(
         self, *, name: str | None = None, control_predecessors: Sequence[HloValue] | None = None, **attributes: Any
     ) -> Self:
-        """Set the name, control predecessors, and attributes that every opcode has; return the value itself.
+        """Set the name, control predecessors, and common attributes; return the value itself.
 
         `sharding`, `frontend_attributes` (a mapping), `metadata` (a mapping), `backend_config`, `statistics`, `origin`,
-        `parameter_replication`. Raises ParseError for any other and for text that is no value of it.
+        `parameter_replication`. Raises ParseError for another attribute or an invalid value.
         """
         self.builder.set_attributes(self.instruction, attributes)
         if name is not None:
@@ -65,16 +65,16 @@ class HloValue:
 
     def __getitem__(self, index: int) -> HloValue:
         if not self.shape.is_tuple:
-            raise UsageError(f"'{self.name}' of shape {self.shape.to_string(layout=False)} is no tuple")
+            raise UsageError(f"'{self.name}' of shape {self.shape.to_string(layout=False)} is not a tuple")
         if not 0 <= index < len(self.shape.tuple_shapes):
-            raise IndexError(index)  # what ends Python's own loops over the value
+            raise IndexError(index)  # ends a Python loop over the value
         return self.builder.instruction("get-tuple-element", [self], index=index)
 
     def __len__(self) -> int:
         return len(self.shape.tuple_shapes)
 
     def __bool__(self) -> bool:
-        raise UsageError(f"'{self.name}' has no truth value while the module is built", hint="conditional and select decide")
+        raise UsageError(f"'{self.name}' has no truth value while the module is built", hint="use builder.conditional or select")
 
     def __add__(self, other: Operand) -> HloValue:
         return self._binary("add", other)
@@ -150,10 +150,10 @@ class HloValue:
         return self.builder.instruction("not", [self])
 
     def __matmul__(self, other: HloValue) -> HloValue:
-        """The product of a matrix or vector and a matrix or vector."""
+        """Return the product of matrices or vectors; raises UsageError above rank 2."""
         contracting = (max(self.shape.rank - 1, 0),), (max(other.shape.rank - 2, 0),)
         if self.shape.rank > 2 or other.shape.rank > 2:
-            raise UsageError("@ multiplies matrices and vectors", hint="builder.dot says which dimensions are of the batch")
+            raise UsageError("@ multiplies matrices and vectors", hint="use builder.dot with batch dimensions")
         return self.builder.instruction(
             "dot", [self, other], lhs_contracting_dims=contracting[0], rhs_contracting_dims=contracting[1]
         )
@@ -166,10 +166,10 @@ class HloValue:
         return repr(self.instruction)
 
 
-# What elementwise methods take; numbers become constants.
+# An operand of elementwise methods; numbers become constants.
 Operand: TypeAlias = "HloValue | bool | int | float | complex"
-# A finished computation; a function from values to a value (or several, a tuple); or the opcode of a binary reducer. The numbers
-# of parameters are spelled out for type checkers, which then know the parameters of a lambda; a `def` may take `*values`.
+# A finished computation; a function from values to a value (or several: a tuple); or the opcode of a binary reducer. The
+# parameter counts are listed so that type checkers infer the parameters of a lambda; a `def` may take `*values`.
 _V: TypeAlias = HloValue
 _UpToThree: TypeAlias = Callable[[_V], Any] | Callable[[_V, _V], Any] | Callable[[_V, _V, _V], Any]
 _Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], Any] | Callable[[_V, _V, _V, _V, _V, _V], Any]
@@ -177,7 +177,7 @@ ComputationLike: TypeAlias = HloComputation | _Function | str
 
 
 class BuilderCore:
-    """Builds one computation. Shapes are inferred as soon as an instruction is made; a refused one leaves nothing behind."""
+    """Builds one computation. Shapes are inferred when an instruction is added; an instruction with an error is not added."""
 
     def __init__(self, name: str = "module") -> None:
         self.name = name
@@ -186,12 +186,12 @@ class BuilderCore:
         self._scope: dict[str, Any] = {}
 
     def sub_builder(self, name: str) -> Self:
-        """Return a builder of a computation to call: finish it with `build_computation`."""
+        """Return a builder for a called computation; finish it with `build_computation`."""
         return type(self)(name)
 
     @contextmanager
     def scope(self, **attributes: Any) -> Generator[None]:
-        """Give every instruction made inside these attributes, as `HloValue.annotate` takes them."""
+        """Set attributes, as `HloValue.annotate` takes them, on every instruction added inside the `with` block."""
         outer = self._scope
         self._scope = {**outer, **attributes}
         try:
@@ -209,10 +209,10 @@ class BuilderCore:
         result_type: TypeLike | None = None,
         **attributes: Any,
     ) -> HloValue:
-        """Add an instruction of any opcode; attributes by XLA's names, those that are None are left out.
+        """Add an instruction of any opcode; attributes have XLA's names, and those that are None are omitted.
 
-        Without `shape` it is inferred, up to the element type if `result_type` is given. Raises ParseError where text of the
-        same instruction would.
+        Without `shape` it is inferred; `result_type` then replaces its element type. Raises ParseError where the same
+        instruction in text would.
         """
         written = shape_of(shape) if shape is not None else UNKNOWN_SHAPE
         made = HloInstruction(opcode, opcode, written, where=_caller())
@@ -224,7 +224,7 @@ class BuilderCore:
             _settle(made, None if result_type is None else type_of(result_type))
             self.set_attributes(made, self._scope)
         except HloRunError:
-            made.operands, made.called = (), {}  # gone from the use lists
+            made.operands, made.called = (), {}  # removes it from the use lists
             raise
         made.name = self.free_name(opcode)
         return HloValue(self, self._computation.add(made))
@@ -236,7 +236,7 @@ class BuilderCore:
         if opcode.arity is not None and len(made.operands) != opcode.arity:
             raise ParseError(f"expects {opcode.arity} operands, but has {len(made.operands)} operands", made.where)
         given = {name: value for name, value in attributes.items() if value is not None}
-        # In the order of the table, as they print.
+        # In printing order, that of the opcode table.
         for name in [*opcode.attributes, *given]:
             if name in given and name not in made.attrs:
                 if name not in opcode.attributes or name in CALLED_ATTRIBUTES:
@@ -247,12 +247,12 @@ class BuilderCore:
                 raise ParseError(f"attribute {name} is expected but not seen", made.where)
 
     def set_attributes(self, instruction: HloInstruction, attributes: Mapping[str, Any]) -> None:
-        """Set attributes that every opcode has; see `HloValue.annotate`."""
+        """Set common attributes; see `HloValue.annotate`."""
         for name, value in attributes.items():
             if name not in COMMON_ATTRIBUTES:
                 allowed = ", ".join(COMMON_ATTRIBUTES)
                 raise ParseError(
-                    f"not every instruction has an attribute '{name}'", instruction.where, hint=f"these do: {allowed}"
+                    f"'{name}' is not an attribute of all instructions", instruction.where, hint=f"these are: {allowed}"
                 )
             instruction.attrs[name] = attribute_value(instruction.opcode, name, value, instruction.where)
         if attributes:
@@ -266,7 +266,7 @@ class BuilderCore:
         return HloValue(self, self._computation.add(made))
 
     def leaf(self, opcode: str, shape: Shape, attributes: dict[str, Any]) -> HloValue:
-        """Add a parameter or constant, whose attributes are no text."""
+        """Add a parameter or constant, whose attributes are values, not text."""
         made = HloInstruction(self.free_name(opcode), opcode, shape, attrs=attributes, where=_caller())
         self.set_attributes(made, self._scope)
         return HloValue(self, self._computation.add(made))
@@ -274,12 +274,12 @@ class BuilderCore:
     def elementwise(self, opcode: str, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: Any) -> HloValue:
         """Add an instruction whose operands have equal dimensions: numbers become constants, scalars are broadcast.
 
-        Operands whose numbers are in `scalars` may stay scalars.
+        Operands whose positions are in `scalars` may remain scalars. Raises UsageError if all operands are numbers.
         """
         typed = [operand for operand in operands if isinstance(operand, HloValue)]
         if not typed:
-            raise UsageError(f"'{opcode}' needs a value among its operands, not numbers alone", hint="builder.constant makes one")
-        # Of select the first operand is a pred whatever the others are.
+            raise UsageError(f"'{opcode}' needs an HloValue among its operands, not only numbers", hint="use builder.constant")
+        # The last typed operand decides: the first one of select is always a pred.
         element_type = next((v.shape.element_type for v in reversed(typed) if v.shape.is_array), "f32")
         values = [o if isinstance(o, HloValue) else self.constant_of(o, element_type) for o in operands]
         dims = next((value.shape.dims for value in values if value.shape.rank), ())
@@ -290,7 +290,7 @@ class BuilderCore:
         return self.instruction(opcode, spread, **attributes)
 
     def constant_of(self, value: Any, element_type: str | None = None) -> HloValue:
-        """Add a constant."""
+        """Add a constant; raises UsageError for a value that the type cannot represent."""
         literal, shape = literal_of(value, element_type)
         return self.leaf("constant", shape, {"literal": literal})
 
@@ -298,9 +298,9 @@ class BuilderCore:
         return self.instruction("broadcast", [scalar], Shape.array(scalar.shape.element_type, dims), dimensions=())
 
     def operand(self, value: HloValue) -> HloValue:
-        """Return `value` if it may be used in this computation; raises UsageError."""
+        """Return `value`; raises UsageError if it is not a value of this computation."""
         if not isinstance(value, HloValue):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise UsageError(f"{value!r} is no HloValue", hint="builder.constant makes one of a number or array")
+            raise UsageError(f"{value!r} is not an HloValue", hint="use builder.constant for a number or array")
         if value.builder is not self:
             raise UsageError(
                 f"'{value.name}' belongs to '{value.builder.name}', not to '{self.name}'", hint="pass it as an operand"
@@ -312,7 +312,7 @@ class BuilderCore:
         return self._names.unique(name)
 
     def computation_of(self, body: ComputationLike, parameters: Sequence[Shape], name: str) -> HloComputation:
-        """Return a computation with these parameters: finished already, or made by a function or of a binary opcode."""
+        """Return a computation with these parameters: `body` itself, or one made by a function or from a binary opcode."""
         if isinstance(body, HloComputation):
             return body
         builder = self.sub_builder(name)
@@ -327,11 +327,11 @@ class BuilderCore:
         return builder.build_computation(builder.as_value(result))
 
     def as_value(self, value: Any) -> HloValue:
-        """Return a value of this computation: itself, or a number as a constant."""
+        """Return the value itself, or a number as a new constant."""
         return self.operand(value) if isinstance(value, HloValue) else self.constant_of(value)
 
     def build_computation(self, root: HloValue | None = None, execution_thread: str = "main") -> HloComputation:
-        """Return the computation with `root`, or the last instruction, as its root, for others to call."""
+        """Return the finished computation, to be called by others; the default `root` is the last instruction."""
         if not self._computation.instructions:
             raise UsageError(f"'{self.name}' has no instruction")
         self._computation.root = self.operand(root).instruction if root is not None else self._computation.instructions[-1]
@@ -341,9 +341,9 @@ class BuilderCore:
     def build(self, root: HloValue | None = None, name: str | None = None, verified: bool = True, **attributes: Any) -> HloModule:
         """Return a module with this computation as its entry; `root` None means the last instruction.
 
-        The module holds copies: the builder may go on, and computations may be called from other modules too. Further
-        arguments are the header's attributes: `is_scheduled`, `input_output_alias`, `replica_count`, ... Raises ParseError
-        where the verifier does, unless `verified` is False.
+        The module has copies, so the builder can be used further, and computations can be called from other modules too.
+        Further arguments are header attributes: `is_scheduled`, `input_output_alias`, `replica_count`, ... Raises
+        ParseError if the verifier refuses the module, unless `verified` is False.
         """
         entry = self.build_computation(root)
         where = _caller()
@@ -358,7 +358,7 @@ class BuilderCore:
 
 
 def _obey_rules(made: HloInstruction) -> None:
-    """Do what the text's parser does with an instruction once its attributes are read."""
+    """Apply the parser's rules to an instruction with its attributes; raises ParseError."""
     draft = Draft(made.name, made.opcode, made.shape, list(made.operands), {**made.attrs}, made.called)
     if problem := settle(draft):
         raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
@@ -367,7 +367,7 @@ def _obey_rules(made: HloInstruction) -> None:
 
 
 def _settle(made: HloInstruction, element_type: str | None) -> None:
-    """Fill the shape by inference, or hold the given one against it."""
+    """Set the shape by inference, or compare the given one with it; raises ParseError."""
     expected = infer_shape(made)
     if made.shape is UNKNOWN_SHAPE:
         if expected is UNKNOWN_SHAPE:
@@ -382,7 +382,7 @@ def _settle(made: HloInstruction, element_type: str | None) -> None:
 
 
 def callees_first(entry: HloComputation) -> list[HloComputation]:
-    """Return `entry` and all it calls, each after those it calls itself."""
+    """Return `entry` and all computations that it calls, callees before callers."""
     order: dict[HloComputation, None] = {}
     stack: list[tuple[HloComputation, bool]] = [(entry, False)]
     while stack:
@@ -397,7 +397,7 @@ def callees_first(entry: HloComputation) -> list[HloComputation]:
 
 
 def _caller() -> Where | None:
-    """Return the line outside of the builder that is running, so that errors point into the user's program."""
+    """Return the current line of the code that called the builder, so that errors refer to the user's program."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - what warnings.warn uses as well
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == _PACKAGE:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Builder methods of opcodes that work element by element (`abs` to `xor`)."""
+"""Builder methods of elementwise opcodes (`abs` to `xor`)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _Accuracy = str | None
 
 
 class ElementwiseMethods(BuilderCore):
-    """Numbers among the operands become constants of the other operand's type; scalars are broadcast."""
+    """Numbers become constants of the other operand's type; scalars are broadcast to the other operand's dimensions."""
 
     def _unary(self, opcode: str, operand: HloValue, **attributes: Any) -> HloValue:
         return self.instruction(opcode, [operand], **attributes)
 
     def abs(self, operand: HloValue) -> HloValue:
-        """The magnitude; of complex operands too, as a float."""
+        """Return the magnitude; that of a complex operand is a float."""
         return self._unary("abs", operand)
 
     def ceil(self, operand: HloValue) -> HloValue:
@@ -31,15 +31,15 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("floor", operand)
 
     def round_nearest_afz(self, operand: HloValue) -> HloValue:
-        """To the nearest integer, halves away from zero."""
+        """Round to the nearest integer, halves away from zero."""
         return self._unary("round-nearest-afz", operand)
 
     def round_nearest_even(self, operand: HloValue) -> HloValue:
-        """To the nearest integer, halves to even."""
+        """Round to the nearest integer, halves to even."""
         return self._unary("round-nearest-even", operand)
 
     def not_(self, operand: HloValue) -> HloValue:
-        """Of pred or of every bit."""
+        """Negate a pred, or invert every bit of an integer."""
         return self._unary("not", operand)
 
     def negate(self, operand: HloValue) -> HloValue:
@@ -58,7 +58,7 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("is-finite", operand)
 
     def popcnt(self, operand: HloValue) -> HloValue:
-        """The number of bits that are 1."""
+        """Count the bits that are 1."""
         return self._unary("popcnt", operand)
 
     def count_leading_zeros(self, operand: HloValue) -> HloValue:
@@ -134,15 +134,15 @@ class ElementwiseMethods(BuilderCore):
         return self.elementwise("multiply", [lhs, rhs])
 
     def mulhi(self, lhs: Operand, rhs: Operand) -> HloValue:
-        """The upper half of the product of integers."""
+        """Return the upper half of the double-width product of integers."""
         return self.elementwise("mulhi", [lhs, rhs])
 
     def divide(self, lhs: Operand, rhs: Operand) -> HloValue:
-        """Of integers it truncates."""
+        """Divide; integer quotients are truncated."""
         return self.elementwise("divide", [lhs, rhs])
 
     def remainder(self, lhs: Operand, rhs: Operand) -> HloValue:
-        """With the sign of `lhs`."""
+        """Return the remainder, which has the sign of `lhs`."""
         return self.elementwise("remainder", [lhs, rhs])
 
     def power(self, lhs: Operand, rhs: Operand) -> HloValue:
@@ -194,11 +194,11 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("convert", operand, shape=operand.shape.with_element_type(type_of(element_type)))
 
     def bitcast_convert(self, operand: HloValue, element_type: TypeLike) -> HloValue:
-        """The bits read as another type; a wider one takes the last dimension away, a narrower one adds one."""
+        """Reinterpret the bits as another type; a wider type removes the last dimension, a narrower one adds a dimension."""
         return self._unary("bitcast-convert", operand, shape=_bitcast_shape(operand.shape, type_of(element_type)))
 
     def stochastic_convert(self, operand: HloValue, random: HloValue, element_type: TypeLike) -> HloValue:
-        """Round up or down by chance; `random` holds unsigned integers of the operand's width."""
+        """Round up or down at random; `random` has unsigned integers of the operand's width."""
         shape = operand.shape.with_element_type(type_of(element_type))
         return self.instruction("stochastic-convert", [operand, random], shape)
 
@@ -208,7 +208,7 @@ class ElementwiseMethods(BuilderCore):
         )
 
     def copy(self, operand: HloValue, shape: Any = None) -> HloValue:
-        """A copy, in the layout of `shape` if that is given."""
+        """Copy the operand, in the layout of `shape` if it is given."""
         return self._unary("copy", operand, shape=shape)
 
 

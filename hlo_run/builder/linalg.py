@@ -24,7 +24,7 @@ class LinalgMethods(BuilderCore):
         dimensions: Ints,
         to_apply: ComputationLike,
     ) -> HloValue:
-        """Several operands are reduced together, to a tuple; `to_apply` takes all accumulators, then all elements."""
+        """Reduce the operands, several to a tuple; `to_apply` takes all accumulators, then all elements."""
         arrays, inits = values_of(operands), values_of(init_values)
         reducer = self.computation_of(to_apply, scalars_of([*inits, *arrays]), "reducer")
         return self.instruction("reduce", [*arrays, *inits], dimensions=dimensions, called={"to_apply": [reducer]})
@@ -49,7 +49,7 @@ class LinalgMethods(BuilderCore):
         select: ComputationLike,
         scatter: ComputationLike,
     ) -> HloValue:
-        """`select` may be a function of two scalars to a pred."""
+        """`select` maps two scalars (selected, candidate) to a pred, true if the selected one stays; `scatter` is a reducer."""
         scalars = scalars_of([operand, operand])
         called = {
             "select": [self.computation_of(select, scalars, "select")],
@@ -58,7 +58,7 @@ class LinalgMethods(BuilderCore):
         return self.instruction("select-and-scatter", [operand, source, init_value], window=window, called=called)
 
     def map(self, operands: HloValue | Sequence[HloValue], to_apply: ComputationLike, dimensions: Ints | None = None) -> HloValue:
-        """Apply a computation of scalars to every element; `dimensions` must be all, which is the default."""
+        """Apply a computation of scalars to every element; `dimensions` must be all dimensions, the default."""
         arrays = values_of(operands)
         dims = dimensions if dimensions is not None else range(arrays[0].shape.rank)
         body = self.computation_of(to_apply, scalars_of(arrays), "mapped")
@@ -71,7 +71,7 @@ class LinalgMethods(BuilderCore):
         to_apply: ComputationLike,
         is_stable: bool = False,
     ) -> HloValue:
-        """`to_apply` says if the first of two elements comes first; with several operands it takes a pair of each."""
+        """`to_apply` returns true if the first of two elements comes first; it takes a pair of elements per operand."""
         arrays = values_of(operands)
         pairs = [shape for shape in scalars_of(arrays) for _ in range(2)]
         comparator = self.computation_of(to_apply, pairs, "compare")
@@ -80,7 +80,7 @@ class LinalgMethods(BuilderCore):
         )
 
     def topk(self, operand: HloValue, k: int, largest: bool = True, is_stable: bool = True) -> HloValue:
-        """The k largest (smallest) along the last dimension, and where they stood (s32), as a tuple."""
+        """Return (values, s32 indices) of the k largest or smallest elements along the last dimension."""
         return self.instruction(
             "topk", [operand], k=k, largest=None if largest else False, is_stable=None if is_stable else False
         )
@@ -94,7 +94,7 @@ class LinalgMethods(BuilderCore):
         is_reverse: bool = False,
         is_associative: bool = False,
     ) -> HloValue:
-        """`operands` are the inputs, then the `num_carries` initial carries; so are the parameters of `to_apply`."""
+        """`operands` are the inputs, then the `num_carries` initial carries; `to_apply` has parameters in the same order."""
         values = list(operands)
         inputs, carries = values[: len(values) - num_carries], values[len(values) - num_carries :]
         shapes = [_without(value, dimension) for value in inputs] + [value.shape for value in carries]
@@ -121,7 +121,7 @@ class LinalgMethods(BuilderCore):
         operand_precision: Precision = None,
         algorithm: str | None = None,
     ) -> HloValue:
-        """`element_type` is the result's, where it is not the operands'."""
+        """`element_type` is that of the result; the default is inferred from the operands."""
         return self._dot(
             "dot",
             [lhs, rhs],
@@ -176,7 +176,7 @@ class LinalgMethods(BuilderCore):
         element_type: str | None = None,
         operand_precision: Precision = None,
     ) -> HloValue:
-        """Operands with a scale per block; the order of operands is lhs, rhs, lhs_scale, rhs_scale."""
+        """Multiply operands that have a scale per block."""
         return self._dot(
             "scaled-dot",
             [lhs, rhs, lhs_scale, rhs_scale],
@@ -203,7 +203,7 @@ class LinalgMethods(BuilderCore):
         algorithm: str | None = None,
         sparsity_config: str | None = None,
     ) -> HloValue:
-        """`dim_labels` is written like `b01f_01io->b01f`; sizes of `window` are the kernel's spatial ones."""
+        """`dim_labels` is text like `b01f_01io->b01f`; the sizes of `window` are those of the kernel's spatial dimensions."""
         return self._dot(
             "convolution",
             [lhs, rhs],
@@ -250,7 +250,7 @@ class LinalgMethods(BuilderCore):
     def batch_norm_training(
         self, operand: HloValue, scale: HloValue, offset: HloValue, epsilon: float, feature_index: int
     ) -> HloValue:
-        """The tuple of output, batch mean and batch variance."""
+        """Return (output, batch mean, batch variance)."""
         operands = [operand, scale, offset]
         return self.instruction("batch-norm-training", operands, epsilon=epsilon, feature_index=feature_index)
 
@@ -277,12 +277,12 @@ class LinalgMethods(BuilderCore):
         epsilon: float,
         feature_index: int,
     ) -> HloValue:
-        """The tuple of the gradients of operand, scale and offset."""
+        """Return the gradients of (operand, scale, offset)."""
         operands = [operand, scale, mean, variance, grad_output]
         return self.instruction("batch-norm-grad", operands, epsilon=epsilon, feature_index=feature_index)
 
 
 def _without(value: HloValue, dimension: int) -> Any:
-    """Return the shape of one step of a scan's input: the array without the dimension it runs along."""
+    """Return the shape of a scan's slice: the array without the scanned dimension."""
     shape = value.shape
     return type(shape).array(shape.element_type, (*shape.dims[:dimension], *shape.dims[dimension + 1 :]))

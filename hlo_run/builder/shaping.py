@@ -1,4 +1,4 @@
-"""Builder methods of parameters, constants and of opcodes that move elements."""
+"""Builder methods of parameters, constants and opcodes that move elements."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ Ints = Sequence[int]
 
 
 class ShapingMethods(BuilderCore):
-    """`dimensions` are dimension numbers, `sizes` are extents."""
+    """`dimensions` are dimension numbers, `sizes` are the sizes of all dimensions."""
 
     def parameter(self, number: int, shape: ShapeLike, name: str | None = None) -> HloValue:
-        """Parameter `number` (from 0) of this computation."""
+        """Add parameter `number` (from 0) of this computation."""
         value = self.leaf("parameter", shape_of(shape), {"parameter_number": number})
         return value.annotate(name=name or f"p{number}")
 
     def constant(self, value: Any, element_type: TypeLike | None = None) -> HloValue:
-        """An array, a number, nested lists of numbers, or a tuple of such; Python numbers become pred, s32, f32 or c64."""
+        """Add a constant: an array, a number, nested lists of numbers, or a tuple of these.
+
+        Python numbers become pred, s32, f32 or c64 by default. Raises UsageError for a value that the type cannot represent.
+        """
         return self.constant_of(value, None if element_type is None else type_of(element_type))
 
     def iota(self, shape: ShapeLike, iota_dimension: int = 0) -> HloValue:
-        """Counts from 0 along a dimension."""
+        """Return an array that counts from 0 along a dimension."""
         return self.instruction("iota", [], shape, iota_dimension=iota_dimension)
 
     def broadcast(self, operand: HloValue, sizes: Ints, dimensions: Ints = ()) -> HloValue:
-        """An array of `sizes`, in which `dimensions` are the operand's (XlaBuilder's BroadcastInDim)."""
+        """Broadcast to `sizes`; operand dimension i becomes dimension `dimensions[i]` (XlaBuilder's BroadcastInDim)."""
         shape = Shape.array(operand.shape.element_type, tuple(sizes))
         return self.instruction("broadcast", [operand], shape, dimensions=dimensions)
 
     def reshape(self, operand: HloValue, sizes: Ints, inferred_dimension: int | None = None) -> HloValue:
-        """`inferred_dimension` names the dimension that takes what is left over where sizes are dynamic."""
+        """Reshape to `sizes`; with dynamic sizes, the size of `inferred_dimension` follows from the others."""
         shape = Shape.array(operand.shape.element_type, tuple(sizes))
         return self.instruction("reshape", [operand], shape, inferred_dimension=inferred_dimension)
 
     def dynamic_reshape(self, operand: HloValue, sizes: Sequence[HloValue], shape: ShapeLike) -> HloValue:
-        """To `shape` (its dimensions are bounds), with the sizes given by scalars."""
+        """Reshape to `shape`, whose dimensions are bounds, with run-time sizes from scalars."""
         return self.instruction("dynamic-reshape", [operand, *sizes], shape)
 
     def bitcast(self, operand: HloValue, shape: ShapeLike) -> HloValue:
-        """The same bytes as another shape and layout."""
+        """View the bytes as another shape and layout."""
         return self.instruction("bitcast", [operand], shape)
 
     def transpose(self, operand: HloValue, dimensions: Ints) -> HloValue:
-        """Dimension i of the result is dimension `dimensions[i]` of the operand."""
+        """Transpose: dimension i of the result is dimension `dimensions[i]` of the operand."""
         return self.instruction("transpose", [operand], dimensions=dimensions)
 
     def reverse(self, operand: HloValue, dimensions: Ints) -> HloValue:
@@ -57,7 +60,7 @@ class ShapingMethods(BuilderCore):
         return self.instruction("concatenate", operands, dimensions=[dimension])
 
     def slice(self, operand: HloValue, ranges: Sequence[Any]) -> HloValue:
-        """`ranges` has (start, limit) or (start, limit, stride) per dimension."""
+        """`ranges` has (start, limit) or (start, limit, stride) per dimension; limits are exclusive."""
         return self.instruction("slice", [operand], slice=ranges)
 
     def dynamic_slice(self, operand: HloValue, starts: Sequence[HloValue], sizes: Ints) -> HloValue:
@@ -69,7 +72,7 @@ class ShapingMethods(BuilderCore):
         return self.instruction("dynamic-update-slice", [operand, update, *starts], operand.shape)
 
     def pad(self, operand: HloValue, padding_value: HloValue, padding: Sequence[Ints] | str) -> HloValue:
-        """`padding` has (low, high) or (low, high, interior) per dimension; edges may be negative."""
+        """`padding` has (low, high) or (low, high, interior) per dimension; low and high may be negative."""
         return self.instruction("pad", [operand, padding_value], padding=padding)
 
     def gather(
@@ -115,7 +118,7 @@ class ShapingMethods(BuilderCore):
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
     ) -> HloValue:
-        """`to_apply` takes the old scalars of all operands, then the updates."""
+        """`to_apply` takes the old elements of all operands, then the updates."""
         arrays, changes = values_of(operands), values_of(updates)
         return self.instruction(
             "scatter",
@@ -132,19 +135,19 @@ class ShapingMethods(BuilderCore):
         )
 
     def get_dimension_size(self, operand: HloValue, dimension: int) -> HloValue:
-        """The size at run time, as s32."""
+        """Return the run-time size as s32."""
         return self.instruction("get-dimension-size", [operand], dimensions=[dimension])
 
     def set_dimension_size(self, operand: HloValue, size: HloValue, dimension: int) -> HloValue:
-        """The same array with a dynamic dimension of `size` (an s32 scalar)."""
+        """Return the array with the dynamic size `size` (an s32 scalar) in a dimension."""
         return self.instruction("set-dimension-size", [operand, size], dimensions=[dimension])
 
 
 def values_of(values: HloValue | Sequence[HloValue]) -> list[HloValue]:
-    """Return a list of one value or several."""
+    """Return one value or several as a list."""
     return [values] if isinstance(values, HloValue) else list(values)
 
 
 def scalars_of(values: Sequence[HloValue]) -> list[Shape]:
-    """Return the scalar shape of each value's elements: what a reducer takes."""
+    """Return the scalar shape of each value's elements, for the parameters of a reducer."""
     return [Shape.array(value.shape.element_type, ()) for value in values]

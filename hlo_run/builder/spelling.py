@@ -1,7 +1,7 @@
-"""Python values as attribute values: they are spelled as HLO text and read by the text's own readers.
+"""Convert Python values to attribute values: print them as HLO text, and parse it.
 
-So a module that is built cannot differ from one that is parsed, and what the text refuses is refused here too. A `str`
-is taken for the text itself wherever the attribute is not a string.
+So a built module equals a parsed one, and has the same errors. A `str` is the text itself, unless the attribute is a
+string.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hlo_run.hlo.values.literal import format_literal
 
 
 def attribute_value(opcode: str, name: str, value: Any, where: Where | None) -> AttributeValue:
-    """Return attribute `name` of an opcode for a Python value; raises ParseError if the attribute cannot have it."""
+    """Return the value of attribute `name` of an opcode for a Python value; raises ParseError for an invalid one."""
     return _read(name, _SPELL.get(name, _plain)(value), attribute_kind(opcode, name).parse, where)
 
 
 def header_value(name: str, value: Any, where: Where | None) -> AttributeValue:
-    """Return module attribute `name` for a Python value; raises ParseError if there is no such attribute or value."""
+    """Return the value of module attribute `name` for a Python value; raises ParseError for an invalid name or value."""
     if name not in HEADER_ATTRIBUTES:
         raise ParseError(f"a module has no attribute '{name}'", where, hint=f"it may have {', '.join(HEADER_ATTRIBUTES)}")
     return _read(name, _SPELL.get(name, _plain)(value), HEADER_ATTRIBUTES[name], where)
@@ -42,7 +42,7 @@ def _read(name: str, text: str, parse: Callable[[Lexer], AttributeValue], where:
 
 
 def _plain(value: Any) -> str:
-    """Spell bools, numbers, (nested) sequences of numbers; text stays."""
+    """Return the text of a bool, a number, a (nested) sequence of numbers, or text itself."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float | str):
@@ -50,7 +50,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, Iterable):
         parts: list[Any] = [*value]
         return "{" + ",".join(_plain(part) for part in parts) + "}"
-    # numpy's numbers, among others.
+    # A numpy number, or another object.
     return str(value.item()) if hasattr(value, "item") else str(value)
 
 
@@ -63,7 +63,7 @@ def _words(value: Any) -> str:
 
 
 def _json_or_quoted(value: Any) -> str:
-    """Spell a backend config: a mapping becomes JSON, text that begins with a brace is JSON already."""
+    """Return the text of a backend config: a mapping becomes JSON, and text that begins with a brace is JSON."""
     if isinstance(value, Mapping):
         return json.dumps(value, separators=(",", ":"))
     return value if str(value).startswith("{") else _quoted(value)
@@ -83,7 +83,7 @@ def _frontend(value: str | Mapping[str, Any]) -> str:
 
 
 def _slice(value: str | Sequence[Sequence[int]]) -> str:
-    """Spell (start, limit) or (start, limit, stride) per dimension."""
+    """Return the text of (start, limit) or (start, limit, stride) per dimension."""
     if isinstance(value, str):
         return value
     return "{" + ", ".join("[" + ":".join(map(str, bounds)) + "]" for bounds in value) + "}"
@@ -94,7 +94,7 @@ def _padding(value: str | Sequence[Sequence[int]]) -> str:
 
 
 def _window(value: Any) -> str:
-    """Spell a Window, its WindowDims, or a mapping of XLA's field names (size, stride, pad, lhs_dilate, ..)."""
+    """Return the text of a Window, of WindowDims, or of a mapping by XLA's field names (size, stride, pad, lhs_dilate, ..)."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -123,12 +123,12 @@ def _shapes(value: str | Sequence[Any]) -> str:
 
 
 def _aliasing(value: str | Mapping[Any, Any]) -> str:
-    """Spell {output index: (operand, operand index)}, or (parameter, index, kind) of a module; a bare operand means index {}."""
+    """Return the text of {output index: (operand, operand index)}, for a module with a kind; a plain operand has index {}."""
     return value if isinstance(value, str) else "{" + ", ".join(_alias(*entry) for entry in value.items()) + "}"
 
 
 def _module_aliasing(value: str | Mapping[Any, Any]) -> str:
-    # XLA prints blanks inside these braces, and not inside those of an instruction.
+    # XLA prints blanks inside these braces, but not inside those of an instruction.
     return value if isinstance(value, str) else "{ " + ", ".join(_alias(*entry) for entry in value.items()) + " }"
 
 

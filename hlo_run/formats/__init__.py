@@ -1,1 +1,1 @@
-"""The one adapter to real XLA (jaxlib): other formats than HLO text, and JAX functions. Everything here is optional."""
+"""The adapter to real XLA (jaxlib): other formats than HLO text, JAX functions, XLA:GPU's compiler. It is optional."""

@@ -1,7 +1,8 @@
-"""The program of the child process in which real XLA converts modules: `python conversions.py NAME < input > output`.
+"""The program of a child process in which real XLA converts a module: `python conversions.py NAME < input > output`.
 
-XLA ends the process on some malformed inputs; in a process of its own that costs the user an error message and no more.
-It imports nothing of ours, so that it runs by its path in any environment. Refusals go to stderr, with exit code `REFUSED`.
+XLA aborts the process on some malformed inputs; in a child process, that is only an error message for the user.
+The program imports no module of hlo_run, so it runs by its path in any environment. XLA's refusals are printed to
+stderr, with exit code `REFUSED`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ REFUSED = 3
 
 
 def print_in_full(module: Any) -> bytes:
-    """Return the text of jaxlib's HloModule, with every constant in full."""
+    """Return the text of jaxlib's HloModule, with all elements of constants."""
     options = _hlo().HloPrintOptions()
     options.print_large_constants = True
     return module.to_string(options).encode()
@@ -30,24 +31,27 @@ def _mlir() -> Any:
 
 
 def proto_to_text(data: bytes) -> bytes:
-    """HloModuleProto to HLO text in full."""
+    """Convert an HloModuleProto to HLO text with full constants."""
     return print_in_full(_hlo().HloModule.from_serialized_hlo_module_proto(data))
 
 
 def text_to_proto(data: bytes) -> bytes:
-    """HLO text to HloModuleProto."""
+    """Convert HLO text to an HloModuleProto."""
     return _hlo().hlo_module_from_text(data.decode()).as_serialized_hlo_module_proto()
 
 
 def mlir_to_text(data: bytes) -> bytes:
-    """StableHLO or MHLO, text or bytecode, to HLO text in full; results as run_hlo_module has them (several: one tuple)."""
+    """Convert StableHLO or MHLO, text or bytecode, to HLO text with full constants.
+
+    Several results become one tuple, as in run_hlo_module.
+    """
     source = data if data.startswith(b"ML\xefR") else data.decode()
     computation = _mlir().mlir_module_to_xla_computation(source, use_tuple_args=False, return_tuple=False)
     return print_in_full(computation.get_hlo_module())
 
 
 def text_to_stablehlo(data: bytes) -> bytes:
-    """HLO text to StableHLO text."""
+    """Convert HLO text to StableHLO text."""
     return _mlir().xla_computation_to_mlir_module(_hlo().XlaComputation(text_to_proto(data))).encode()
 
 
@@ -63,7 +67,7 @@ def main() -> int:
     """Convert stdin to stdout by the conversion named on the command line."""
     try:
         result = CONVERSIONS[sys.argv[1]](sys.stdin.buffer.read())
-    except Exception as error:  # jaxlib raises classes of its own; every one is a refusal
+    except Exception as error:  # jaxlib raises its own classes; each is a refusal
         sys.stderr.write(f"{error}\n")
         return REFUSED
     sys.stdout.buffer.write(result)

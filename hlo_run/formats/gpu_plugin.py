@@ -1,9 +1,9 @@
-"""The program of the child process in which real XLA:GPU compiles: `python gpu_plugin.py PLUGIN TARGET < module.hlo`.
+"""The program of a child process in which real XLA:GPU compiles: `python gpu_plugin.py PLUGIN TARGET < module.hlo`.
 
-PLUGIN is the shared object of XLA's CUDA plugin, TARGET a file with an XLA `gpu_target_config`: with that the plugin compiles
-for a card that is not there. The module goes in as a proto, so that it arrives as it is written. What XLA makes of it is
-in the dumps that XLA_FLAGS asks for. Like `conversions.py` it imports nothing of ours; refusals go to stderr, with exit
-code `REFUSED`. XLA ends the process where one of its checks fails.
+PLUGIN is the shared object of XLA's CUDA plugin. TARGET is a file with an XLA `gpu_target_config`, with which the plugin
+compiles without a GPU. The module is passed as a proto, so that XLA does not change it before compilation. The results
+are the dumps that XLA_FLAGS asks for. Like `conversions.py` it imports no module of hlo_run, and prints refusals to
+stderr with exit code `REFUSED`. XLA aborts the process if one of its checks fails.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 REFUSED = 3
 
 _WORD = 8
-# The table of the plugin begins with its size, a pointer, and the version (size, pointer, two 32-bit numbers); functions follow.
+# The plugin's table has its size, a pointer, the version (size, pointer, two 32-bit numbers), and then the functions.
 _MAJOR_OFFSET = 32
 _FUNCTIONS_OFFSET = 40
-# Places of functions in the table, which only ever grows at its end.
+# Indices of functions in the table, to which new versions only append.
 _ERROR_DESTROY, _ERROR_MESSAGE, _INITIALIZE, _CREATE_TOPOLOGY, _COMPILE = 0, 1, 3, 82, 89
 _LAST = _COMPILE
 _STRING = 0  # the type of a named value
@@ -30,25 +30,25 @@ _Words: TypeAlias = "ctypes.Array[ctypes.c_uint64]"
 
 
 class _Refused(Exception):
-    """XLA says no, with its message."""
+    """A refusal, with XLA's message."""
 
 
 class _Plugin:
-    """The plugin's functions. Each takes one record of 8-byte words that begins with its own size and a null pointer."""
+    """The plugin's functions. Each takes a record of 8-byte words, which begins with its size and a null pointer."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
         library.GetPjrtApi.restype = ctypes.c_void_p
         self._table: int = library.GetPjrtApi()
-        self._kept: list[Any] = []  # what XLA holds pointers to
+        self._kept: list[Any] = []  # memory to which XLA has pointers
         size = ctypes.c_uint64.from_address(self._table).value
         major = ctypes.c_int32.from_address(self._table + _MAJOR_OFFSET).value
         if major != 0 or size < _FUNCTIONS_OFFSET + _WORD * (_LAST + 1):
-            raise _Refused(f"{path} has interface {major}, which is unknown here")
+            raise _Refused(f"{path} has interface {major}, which hlo-run does not know")
         self._call(_INITIALIZE, self._record())
 
     def topology(self, target: bytes) -> int:
-        """Return a handle of one card as described."""
+        """Return a topology handle of one GPU with the given target config."""
         one = self._text(b"1x1x1")
         options = ((b"target_config", self._text(target)), (b"topology", one))
         words: list[int] = []
@@ -59,7 +59,7 @@ class _Plugin:
         return record[6]
 
     def compile(self, topology: int, module: bytes, options: bytes) -> None:
-        """Compile a serialized HloModuleProto; raises _Refused."""
+        """Compile a serialized HloModuleProto; raises _Refused with XLA's message."""
         program = self._record(*self._text(module), *self._text(b"hlo"))
         self._call(_COMPILE, self._record(topology, ctypes.addressof(program), *self._text(options), 0, 0))
 
@@ -89,14 +89,14 @@ class _Plugin:
         return ctypes.addressof(array)
 
     def _text(self, data: bytes) -> tuple[int, int]:
-        """Return where the bytes lie, and how many they are."""
+        """Return the address of a copy of the bytes, and their number."""
         buffer = ctypes.create_string_buffer(data, len(data))
         self._kept.append(buffer)
         return ctypes.addressof(buffer), len(data)
 
 
 def _options(program: Any) -> bytes:
-    """Return compile options with the entry layouts of `program`; without them XLA takes default layouts for all of it."""
+    """Return compile options with the entry layouts of `program`; without them XLA uses default layouts."""
     options: Any = importlib.import_module("jaxlib.xla_client").CompileOptions()
     options.argument_layouts = program.parameter_shapes()
     options.executable_build_options.result_layout = program.result_shape()

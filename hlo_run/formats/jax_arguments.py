@@ -1,7 +1,7 @@
-"""Arguments of JAX functions: which parts of them are parameters of the module, and which are constants of the function.
+"""Divide the arguments of a JAX function into parameters of the module and constants of the function.
 
-JAX's own `jit` takes trees of arrays and numbers alone. Models of libraries also hold functions, strings and settings; those
-go past `jit` here, as constants. A dataclass that JAX does not know as a tree gives the arrays among its fields.
+`jax.jit` takes only trees of arrays and numbers. Models of libraries also have functions, strings and settings; here
+these are constants, hidden from `jit`. A dataclass that is not a JAX tree contributes the arrays among its fields.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from hlo_run.hlo.values.shape import Shape
 
 
 class Parameters(Enum):
-    """Which leaves of a tree are parameters; all others are constants."""
+    """The leaves of a tree that are parameters; all others are constants."""
 
-    NUMBERS = auto()  # arrays and Python's numbers, as in `jax.jit`
-    NO_TRUTH_VALUES = auto()  # the same without True and False
-    ARRAYS = auto()  # arrays alone
+    NUMBERS = auto()  # arrays and Python numbers, as in `jax.jit`
+    NO_TRUTH_VALUES = auto()  # arrays and Python numbers, without True and False
+    ARRAYS = auto()  # arrays only
 
 
 class _Constant:
-    """A leaf that JAX does not see: a tree without leaves."""
+    """A leaf hidden from JAX: a tree node without leaves."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class _Record:
-    """A dataclass that JAX does not know: a tree of some of its fields, the rest as in the template."""
+    """A dataclass that is not a JAX tree: a tree node of some of its fields; `template` has the others."""
 
     def __init__(self, template: Any, fields: dict[str, Any]) -> None:
         self.template = template
@@ -47,7 +47,7 @@ class _Record:
 
 
 class _Identity:
-    """What trees are compared by: the very object."""
+    """Compares trees by the identity of an object."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -61,7 +61,7 @@ class _Identity:
 
 @functools.cache
 def _trees() -> Any:
-    """Return JAX's module of trees, which knows ours from then on."""
+    """Return `jax.tree_util`, in which our node types are registered."""
     trees: Any = importlib.import_module("jax.tree_util")
 
     def fields_of(record: _Record) -> tuple[tuple[Any, ...], tuple[_Identity, tuple[str, ...]]]:
@@ -82,7 +82,7 @@ def _trees() -> Any:
 
 
 def _is_array(leaf: Any) -> bool:
-    """Return whether JAX takes the leaf for an array, or for the shape of one."""
+    """True if JAX treats the leaf as an array, or as the shape of one."""
     if isinstance(leaf, type):
         return False
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
@@ -99,16 +99,16 @@ def _is_parameter(leaf: Any, parameters: Parameters) -> bool:
 
 
 def mark(tree: Any, parameters: Parameters) -> Any:
-    """Return the tree with its parameters as leaves, and all else hidden from JAX."""
+    """Return the tree with its parameters as leaves, and all other leaves hidden from JAX."""
 
     def marked(leaf: Any) -> Any:
         if _is_parameter(leaf, parameters):
-            # An object that can become an array does so; JAX does not do it any more.
+            # Convert an object with `__jax_array__`, as JAX no longer does it.
             convert = getattr(leaf, "__jax_array__", None)
             return convert() if callable(convert) else leaf
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             values = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf) if hasattr(leaf, field.name)}
-            # Numbers in it are settings more often than values.
+            # Numbers in a dataclass are mostly settings.
             fields = {name: mark(value, Parameters.ARRAYS) for name, value in values.items()}
             fields = {name: value for name, value in fields.items() if leaves(value)}
             if fields:
@@ -121,14 +121,17 @@ def mark(tree: Any, parameters: Parameters) -> Any:
 def mark_call(
     arguments: Sequence[Any], keywords: Mapping[str, Any], parameters: Parameters
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call, marked; of those that JAX itself refuses, such as models with functions, arrays alone."""
+    """Return the marked arguments of a call.
+
+    Only arrays are parameters in an argument that `jax.jit` refuses, such as a model with functions.
+    """
     return tuple(_marked_by_kind(value, parameters) for value in arguments), {
         name: _marked_by_kind(value, parameters) for name, value in keywords.items()
     }
 
 
 def mark_result(tree: Any) -> Any:
-    """Return the result of a function, marked: arrays and numbers, or arrays alone where there is something else."""
+    """Return the marked result of a function: arrays and numbers, or only arrays if it has other leaves too."""
     return _marked_by_kind(tree, Parameters.NUMBERS)
 
 
@@ -138,7 +141,7 @@ def _marked_by_kind(tree: Any, parameters: Parameters) -> Any:
 
 
 def unmark(tree: Any) -> Any:
-    """Return the tree that `mark` was given, with the parameters that it has now."""
+    """Return the original of a marked tree, with its current parameters."""
 
     def original(node: Any) -> Any:
         if isinstance(node, _Constant):
@@ -158,22 +161,23 @@ def _is_ours(node: Any) -> bool:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return JAX's leaves of a tree: if it is marked, the parameters."""
+    """Return JAX's leaves of a tree: the parameters if it is marked."""
     return _trees().tree_leaves(tree)
 
 
 def settings(tree: Any) -> tuple[Any, ...]:
-    """Return the numbers and strings among the constants of a marked tree, those of dataclasses that JAX does not know aside."""
+    """Return the numbers and strings among the constants of a marked tree, without those in dataclasses."""
     values = (node.value for node in _trees().tree_leaves(tree, is_leaf=_is_ours) if isinstance(node, _Constant))
     return tuple(value for value in values if isinstance(value, int | float | complex | str))
 
 
 @dataclasses.dataclass(frozen=True)
 class JaxCall:
-    """How arguments of a JAX function become those of its module.
+    """Converts arguments of a JAX function to those of its module.
 
-    `kept` are the leaves that became parameters, of so many: JAX leaves out what a jitted function does not use; None: all.
-    `settings` are the numbers and strings that the module has as constants, `callbacks` the Python functions that it calls.
+    `kept` is (number of leaves, the leaves that are parameters), as JAX drops unused arguments of a jitted function; None
+    means all. `settings` are the numbers and strings that are constants of the module. `callbacks` keeps the Python
+    functions that it calls alive.
     """
 
     parameters: Parameters
@@ -182,7 +186,10 @@ class JaxCall:
     callbacks: tuple[Any, ...] = ()
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """Return a value for each parameter of the module, or the leaves that there are; raises UsageError."""
+        """Return a value per parameter of the module, or all leaves if their number differs.
+
+        Raises UsageError if a setting differs from the constant in the module.
+        """
         tree = mark_call(arguments, keywords, self.parameters)
         given = settings(tree)
         if len(given) == len(self.settings) and given != self.settings:
@@ -192,7 +199,7 @@ class JaxCall:
             raise UsageError(
                 f"'{module.name}' was lowered for {known!r}, which is a constant in it, not for {other!r}", hint=hint
             )
-        # Tokens, which order effects, are JAX's own business.
+        # Token parameters, with which JAX orders effects, are not arguments of the function.
         shapes = [parameter.shape for parameter in module.entry.parameters if parameter.shape.element_type != "token"]
         values = leaves(tree)
         if self.kept is not None and len(values) == self.kept[0]:
@@ -205,7 +212,7 @@ class JaxCall:
         return [() if parameter.shape.element_type == "token" else next(fitted) for parameter in module.entry.parameters]
 
     def result(self, module: HloModule, literal: Literal) -> Literal:
-        """Return what the function returns of what the module does: all but tokens."""
+        """Return the function's result: the module's result without tokens."""
         shape = module.entry.root.shape
         if not shape.is_tuple or all(part.element_type != "token" for part in shape.tuple_shapes):
             return literal
@@ -215,7 +222,7 @@ class JaxCall:
 
 
 def _narrowed(value: Any, shape: Shape) -> Any:
-    """Return an array of 64-bit elements in 32 bits where the function was lowered so, as JAX does unless told otherwise."""
+    """Convert 64-bit elements to 32 bits if the parameter has 32, as JAX does by default."""
     dtype: Any = getattr(value, "dtype", None)
     if not shape.is_array or not isinstance(dtype, np.dtype):
         return value
@@ -224,9 +231,9 @@ def _narrowed(value: Any, shape: Shape) -> Any:
 
 
 def plain_values(module: HloModule, arguments: Sequence[Any]) -> list[Any]:
-    """Return arguments of a module that says nothing of its origin: a value for each parameter, or the leaves of trees.
+    """Return the arguments of a module of unknown origin: a value per parameter.
 
-    Trees of JAX are taken apart where the arguments are not one for each parameter.
+    If the arguments are not one value per parameter, JAX trees among them are replaced by their leaves.
     """
     values = [plain(value) for value in arguments]
     if "jax" not in sys.modules:
@@ -242,7 +249,7 @@ def plain_values(module: HloModule, arguments: Sequence[Any]) -> list[Any]:
 
 
 def _is_tree(value: Any) -> bool:
-    """Return whether a value can only be a tree: not an array, a number, or a list, which can be an array too."""
+    """True if a value must be a tree: it is not an array, a number, or a list, which may be an array too."""
     return (
         not isinstance(value, list | tuple | str)
         and not _is_parameter(value, Parameters.NUMBERS)
@@ -251,7 +258,7 @@ def _is_tree(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as numpy has it: keys of JAX's random numbers as their words; tuples of such."""
+    """Return a value for numpy: JAX's random keys become arrays of their words, also in tuples."""
     if isinstance(value, tuple):
         return tuple(plain(part) for part in cast("tuple[Any, ...]", value))
     if not hasattr(value, "dtype") or isinstance(value.dtype, np.dtype) or "jax" not in sys.modules:

@@ -1,6 +1,6 @@
-"""Python functions that JAX programs call: `jax.pure_callback`, `io_callback`, `jax.debug.print`, checks of libraries.
+"""Python callbacks of JAX programs: `jax.pure_callback`, `io_callback`, `jax.debug.print`, checks of libraries.
 
-JAX lowers each to a custom call with the number of the function in the program. Here numbers differ from program to program.
+JAX lowers each to a custom call with the number of the function in the program. Here the numbers are unique over programs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ours: set[str] = set()
 
 
 def callbacks_of(lowered: Any) -> tuple[Callback, ...]:
-    """Return the functions that a lowered JAX function calls, as JAX knows in private; none where it does not."""
+    """Return the callbacks of a lowered JAX function from JAX's private attributes; () if this JAX has none."""
     try:
         return tuple(lowered._lowering.compile_args["host_callbacks"])
     except (AttributeError, KeyError, TypeError):
@@ -34,7 +34,7 @@ def callbacks_of(lowered: Any) -> tuple[Callback, ...]:
 
 
 def adopt_callbacks(module: HloModule, callbacks: Sequence[Callback]) -> None:
-    """Let the module's custom calls reach these functions, for as long as something else holds them."""
+    """Connect the module's custom calls to these functions, of which only weak references are kept."""
     for instruction in module.instructions_of("custom-call") if callbacks else ():
         target = str(instruction.attrs["custom_call_target"])
         if target not in _TARGETS or not _is_ours(target):
@@ -49,7 +49,7 @@ def adopt_callbacks(module: HloModule, callbacks: Sequence[Callback]) -> None:
 
 
 def _is_ours(target: str) -> bool:
-    """Return whether the calls of `target` come here; they do unless somebody has registered another function for them."""
+    """True if `_call` is registered for `target`; registers it unless the user registered another function."""
     if target not in _ours and not is_registered(target):
         custom_call(target)(_call)
         _ours.add(target)
@@ -60,7 +60,7 @@ def _call(*operands: Any, config: str) -> Any:
     found = _NUMBER.search(config)
     callback = _CALLBACKS.get(int(found[0])) if found is not None else None
     if callback is None:
-        raise LookupError(f"the JAX program that {config} belongs to is gone")
-    # JAX's function returns a tuple, whose only element is the call's result where there is one alone.
+        raise LookupError(f"the JAX program that {config} belongs to was deleted")
+    # JAX's function returns a tuple; a tuple of one element is the result of the call itself.
     results: tuple[Any, ...] = callback(*operands)
     return results[0] if len(results) == 1 else results

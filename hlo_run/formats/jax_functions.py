@@ -1,4 +1,4 @@
-"""JAX functions to HLO text."""
+"""Lower JAX functions to HLO text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlo_run.formats.xla import full_text, mlir_to_text, require
 
 
 class LoweredFunction(NamedTuple):
-    """A JAX function as HLO text in full, the name that errors show for it, and how its arguments become the module's."""
+    """A JAX function as HLO text with full constants, its name in errors, and the conversion of its arguments."""
 
     text: str
     name: str
@@ -23,10 +23,10 @@ class LoweredFunction(NamedTuple):
 
 
 def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], platform: str) -> LoweredFunction:
-    """Return `function` lowered for `platform`.
+    """Lower `function` for `platform`.
 
-    `function` is a callable, an object with a `lower`, or what JAX makes of a function: traced, lowered, compiled, exported.
-    Raises UsageError for anything else.
+    `function` is a callable, an object with a `lower`, or a traced, lowered, compiled or exported function of JAX.
+    Raises UsageError for any other object, and if JAX is not installed.
     """
     require("jax", "from_jax")
     jax: Any = importlib.import_module("jax")
@@ -34,7 +34,7 @@ def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str
     name = f"<jax function {getattr(function, '__name__', 'unnamed')}>"
     stages = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, exported)
     if isinstance(function, stages) and (arguments or keywords):
-        raise UsageError(f"from_jax: {type(function).__name__} is made for its arguments already and takes none")
+        raise UsageError(f"from_jax: {type(function).__name__} already has its arguments and takes no others")
     if isinstance(function, exported):
         return LoweredFunction(mlir_to_text(function.mlir_module_serialized, name), name, JaxCall(Parameters.NUMBERS))
     if isinstance(function, jax.stages.Compiled):
@@ -43,7 +43,7 @@ def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str
         return _taken(function.lower(lowering_platforms=(platform,)), name)
     method, bound = _method(function)
     if hasattr(method, "trace"):
-        # Jitted already, with static arguments and donations of its own.
+        # A jitted function, with its own static arguments and donations.
         return _taken(method.trace(*bound, *arguments, **keywords).lower(lowering_platforms=(platform,)), name)
     if callable(function):
         return _traced(function, arguments, keywords, platform, name)
@@ -51,17 +51,17 @@ def lower_to_text(function: Any, arguments: Sequence[Any], keywords: Mapping[str
 
 
 def _method(function: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function of a bound method and the object it is bound to: the method has the function's attributes, unbound."""
+    """Return the function and the object of a bound method, whose `trace` does not pass the object."""
     return (function.__func__, (function.__self__,)) if isinstance(function, types.MethodType) else (function, ())
 
 
 def _taken(lowered: Any, name: str) -> LoweredFunction:
-    """Return what somebody else has lowered."""
-    # Libraries put JAX's object into one of their own.
+    """Return the text of an object that another library, or JAX, has lowered."""
+    # Libraries wrap JAX's object.
     while not hasattr(lowered, "compiler_ir") and hasattr(lowered, "lowered"):
         lowered = lowered.lowered
     if not hasattr(lowered, "compiler_ir"):
-        raise UsageError(f"from_jax takes functions and what JAX makes of them, not {type(lowered).__name__}")
+        raise UsageError(f"from_jax takes functions, or functions that JAX has lowered, not {type(lowered).__name__}")
     return LoweredFunction(_text(lowered), name, JaxCall(Parameters.NUMBERS, _kept(lowered), callbacks=callbacks_of(lowered)))
 
 
@@ -70,7 +70,7 @@ def _text(lowered: Any) -> str:
 
 
 def _kept(lowered: Any) -> tuple[int, tuple[int, ...]] | None:
-    """Return how many leaves the arguments have, and which are parameters, as JAX knows in private; None where it does not."""
+    """Return (number of leaves, leaves that are parameters) from JAX's private attributes; None if this JAX has none."""
     try:
         return lowered.in_tree.num_leaves, tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))
     except (AttributeError, KeyError, TypeError):
@@ -80,10 +80,10 @@ def _kept(lowered: Any) -> tuple[int, tuple[int, ...]] | None:
 def _traced(
     function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], platform: str, name: str
 ) -> LoweredFunction:
-    """Lower a function that JAX has not seen.
+    """Lower a plain Python function.
 
-    Numbers are parameters, as in `jax.jit`. Where the function has to know them, truth values become constants, then all numbers.
-    Functions with a `lower` of their own, such as Equinox's `filter_jit`, know all numbers.
+    Numbers are parameters, as in `jax.jit`. If the function needs their values, first bools become constants, then all
+    numbers. For functions with their own `lower`, such as Equinox's `filter_jit`, all numbers are constants.
     """
     ways = (Parameters.ARRAYS,) if hasattr(function, "lower") else tuple(Parameters)
     failure: Exception | None = None
@@ -95,20 +95,20 @@ def _traced(
         counts.add(len(leaves(tree)))
         try:
             lowered = _jitted(function).trace(*tree[0], **tree[1]).lower(lowering_platforms=(platform,))
-        except (TypeError, IndexError) as error:  # among others what JAX raises where it needs a value
+        except (TypeError, IndexError) as error:  # JAX's error for an unknown value is one of these
             failure = failure or error
             continue
         return LoweredFunction(
             _text(lowered), name, JaxCall(parameters, settings=settings(tree), callbacks=callbacks_of(lowered))
         )
-    assert failure is not None, "the first way was tried"
+    assert failure is not None, "at least one way was tried"
     raise failure
 
 
 def _jitted(function: Callable[..., Any]) -> Any:
-    """Return the function of marked arguments, jitted: arguments that it ignores stay, its result is the arrays in it."""
+    """Return the jitted function of marked arguments. It keeps unused arguments, and returns the arrays of its result."""
 
-    # JAX takes the names of the module and its parameters from the function inside.
+    # JAX takes the names of the module and its parameters from the wrapped function.
     @functools.wraps(function, assigned=("__module__", "__name__", "__qualname__"), updated=())
     def call(*arguments: Any, **keywords: Any) -> Any:
         return leaves(mark_result(function(*unmark(arguments), **unmark(keywords))))

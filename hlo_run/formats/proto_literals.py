@@ -1,4 +1,4 @@
-"""LiteralProto to literal: one numpy array in logical order per leaf."""
+"""Convert a LiteralProto to a literal: one numpy array in logical order per leaf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hlo_run.hlo.values.literal import Array, Literal
 
 
 def literal_of_proto(message: Any, number: int) -> Literal:
-    """Return the literal of argument `number`; raises ParseError where its data do not fit its shape."""
+    """Return the literal of argument `number`.
+
+    Raises ParseError if its data does not fit its shape, Unsupported for an unknown type or a dynamic size.
+    """
     kind = message.shape.DESCRIPTOR.fields_by_name["element_type"].enum_type.values_by_number
     name: str = kind[message.shape.element_type].name.lower() if message.shape.element_type in kind else "unknown"
     if name == "tuple":
@@ -26,7 +29,7 @@ def literal_of_proto(message: Any, number: int) -> Literal:
     count = int(np.prod(dims, dtype=object))
     if flat.size != count:
         raise ParseError(f"argument {number} of the snapshot has {flat.size} elements, but its shape has {count}")
-    # The data lie as the layout says: the first of minor_to_major varies fastest.
+    # The data is in layout order: the first dimension of minor_to_major varies fastest.
     order = list(message.shape.layout.minor_to_major)[::-1] or list(range(len(dims)))
     if sorted(order) != list(range(len(dims))):
         raise ParseError(f"argument {number} of the snapshot has {len(dims)} dimensions, but its layout has {len(order)}")

@@ -1,7 +1,7 @@
-"""XLA's protobuf messages, binary and text: which message a file holds, its module and its arguments.
+"""Read XLA's protobuf messages, binary and text: find the message type of a file, its module and its arguments.
 
-Message types come from the schemas that jaxlib's own library carries, so they fit the jaxlib that converts the module;
-reading binary and text is the protobuf package's work.
+Message types come from the schemas inside jaxlib's shared library, so they fit the jaxlib that converts the module.
+The protobuf package parses binary and text.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hlo_run.formats.proto_literals import literal_of_proto
 from hlo_run.formats.xla import INSTALL_HINT, require
 from hlo_run.hlo.values.literal import Literal
 
-# The messages' types are made while the program runs.
+# Message types are created at run time.
 Message: TypeAlias = Any
 
 _ROOT = "xla/service/hlo.proto"
-# In the order in which XLA's loader tries them, each with the way to its module. What does not fit one fits a later one.
+# In the order in which XLA's loader tries them, each with the path to its module.
 _KINDS = (
     ("xla.HloSnapshot", ("hlo", "hlo_module")),
     ("xla.HloUnoptimizedSnapshot", ("hlo_module",)),  # reads an HloProto as well
@@ -34,14 +34,14 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class ProtoContents:
-    """A file's module as a serialized HloModuleProto, and the arguments it brings; None if it is no snapshot."""
+    """A file's module as a serialized HloModuleProto, and the arguments of a snapshot; None for other messages."""
 
     module: bytes
     arguments: tuple[Literal, ...] | None
 
 
 def read_binary(data: bytes, file: str) -> ProtoContents:
-    """Read HloSnapshot, HloUnoptimizedSnapshot, HloProto or HloModuleProto; raises ParseError for anything else."""
+    """Read an HloSnapshot, HloUnoptimizedSnapshot, HloProto or HloModuleProto; raises ParseError for other data."""
     from google.protobuf.message import DecodeError
 
     types = message_types(file)
@@ -53,11 +53,11 @@ def read_binary(data: bytes, file: str) -> ProtoContents:
         if (contents := _contents(message, path)) is not None:
             return contents
     hint = "the file may be cut off, or of another format"
-    raise ParseError(f"'{file}' holds no HloSnapshot, HloProto or HloModuleProto", hint=hint)
+    raise ParseError(f"'{file}' is not an HloSnapshot, HloProto or HloModuleProto", hint=hint)
 
 
 def read_text(text: str, file: str) -> ProtoContents:
-    """Read the same messages in protobuf's text format; raises ParseError where the text fits none of them."""
+    """Read the same messages in protobuf's text format; raises ParseError if the text is none of them."""
     from google.protobuf import text_format
 
     types = message_types(file)
@@ -71,8 +71,8 @@ def read_text(text: str, file: str) -> ProtoContents:
         if (contents := _contents(message, path)) is not None:
             return contents
     if len(refusals) < len(_KINDS):
-        raise ParseError(f"'{file}' holds no module")
-    # The message that was understood furthest is the one that was meant.
+        raise ParseError(f"'{file}' does not contain a module")
+    # Report the error of the message type that was parsed furthest.
     raise _text_error(max(refusals, key=lambda refusal: refusal.GetLine() or 0), text, file)
 
 
@@ -86,7 +86,7 @@ def proto_to_text(module: bytes, file: str) -> str:
 
 
 def _contents(message: Message, path: tuple[str, ...]) -> ProtoContents | None:
-    """Return what the message holds if it is what it was read as: protobuf reads many other bytes too."""
+    """Return the contents of a message, or None if it has no instructions: protobuf accepts other data as any type."""
     module = functools.reduce(getattr, path, message)
     if not any(computation.instructions for computation in module.computations):
         return None
@@ -95,7 +95,7 @@ def _contents(message: Message, path: tuple[str, ...]) -> ProtoContents | None:
 
 
 def _arguments(message: Message) -> Sequence[Message]:
-    """Return the argument literals of a snapshot; of one with several partitions, those of the first."""
+    """Return the argument literals of a snapshot, with several partitions those of the first."""
     if message.DESCRIPTOR.name == "HloUnoptimizedSnapshot":
         return message.partitions[0].arguments if message.partitions else ()
     return message.arguments if message.DESCRIPTOR.name == "HloSnapshot" else ()
@@ -135,7 +135,7 @@ def _pool() -> Any:
 
 
 def message_types(file: str) -> Callable[[str], Message]:
-    """Return the function from message name to message type."""
+    """Return the function from message name to message type; raises UsageError if a package is missing."""
     require("jaxlib", f"'{file}'")
     require("google.protobuf", f"'{file}'")
     from google.protobuf import message_factory
@@ -149,17 +149,17 @@ def message_types(file: str) -> Callable[[str], Message]:
 
 
 def _libraries() -> list[Path]:
-    """Return jaxlib's shared libraries, the largest first: the schema is in the one that all others share."""
+    """Return jaxlib's shared libraries, the largest first, as it has the schemas."""
     spec = importlib.util.find_spec("jaxlib")
-    assert spec is not None, "asked for before"
+    assert spec is not None, "`require` has checked it"
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     found = [path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".dll", ".pyd")]
     return sorted(found, key=lambda path: -path.stat().st_size)
 
 
 def _schemas(library: mmap.mmap, name: str) -> Iterator[bytes]:
-    """Yield every serialized FileDescriptorProto of the file `name` that stands in a library's data."""
-    # It begins with its first field, the name; further fields follow in ascending order, and zeros or a next schema after them.
+    """Yield every serialized FileDescriptorProto of the file `name` in a library's data."""
+    # A schema begins with its first field, the name. Its fields are in ascending order; zeros or another schema follow.
     key = b"\n" + bytes([len(name)]) + name.encode()
     start = library.find(key)
     while start >= 0:
@@ -182,7 +182,7 @@ def _schema_end(library: mmap.mmap, start: int) -> int:
 
 
 def _varint(data: mmap.mmap, position: int) -> tuple[int, int]:
-    """Return the number that begins at `position` and the position after it."""
+    """Return the varint at `position`, and the position after it."""
     value = shift = 0
     while position < len(data):
         byte = data[position]

@@ -1,6 +1,6 @@
-"""Where a module comes from: a file or stdin, in the format that its extension or `--input_format` names.
+"""Read a module from a file or stdin, in the format of its extension or of `--input_format`.
 
-Every format becomes HLO text first, so that errors, dumps and reproducers of all of them point into something readable.
+Every format is first converted to HLO text, so that errors, dumps and reproducers refer to readable text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.values.literal import Literal
 
 _HLO, _PROTO, _TEXT_PROTO, _MLIR = "HLO text", "binary proto", "text proto", "MLIR"
-# XLA's names, which are extensions too.
+# Format by XLA's name, which is also the file extension.
 FORMATS = {
     "hlo": _HLO,
     "txt": _HLO,
@@ -27,21 +27,21 @@ FORMATS = {
     "mlirbc": _MLIR,
 }
 _BYTECODE = b"ML\xefR"
-# What a log line puts before a module that was printed into a log: `I0521 12:04:45.883483    1509 file.cc:186] `.
+# The prefix of the lines of a module in a log: `I0521 12:04:45.883483    1509 file.cc:186] `.
 _LOG_PREFIX = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [^\]\n]+\] ?", re.MULTILINE)
 _LOOKS_LIKE_MLIR = re.compile(r"^(?:#\w+ = loc|module\b[^{\n]*\{|(?:func\.)?func @|\"builtin\.module\")", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleInput:
-    """A module as HLO text, and the arguments that came with it (a snapshot's); None if none came."""
+    """A module as HLO text, and the arguments of a snapshot; None for other formats."""
 
     text: str
     arguments: tuple[Literal, ...] | None = None
 
 
 def read_module(path: str, input_format: str = "") -> ModuleInput:
-    """Read the module in file `path` (`-`: stdin); without `input_format` the extension decides.
+    """Read the module in file `path` (`-`: stdin); the default of `input_format` is the extension.
 
     Raises UsageError for a file that cannot be read or has another format, ParseError for one that XLA refuses.
     """
@@ -50,8 +50,8 @@ def read_module(path: str, input_format: str = "") -> ModuleInput:
     if known == _HLO:
         return ModuleInput(_LOG_PREFIX.sub("", _hlo_text(data, path)))
     if data.lstrip().startswith(b"HloModule"):
-        raise UsageError(f"'{path}' is HLO text, not {known}", hint="--input_format=hlo reads it")
-    # Imported late: HLO text, which most inputs are, needs none of it.
+        raise UsageError(f"'{path}' is HLO text, not {known}", hint="pass --input_format=hlo")
+    # Imported late, because HLO text, the most common format, does not need it.
     from hlo_run.formats import xla
 
     if known == _MLIR:
@@ -65,7 +65,7 @@ def read_module(path: str, input_format: str = "") -> ModuleInput:
 
 
 def _format(path: str, input_format: str) -> str:
-    """Return the format of `path`; raises UsageError for a name that is none."""
+    """Return the format of `path`; raises UsageError for an unknown format, a directory or a missing file."""
     extension = os.path.splitext(path)[1].lstrip(".") if path != "-" else "hlo"
     name = (input_format or extension).lower()
     if path != "-" and os.path.isdir(path):
@@ -73,7 +73,7 @@ def _format(path: str, input_format: str) -> str:
     if path != "-" and not os.path.exists(path):
         raise UsageError(f"'{path}' does not exist")
     if name not in FORMATS:
-        raise UsageError(f"'{path}': format '{name}' is not read", hint=f"--input_format is one of {', '.join(FORMATS)}")
+        raise UsageError(f"'{path}': format '{name}' is not supported", hint=f"--input_format is one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
@@ -88,15 +88,15 @@ def _read(path: str) -> bytes:
 
 
 def _hlo_text(data: bytes, path: str) -> str:
-    """Return the bytes as text, unless they are plainly of another format."""
+    """Return the bytes as text; raises UsageError if they are clearly of another format."""
     if data.startswith(_BYTECODE):
-        raise UsageError(f"'{path}' is MLIR bytecode, not HLO text", hint="--input_format=stablehlo reads it")
+        raise UsageError(f"'{path}' is MLIR bytecode, not HLO text", hint="pass --input_format=stablehlo")
     text = _decode(data, path)
     if "\0" in text:
-        hint = "--input_format=pb reads a binary proto"
-        raise UsageError(f"'{path}' is not a text file: it holds NUL bytes", hint=hint)
+        hint = "for a binary proto, pass --input_format=pb"
+        raise UsageError(f"'{path}' is not a text file: it has NUL bytes", hint=hint)
     if _LOOKS_LIKE_MLIR.search(text) and re.search(r"\b(?:stablehlo|mhlo|func)\.", text):
-        raise UsageError(f"'{path}' is MLIR, not HLO text", hint="--input_format=stablehlo reads it")
+        raise UsageError(f"'{path}' is MLIR, not HLO text", hint="pass --input_format=stablehlo")
     return text
 
 
@@ -104,5 +104,5 @@ def _decode(data: bytes, path: str) -> str:
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
-        hint = "--input_format=pb reads a binary proto"
+        hint = "for a binary proto, pass --input_format=pb"
         raise UsageError(f"'{path}' is not a text file", hint=hint) from None

@@ -1,4 +1,4 @@
-"""A module in the format of `--output_format`."""
+"""Write a module in the format of `--output_format`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hlo_run.hlo.printer import module_to_string
 
 
 def module_to_bytes(module: HloModule, output_format: str) -> bytes:
-    """Return `module` as an HloProto (`pb`, `pbtxt`) or as StableHLO text, every constant in full.
+    """Return `module` as an HloProto (`pb`, `pbtxt`) or as StableHLO text, with full constants.
 
-    Raises UsageError where jaxlib is missing, Unsupported for a module that XLA cannot convert.
+    Raises UsageError if jaxlib is missing, Unsupported for a module that XLA cannot convert.
     """
     text = module_to_string(module, FULL)
     match output_format:
@@ -23,11 +23,11 @@ def module_to_bytes(module: HloModule, output_format: str) -> bytes:
         case "stablehlo":
             return xla.text_to_stablehlo(text, module.name).encode()
         case _:
-            raise UsageError(f"output format '{output_format}' is not written")
+            raise UsageError(f"output format '{output_format}' is not supported")
 
 
 def hlo_proto(module: bytes) -> bytes:
-    """Return a serialized HloModuleProto as an HloProto, the message that XLA's dumps hold."""
+    """Return a serialized HloProto, the message of XLA's dumps, that contains a serialized HloModuleProto."""
     # Field 1, length-delimited; the length follows as a varint.
     size, length = len(module), bytearray()
     while size > 0x7F:

@@ -1,4 +1,4 @@
-"""Asking real XLA for a conversion: one child process per question, see `conversions.py`."""
+"""Convert modules with real XLA, in one child process per conversion; see `conversions.py`."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ INSTALL_HINT = "pip install 'hlo-run[xla]'"
 
 
 def require(package: str, what: str, hint: str = INSTALL_HINT) -> None:
-    """Raise UsageError if `package` is missing; `what` needs it, and `hint` says how to install it."""
+    """Raise UsageError if `package` is not installed; `what` needs it, and `hint` says how to install it."""
     if importlib.util.find_spec(package) is None:
         raise UsageError(f"{what} needs {package}, which is not installed", hint=hint)
 
 
 def full_text(module: Any) -> str:
-    """Return one of jaxlib's own HloModules as HLO text in full."""
+    """Return jaxlib's HloModule as HLO text with full constants."""
     return _keep_signed_zeros(conversions.print_in_full(module).decode())
 
 
 def proto_to_text(module: bytes, file: str) -> str:
-    """Return a serialized HloModuleProto as HLO text in full; raises ParseError if XLA refuses it."""
+    """Convert a serialized HloModuleProto to HLO text with full constants; raises ParseError if XLA refuses it."""
     return _keep_signed_zeros(_convert("proto-to-text", module, file))
 
 
 def mlir_to_text(source: bytes, file: str) -> str:
-    """Return StableHLO or MHLO (text or bytecode) as HLO text in full; raises ParseError if XLA refuses it."""
+    """Convert StableHLO or MHLO (text or bytecode) to HLO text with full constants; raises ParseError if XLA refuses it."""
     return _keep_signed_zeros(_convert("mlir-to-text", source, file))
 
 
 def text_to_proto(text: str, file: str) -> bytes:
-    """Return HLO text as a serialized HloModuleProto."""
+    """Convert HLO text to a serialized HloModuleProto; raises Unsupported if XLA refuses it."""
     return _ask_about_ours("text-to-proto", text, file)
 
 
 def text_to_stablehlo(text: str, file: str) -> str:
-    """Return HLO text as StableHLO text."""
+    """Convert HLO text to StableHLO text; raises Unsupported if XLA refuses it."""
     return _ask_about_ours("text-to-stablehlo", text, file).decode()
 
 
@@ -52,11 +52,11 @@ def _convert(name: str, data: bytes, file: str) -> str:
         return output.decode()
     if code == conversions.REFUSED:
         raise _refusal(message, data, file)
-    raise ParseError(f"'{file}' ends XLA's own reader: {last_words(message, code)}")
+    raise ParseError(f"'{file}' crashes XLA's own reader: {last_words(message, code)}")
 
 
 def _ask_about_ours(name: str, text: str, file: str) -> bytes:
-    """Convert a text of our printer; what XLA refuses of it is beyond it or our bug."""
+    """Convert the text of our printer; raises Unsupported if XLA refuses it, as it is not an error of the user's input."""
     code, output, message = _ask(name, text.encode(), file)
     if code == 0:
         return output
@@ -66,9 +66,9 @@ def _ask_about_ours(name: str, text: str, file: str) -> bytes:
 
 
 def _ask(name: str, data: bytes, file: str) -> tuple[int, bytes, str]:
-    """Run one conversion and return the exit code, its output and what it said."""
+    """Run one conversion, and return the exit code, stdout and stderr."""
     require("jaxlib", f"'{file}'")
-    # -P: the child's own folder must not be searched for modules.
+    # -P: Python must not import modules from the program's own folder.
     command = [sys.executable, "-P", conversions.__file__, name]
     try:
         done = subprocess.run(command, input=data, capture_output=True, env=child_environment(), check=False)
@@ -78,7 +78,7 @@ def _ask(name: str, data: bytes, file: str) -> tuple[int, bytes, str]:
 
 
 def child_environment(xla_flags: str = "") -> dict[str, str]:
-    """Return the environment of a child process that finds the modules that this one finds, with these flags for XLA."""
+    """Return the environment of a child process with this process's module path, and with these XLA flags."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "XLA_FLAGS": xla_flags}
 
 
@@ -87,7 +87,7 @@ _STATUS = re.compile(r"^[A-Z_]+: ")
 
 
 def _refusal(message: str, data: bytes, file: str) -> HloRunError:
-    """Return XLA's refusal as our error: MLIR's own place becomes a place in the user's file."""
+    """Convert XLA's refusal to our error; MLIR's line and column become a location in the user's file."""
     found = _MLIR_PLACE.search(message)
     if found is None:
         return ParseError(f"'{file}': XLA refuses it: {refusal_text(message)}")
@@ -99,7 +99,7 @@ def _refusal(message: str, data: bytes, file: str) -> HloRunError:
 
 
 def refusal_text(message: str) -> str:
-    """Return what XLA says of a refusal, without the kind of its status."""
+    """Return the first line of XLA's message, without the status code."""
     return _STATUS.sub("", message.strip().partition("\n")[0])
 
 
@@ -107,7 +107,7 @@ _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
 
 
 def last_words(message: str, code: int) -> str:
-    """Return the failed check that XLA printed before it ended, else the signal or exit code."""
+    """Return the failed check that XLA printed before it aborted, else the signal or exit code."""
     found = _FATAL.search(message)
     return found[1] if found else f"signal {-code}" if code < 0 else f"exit code {code}, {refusal_text(message)}"
 
@@ -117,5 +117,5 @@ _ZERO = re.compile(r"(?<![\w.\-+])-0(?![\w.])")
 
 
 def _keep_signed_zeros(text: str) -> str:
-    """Return XLA's text with `-0` of constants as `-0.0`: XLA prints the former and reads it as the integer 0."""
+    """Return XLA's text with `-0` in constants replaced by `-0.0`: XLA prints -0, but parses it as the integer 0."""
     return _CONSTANT.sub(lambda found: found[1] + _ZERO.sub("-0.0", found[2]), text) if "-0" in text else text

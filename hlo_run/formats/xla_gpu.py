@@ -1,4 +1,4 @@
-"""Real XLA:GPU's compiler: what it makes of a module for a card that need not be there. A child process per module."""
+"""Compile a module with real XLA:GPU for a GPU that need not be present, in one child process per module."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hlo_run.formats import gpu_plugin
 from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
 INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way that JAX does not notice"
-# Where the plugin can lie unseen by JAX, which tries every plugin that Python finds.
+# A folder for the plugin where JAX does not find it: JAX loads every plugin on Python's path.
 PLUGIN_FOLDER = Path(sys.prefix, "share", "hlo-run")
-# No card, no measuring of which kernel is fastest.
+# Autotuning needs a GPU.
 _BASE_FLAGS = ("--xla_gpu_autotune_level=0", "--xla_dump_hlo_as_text")
-# XLA's own emitters and libraries alone: nothing of Triton.
+# Flags that disable Triton: only XLA's own emitters and libraries are used.
 EMITTERS_ONLY = (
     "--xla_gpu_enable_triton_gemm=false",
     "--xla_disable_hlo_passes=triton-softmax-rewriter,fusion-block-level-rewriter",
@@ -35,7 +35,7 @@ _LAUNCH = re.compile(rf"\] (\S+) grid: {_SIZES} threads: {_SIZES}\s+shared_memor
 
 @dataclass(frozen=True, slots=True)
 class XlaKernel:
-    """One kernel of XLA's: its name, how its thunk launches it, and its dynamic shared memory in bytes."""
+    """One kernel of XLA: its name, its launch dimensions, and its dynamic shared memory in bytes."""
 
     name: str
     grid: tuple[int, int, int]
@@ -45,8 +45,8 @@ class XlaKernel:
 
 @dataclass(frozen=True, slots=True)
 class XlaCompilation:
-    """What XLA:GPU made of a module: the optimised module as HLO text, the kinds of its thunks (bodies of loops once) in
-    order, the bytes of all its allocations, and its kernels with the PTX that holds them all."""
+    """XLA:GPU's compilation of a module: the optimised module as HLO text, the kinds of its thunks in order (loop bodies
+    once), the bytes of all its allocations, its kernels, and the PTX with all of them."""
 
     text: str
     thunk_kinds: tuple[str, ...]
@@ -56,10 +56,10 @@ class XlaCompilation:
 
 
 def compile_with_xla(text: str, file: str, target: str, flags: Sequence[str], cuda: Path | None) -> XlaCompilation:
-    """Compile HLO text for the card that `target`, the text of a `gpu_target_config`, describes.
+    """Compile HLO text for the GPU that `target`, the text of a `gpu_target_config`, describes.
 
-    `flags` are XLA's; `cuda` is a CUDA directory with ptxas and libdevice, None for where XLA looks itself. Raises UsageError
-    where the compiler is not installed, Unsupported for a module that it refuses or dies of.
+    `flags` are XLA's; `cuda` is a CUDA directory with ptxas and libdevice, or None for XLA's default. Raises UsageError
+    if the compiler is not installed, Unsupported for a module that it refuses or that crashes it.
     """
     plugin = find_plugin()
     with tempfile.TemporaryDirectory(prefix="hlo-run-xla-") as folder:
@@ -84,13 +84,13 @@ def _kernel(name: str, *numbers: str) -> XlaKernel:
 
 
 def _kernels_ptx(folder: Path) -> str:
-    """Return the PTX with the module's kernels; empty where it has none. Constants are in a file of their own."""
+    """Return the PTX with the module's kernels, or "". Constants are in another file."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ptx"))]
     return next((text for text in texts if ".entry " in text), "")
 
 
 def find_plugin() -> Path:
-    """Return the shared object of XLA's CUDA plugin; raises UsageError."""
+    """Return the path of XLA's CUDA plugin; raises UsageError if it is not installed."""
     require("jaxlib", "--xla_diff", INSTALL_HINT)
     spec = importlib.util.find_spec("jax_plugins")
     folders = [str(PLUGIN_FOLDER / "jax_plugins"), *((spec.submodule_search_locations or ()) if spec is not None else ())]
@@ -112,11 +112,11 @@ def _run(plugin: Path, target: Path, text: str, file: str, flags: Sequence[str])
     if done.returncode == gpu_plugin.REFUSED:
         raise Unsupported(f"'{file}': XLA:GPU does not compile it: {refusal_text(message)}")
     if done.returncode:
-        raise Unsupported(f"'{file}' ends XLA:GPU's compiler: {last_words(message, done.returncode)}")
+        raise Unsupported(f"'{file}' crashes XLA:GPU's compiler: {last_words(message, done.returncode)}")
 
 
 def _merged(flags: Sequence[str]) -> list[str]:
-    """Return the flags with all lists of passes to leave out in one: XLA heeds only the last."""
+    """Return the flags with all `--xla_disable_hlo_passes` merged into one, as XLA uses only the last."""
     prefix = "--xla_disable_hlo_passes="
     names = [flag.removeprefix(prefix) for flag in flags if flag.startswith(prefix)]
     rest = [flag for flag in flags if not flag.startswith(prefix)]
@@ -124,14 +124,14 @@ def _merged(flags: Sequence[str]) -> list[str]:
 
 
 def _dump(folder: Path, pattern: str, file: str) -> str:
-    """Return the one dump of the module itself; others, if there are any, are of modules that XLA made besides."""
+    """Return the dump of the module itself; other dumps are of helper modules of XLA."""
     found = sorted(folder.glob(pattern), key=lambda path: (len(path.name), path.name))
     if not found:
-        raise Unsupported(f"'{file}': XLA:GPU compiled it and left no {pattern.strip('*.-')}")
+        raise Unsupported(f"'{file}': XLA:GPU compiled it, but wrote no {pattern.strip('*.-')}")
     return found[0].read_text(encoding="utf-8")
 
 
 def environment_flags() -> list[str]:
-    """Return the flags of XLA_FLAGS that are for XLA's compiler, which end it where it does not know one."""
+    """Return the flags in XLA_FLAGS that are for XLA's compiler; an unknown flag makes it abort."""
     words = os.environ.get("XLA_FLAGS", "").split()
     return [word for word in words if word.startswith("--xla_") and not word.startswith("--xla_dump")]

@@ -1,0 +1,1 @@
+"""The HLO graph: modules, their printer and their edits."""

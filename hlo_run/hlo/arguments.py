@@ -1,4 +1,4 @@
-"""Values of callers as literals of a module's parameters."""
+"""Convert a caller's arguments to literals of a module's parameters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 
-# Arrays (numpy's, or whatever numpy takes for one), Python numbers, nested lists; tuples for tuples.
+# An array (numpy's, or any object that numpy converts to one), a Python number or nested list; a tuple for a tuple.
 ArgumentLike: TypeAlias = Any
 
 
 def fit_arguments(module: HloModule, values: Sequence[ArgumentLike], source: str = "the caller") -> list[Literal]:
     """Return one literal per entry parameter; raises UsageError unless number, dimensions and element types fit.
 
-    Arrays must have the parameter's element type; Python numbers and lists of them are converted to it.
+    Arrays must have the parameter's element type; Python numbers and lists are converted to it. `source` names the
+    caller in errors.
     """
     parameters = module.entry.parameters
     if len(values) != len(parameters):
@@ -51,7 +52,7 @@ def _fit(shape: Shape, value: ArgumentLike, what: str) -> Literal:
     try:
         array = np.asarray(value) if typed else np.asarray(value).astype(expected)
     except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{what} is no array of {shape.element_type}: {error}") from None
+        raise UsageError(f"{what} is not an array of {shape.element_type}: {error}") from None
     if array.dtype != expected:
         raise UsageError(f"{what} has elements of {array.dtype}, but the parameter is {shape.to_string(layout=False)}")
     if not _fits(array.shape, shape):

@@ -1,4 +1,4 @@
-"""Async ops: a start, any number of updates and a done around one called computation; questions about them."""
+"""Queries on async chains: an async-start, any number of async-updates and an async-done around one computation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def async_start(instruction: HloInstruction) -> HloInstruction | None:
 
 
 def execution_thread(start: HloInstruction) -> str:
-    """Return the thread that an async-start names, `main` if it names none."""
+    """Return the execution thread of an async-start; the default is `main`."""
     return str(start.attrs.get("async_execution_thread", MAIN_THREAD))
 
 
 def is_one_instruction(computation: HloComputation) -> bool:
-    """True if all but the root are parameters, so that the short spelling says everything (XLA's rule)."""
+    """True if all instructions but the root are parameters, so that the short form `add-start` is complete (XLA's rule)."""
     root = computation.root
     return all(i is root or i.opcode == "parameter" for i in computation.instructions)
 

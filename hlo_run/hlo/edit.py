@@ -1,4 +1,4 @@
-"""Edits that passes share: new instructions in the place of an old one, replacing it, removing what nobody needs."""
+"""Edits shared by the passes: add instructions in place of an old one, bypass it, remove unused ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COLLECTIVES = COLLECTIVE - SIDE_EFFECT - {"ragged-all-to-all"}
 
 @dataclass(frozen=True)
 class Editor:
-    """Makes instructions in the computation of `origin`, for which they stand: they take its place in the text and metadata.
+    """Adds instructions to the computation of `origin`, with its metadata and source location.
 
-    A method is an opcode; shapes are worked out from the operands, layouts are the default ones unless elements keep
-    their place, as in elementwise instructions.
+    A method adds one opcode and infers the shape from the operands. The layout is the default one, or that of the
+    operand if the op keeps elements in place (elementwise, slice, pad, concatenate).
     """
 
     origin: HloInstruction
@@ -41,7 +41,7 @@ class Editor:
         name: str = "",
         **attributes: AttributeValue,
     ) -> HloInstruction:
-        """Add an instruction at the end of the computation; its name is the opcode unless another is given."""
+        """Add an instruction at the end of the computation; its default name is the opcode."""
         if "metadata" in self.origin.attrs:
             attributes["metadata"] = self.origin.attrs["metadata"]
         groups = {key: tuple(group) for key, group in (called or {}).items()}
@@ -54,7 +54,7 @@ class Editor:
         return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
 
     def unary(self, opcode: str, value: HloInstruction) -> HloInstruction:
-        """Add an elementwise instruction of one operand with a result of the same type."""
+        """Add an elementwise instruction of one operand, whose shape is the result's."""
         return self.add(opcode, value.shape, [value])
 
     def binary(self, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction:
@@ -68,30 +68,30 @@ class Editor:
         return self.add("select", one.shape, [chosen, one, two])
 
     def convert(self, value: HloInstruction, element_type: str) -> HloInstruction:
-        """Convert to `element_type`; a value that has it already is returned as it is."""
+        """Convert to `element_type`; return the value itself if it has that type."""
         if value.shape.element_type == element_type:
             return value
         return self.add("convert", value.shape.with_element_type(element_type), [value])
 
     def reshape(self, value: HloInstruction, dims: Sequence[int]) -> HloInstruction:
-        """Reshape to `dims`; a value that has them already is returned as it is."""
+        """Reshape to `dims`, in the default layout; return the value itself if it has these dimensions."""
         if value.shape.dims == tuple(dims):
             return value
         return self.add("reshape", Shape.array(value.shape.element_type, tuple(dims)), [value])
 
     def bitcast(self, value: HloInstruction, shape: Shape) -> HloInstruction:
-        """View the bytes as another shape; a value that has it already is returned as it is."""
+        """View the bytes as another shape; return the value itself if it has that shape."""
         return value if value.shape == shape else self.add("bitcast", shape, [value])
 
     def transpose(self, value: HloInstruction, dimensions: Sequence[int]) -> HloInstruction:
-        """Let dimension i of the result be `dimensions[i]` of the operand; the identity returns the value as it is."""
+        """Transpose: dimension i of the result is `dimensions[i]` of the operand. The identity returns the value itself."""
         if list(dimensions) == list(range(len(dimensions))):
             return value
         shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[d] for d in dimensions))
         return self.add("transpose", shape, [value], dimensions=tuple(dimensions))
 
     def broadcast(self, value: HloInstruction, dims: Sequence[int], dimensions: Sequence[int] = ()) -> HloInstruction:
-        """Broadcast to `dims`, among which the operand's dimensions are `dimensions`."""
+        """Broadcast to `dims`; dimension i of the operand becomes dimension `dimensions[i]` of the result."""
         shape = Shape.array(value.shape.element_type, tuple(dims))
         return self.add("broadcast", shape, [value], dimensions=tuple(dimensions))
 
@@ -99,7 +99,7 @@ class Editor:
         return self.add("iota", Shape.array(element_type, tuple(dims)), iota_dimension=dimension)
 
     def slice(self, value: HloInstruction, starts: Sequence[int], limits: Sequence[int]) -> HloInstruction:
-        """Take the elements from `starts` to before `limits`."""
+        """Take the elements from `starts` up to `limits`, exclusive, with stride 1."""
         dims = tuple(limit - start for start, limit in zip(starts, limits, strict=True))
         ranges = tuple((start, limit, 1) for start, limit in zip(starts, limits, strict=True))
         return self.add("slice", replace(value.shape, dims=dims), [value], slice=ranges)
@@ -113,7 +113,7 @@ class Editor:
         return self.add("pad", replace(value.shape, dims=dims), [value, fill], padding=tuple(edges))
 
     def concatenate(self, values: Sequence[HloInstruction], dimension: int) -> HloInstruction:
-        """Join values along `dimension`; a single one is returned as it is."""
+        """Concatenate values along `dimension`; return a single value itself."""
         if len(values) == 1:
             return values[0]
         dims = list(values[0].shape.dims)
@@ -123,9 +123,9 @@ class Editor:
     def reduce_again(
         self, reduce: HloInstruction, inputs: Sequence[HloInstruction], dimensions: Sequence[int], shapes: Sequence[Shape] = ()
     ) -> list[HloInstruction]:
-        """Reduce other inputs as `reduce` does, with its init values; return the results, of several their elements.
+        """Reduce other inputs with the computation and init values of `reduce`; return one result per input.
 
-        Without `shapes` the results have the inputs' dimensions that stay, in the default layout.
+        `shapes` are the results' shapes; by default they have the kept dimensions in the default layout.
         """
         kept = tuple(size for d, size in enumerate(inputs[0].shape.dims) if d not in dimensions)
         results = list(shapes) or [Shape.array(value.shape.element_type, kept) for value in inputs]
@@ -135,14 +135,14 @@ class Editor:
         return [self.element(made, n) for n in range(len(inputs))] if reduce.shape.is_tuple else [made]
 
     def joined(self, values: Sequence[HloInstruction], like: HloInstruction) -> HloInstruction:
-        """Return the values as `like` has its results: in a tuple if it is one, else the one value itself."""
+        """Return a tuple of the values if `like` returns a tuple, else the only value."""
         return self.tuple(values) if like.shape.is_tuple else values[0]
 
     def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
         return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
 
     def element(self, value: HloInstruction, index: int) -> HloInstruction:
-        """Return an element of a tuple: the operand of the instruction that made the tuple, or a get-tuple-element."""
+        """Return an element of a tuple: the operand of a `tuple` instruction, or a new get-tuple-element."""
         if value.opcode == "tuple":
             return value.operands[index]
         return self.add("get-tuple-element", value.shape.tuple_shapes[index], [value], index=index)
@@ -151,7 +151,7 @@ class Editor:
 def copy_instruction(
     old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape | None = None, name: str = ""
 ) -> HloInstruction:
-    """Return a copy with other operands (and shape), in no computation yet; attributes and called computations are the same."""
+    """Return a copy with other operands (and shape), outside any computation; attributes and called computations are shared."""
     return HloInstruction(
         name or old.name, old.opcode, shape or old.shape, operands, dict(old.attrs), dict(old.called), old.where
     )
@@ -172,19 +172,22 @@ def has_side_effect(instruction: HloInstruction) -> bool:
 
 
 def is_removable(instruction: HloInstruction) -> bool:
-    """True if an instruction without users may go: no parameter of a computation, no root, no effect, no order to keep."""
+    """True if an instruction may be removed once it has no users.
+
+    False for a parameter, a root, an instruction with side effects or with control predecessors.
+    """
     if instruction.is_root or instruction.opcode == "parameter" or instruction.control_predecessors:
         return False
     return not has_side_effect(instruction)
 
 
 def bypass(module: HloModule, old: HloInstruction) -> None:
-    """Let the operand of `old`, which hands it on, stand for `old`; remove `old`, whatever effect it is marked with.
+    """Replace `old` by its only operand, whose value it returns, and remove `old` even if it has side effects.
 
-    What ran after `old` still runs after the operand and after what `old` had to wait for.
+    Instructions that ran after `old` still run after the operand and after the control predecessors of `old`.
     """
     (source,) = old.operands
-    assert old.parent is not None, "it stands in a computation"
+    assert old.parent is not None, "the instruction is in a computation"
     first = old.control_predecessors
     for other in old.parent.instructions:
         if old in other.control_predecessors:
@@ -198,7 +201,7 @@ def bypass(module: HloModule, old: HloInstruction) -> None:
 
 
 def remove_unused(candidates: Iterable[HloInstruction]) -> None:
-    """Remove the candidates without users, and then what only they used; an instruction with an effect stays."""
+    """Remove the candidates without users, then instructions that only they used; keep those that are not removable."""
     waiting = [candidate for candidate in candidates if candidate.parent is not None]
     ordered = {p for c in {i.parent for i in waiting if i.parent} for i in c.instructions for p in i.control_predecessors}
     left: dict[HloInstruction, int] = {}
@@ -220,7 +223,7 @@ def remove_unused(candidates: Iterable[HloInstruction]) -> None:
 
 
 def remove_uncalled(module: HloModule) -> None:
-    """Remove computations that neither are the entry nor called by one that stays."""
+    """Remove computations that the entry does not call, directly or indirectly."""
     reached: dict[HloComputation, None] = {module.entry: None}
     waiting = [module.entry]
     while waiting:
@@ -237,7 +240,7 @@ def remove_uncalled(module: HloModule) -> None:
 
 
 def descending(shape: Shape) -> Shape:
-    """Return the shape with the default layout, which keeps what a layout says besides the order."""
+    """Return the shape with the default (descending) order; the rest of its layout is unchanged."""
     order = tuple(reversed(range(shape.rank)))
     if shape.layout is not None and shape.layout.minor_to_major == order:
         return shape
@@ -247,7 +250,7 @@ def descending(shape: Shape) -> Shape:
 def clone_computation(module: HloModule, computation: HloComputation) -> HloComputation:
     """Add a copy named `NAME.clone` (of a clone: `NAME.clone.1`) that calls the same computations, and return it.
 
-    Its schedule is the computation's, if that has one.
+    The copy gets the schedule of the original, if it has one.
     """
     head, dot, tail = computation.name.rpartition(".")
     if computation.name.endswith(".clone"):

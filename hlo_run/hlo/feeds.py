@@ -1,4 +1,4 @@
-"""What the infeeds of a run take: arrays one after the other, each device its own."""
+"""Infeed data of a run: a sequence of arrays per device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 
-# Returns the next array for an infeed that wants this element type and these dimensions; raises UsageError for another kind
-# of array, DeviceError when none is left.
+# Returns the next array for an infeed of this element type and these dimensions. Raises UsageError if the array has another
+# type or other dimensions, DeviceError if no array is left.
 Feed: TypeAlias = Callable[[str, tuple[int, ...]], NDArray[Any]]
-# Returns a device's feed, from its beginning. Devices are numbered replica-major.
+# Returns the feed of a device, from its first array. Devices are numbered replica-major.
 Feeds: TypeAlias = Callable[[int], Feed]
 
 
 def given_feeds(arrays: Iterable[Any], source: str = "the caller") -> Feeds:
-    """Return feeds that give every device these arrays, in order; the leaves of a tuple follow each other."""
+    """Return feeds that give every device these arrays, in order; a tuple takes one array per leaf.
+
+    `source` names the origin of the arrays in errors.
+    """
     kept = tuple(map(np.asarray, arrays))
 
     def feed(_device: int) -> Feed:
@@ -31,14 +34,14 @@ def given_feeds(arrays: Iterable[Any], source: str = "the caller") -> Feeds:
 
 
 def take_literal(feed: Feed, shape: Shape) -> Literal:
-    """Return the next value of a shape: leaf by leaf."""
+    """Take the next value of a shape from the feed, leaf by leaf."""
     if shape.is_tuple:
         return tuple(take_literal(feed, part) for part in shape.tuple_shapes)
     return feed(shape.element_type, shape.dims) if shape.is_array else ()
 
 
 class _Given:
-    """Arrays that somebody gave."""
+    """A feed of given arrays."""
 
     def __init__(self, arrays: tuple[NDArray[Any], ...], source: str) -> None:
         self._arrays = arrays
@@ -48,8 +51,8 @@ class _Given:
     def __call__(self, element_type: str, dims: tuple[int, ...]) -> NDArray[Any]:
         number, count = self._taken, len(self._arrays)
         if number >= count:
-            hint = "--infeed=FILE.npz holds infeed0, infeed1, ..: the leaves of one infeed after the other"
-            raise DeviceError(f"'infeed': {self._source} gives {count} arrays, all are taken", hint=hint)
+            hint = "pass --infeed=FILE.npz with infeed0, infeed1, ..: the leaves of all infeeds in order"
+            raise DeviceError(f"'infeed' needs another array: {self._source} gives only {count} arrays", hint=hint)
         self._taken += 1
         array = self._arrays[number]
         if array.dtype != DTYPES[element_type].numpy or array.shape != dims:
@@ -58,4 +61,4 @@ class _Given:
         return np.ascontiguousarray(array).reshape(dims)
 
 
-NO_FEEDS = given_feeds((), "nobody")
+NO_FEEDS = given_feeds((), "the caller")

@@ -1,4 +1,4 @@
-"""What a module means, as a digest: texts that differ in names, metadata or the order of computations have the same one."""
+"""Compute the digest of a module's meaning, independent of names, metadata and the order of computations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIONS = replace(
 
 
 def module_fingerprint(module: HloModule) -> str:
-    """Return a digest of the header and of what every computation does."""
+    """Return a SHA-256 digest (hex) of the header and all computations."""
     digests: dict[HloComputation, str] = {}
     for computation in computation_order(module):
         digests[computation] = _digest(computation, digests)
@@ -27,10 +27,10 @@ def module_fingerprint(module: HloModule) -> str:
 
 
 def _digest(computation: HloComputation, digests: dict[HloComputation, str]) -> str:
-    """Return the digest of one computation; those that it calls have theirs already and stand in the text by it."""
+    """Return the digest of one computation; its text has the digests of called computations in place of their names."""
 
     def called(callee: HloComputation, options: PrintOptions, indent: int) -> str:
-        # A cycle of calls has no digest, but such a module is refused elsewhere.
+        # A computation in a cycle of calls has no digest; other code refuses such a module.
         return digests.get(callee, "itself")
 
     printer = InstructionPrinter(_OPTIONS, 0, called)

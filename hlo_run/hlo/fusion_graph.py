@@ -1,11 +1,11 @@
-"""A computation while instructions are fused: what fuses is only noted, and written into the module once, at the end.
+"""A graph of one computation on which fusion decisions are recorded; `write` puts them into the module, once.
 
     e = f32[8] exponential(p)                     fused { q = parameter(0)  e = exponential(q)  ROOT n = negate(e) }
     ROOT n = f32[8] negate(e)             =>      ROOT fusion = f32[8] fusion(p), kind=kLoop, calls=fused
 
-A node is an instruction of the computation or a fusion; the ops of a node are what it computes, each op a copy of its
-own of an instruction. So a fusion costs as many steps as its producer has ops, however large the computation is. A producer
-with one user gives its ops away instead, which costs next to nothing.
+A node is an instruction of the computation or a fusion. The ops of a node are what it computes; each op is its own copy
+of an instruction. So to fuse takes one step per op of the producer, however large the computation is. The ops of a
+producer with one user are moved instead of copied, which costs next to nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hlo_run.hlo.values.shape import Shape
 
 
 class Op:
-    """A copy of `instruction` in a node. An operand is another op of the node, or a node outside; users are ops of the node."""
+    """A copy of `instruction` in a node. An operand is an op of the same node, or another node; users are ops of the node."""
 
     __slots__ = ("instruction", "operands", "users")
 
@@ -36,12 +36,12 @@ class Op:
 class Node:
     """An instruction outside of fusions, or a fusion.
 
-    `instruction` is what stands in the module, or did before something was fused into it. `name` is the instruction's, or
-    that of the fusion.
+    `instruction` is the instruction in the module before anything was fused into it. `name` is that of the instruction,
+    or of the fusion.
+
     `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
-    `ops[0]` is the root. `reads` has the ops that use an operand. `number` is higher for what came later. `is_ordered` says
-    that another instruction has to run before or after this one, whatever they read. `is_copied` says that another node has
-    copies of the ops.
+    `ops[0]` is the root. `reads` maps an operand to the ops that use it. A later node has a higher `number`. `is_ordered`
+    means that the instruction has a control dependency. `is_copied` means that another node has copies of the ops.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Node:
 
     @property
     def shape(self) -> Shape:
-        """The shape of what the node returns."""
+        """The shape of the node's result."""
         if self.is_changed and self.is_multi_output:
             return Shape.make_tuple(tuple(op.instruction.shape for op in self.result_ops))
         return self.instruction.shape
@@ -143,7 +143,7 @@ class FusionGraph:
         return self._count
 
     def post_order(self) -> list[Node]:
-        """Return the nodes that are there, operands before users."""
+        """Return the nodes that are not removed, operands before users."""
         done: set[Node] = set()
         order: list[Node] = []
         for start in self._alive:
@@ -161,7 +161,10 @@ class FusionGraph:
         return order
 
     def fuse(self, producer: Node, consumer: Node, kind: str) -> None:
-        """Let `consumer` compute what it needs of `producer` itself; it becomes a fusion of `kind` if it is none."""
+        """Fuse the ops of `producer` into `consumer`, which becomes a fusion of `kind` if it is not one.
+
+        `producer` stays, for its other users; the caller removes it if it has none.
+        """
         if not consumer.is_fusion:
             consumer.is_fusion = True
             consumer.name = self._module.unique_instruction_name("fusion")
@@ -176,9 +179,9 @@ class FusionGraph:
         self._add_operands(consumer, producer.operands)
 
     def fuse_sibling(self, sibling: Node, node: Node, kind: str) -> list[Node]:
-        """Let the fusion `node` return what `sibling` returns, too, which goes; neither needs the other.
+        """Merge `sibling` into the fusion `node`, which then also returns the results of `sibling`; remove `sibling`.
 
-        Returns the nodes that read other operands then.
+        Neither may depend on the other. Returns the nodes whose operands changed.
         """
         elements = self._elements(sibling)
         offset = self._make_multi_output(node)
@@ -192,13 +195,13 @@ class FusionGraph:
         return _readers(node)
 
     def fuse_and_return(self, producer: Node, consumer: Node, kind: str) -> list[Node]:
-        """Let `consumer` compute `producer`, and return it, too, for the others that use it; `producer` goes.
+        """Fuse `producer` into `consumer`, which then also returns the result for the other users; remove `producer`.
 
-        Returns the nodes that read other operands then.
+        Returns the nodes whose operands changed.
         """
         self.fuse(producer, consumer, kind)
         root = self._last_root
-        assert root is not None, "fusing leaves it"
+        assert root is not None, "`fuse` sets the root"
         elements = self._elements(producer)
         offset = self._make_multi_output(consumer)
         self._return_too(consumer, [root], elements, offset)
@@ -206,7 +209,7 @@ class FusionGraph:
         return _readers(consumer)
 
     def _elements(self, node: Node) -> list[Node]:
-        """Return the nodes that take the results of a node apart; a node with one result gets one that all users use."""
+        """Return the get-tuple-element nodes of a node's results; a node with one result gets a new one for all its users."""
         if node.is_multi_output:
             return list(node.users)
         attributes = {"index": 0}
@@ -228,7 +231,7 @@ class FusionGraph:
         return [element]
 
     def _make_multi_output(self, node: Node) -> int:
-        """Let a fusion return a tuple; return how many results it has."""
+        """Make a fusion return a tuple; return the number of its results."""
         if not node.is_multi_output:
             (element,) = self._elements(node)
             self._read_element(element, node)
@@ -239,7 +242,7 @@ class FusionGraph:
         return len(node.result_ops)
 
     def _return_too(self, node: Node, results: Sequence[Op], elements: Sequence[Node], offset: int) -> None:
-        """Add results to those of a fusion that returns a tuple; `elements` take them apart."""
+        """Add results to a fusion that returns a tuple; `elements` are their get-tuple-element nodes, with indices from 0."""
         root = node.root
         for op in results:
             root.operands.append(op)
@@ -268,7 +271,7 @@ class FusionGraph:
                 operand.users.add(node)
 
     def remove(self, node: Node) -> None:
-        """Remove a node that nothing uses."""
+        """Remove a node without users."""
         assert not node.users, f"{node.name} is still used"
         for operand in dict.fromkeys(node.operands):
             operand.users.remove(node)
@@ -300,12 +303,12 @@ class FusionGraph:
 
 
 def _readers(node: Node) -> list[Node]:
-    """Return what takes the results of a node apart, and what uses those."""
+    """Return the get-tuple-element nodes of a node, and their users."""
     return list(dict.fromkeys((*node.users, *(user for element in node.users for user in element.users))))
 
 
 def _drop_unread(node: Node) -> None:
-    """Drop the operands of a fusion that none of its ops reads."""
+    """Drop the operands of a fusion that its ops do not use."""
     unread = [operand for operand in dict.fromkeys(node.operands) if operand not in node.reads]
     if unread:
         node.operands = [operand for operand in node.operands if operand in node.reads]
@@ -315,7 +318,7 @@ def _drop_unread(node: Node) -> None:
 
 
 def _drop_unused(op: Op, node: Node) -> None:
-    """Remove an op of a node that nothing uses."""
+    """Remove an op without users from a node."""
     node.ops.remove(op)
     for operand in dict.fromkeys(op.operands):
         if isinstance(operand, Op):
@@ -323,16 +326,17 @@ def _drop_unused(op: Op, node: Node) -> None:
 
 
 def _change(node: Node, kind: str) -> None:
-    """Note that a fusion of `kind` is to be made of the node, which has each operand once then."""
+    """Mark that `write` makes a fusion of `kind` of the node, and remove duplicate operands."""
     if not node.is_changed:
         node.operands = list(dict.fromkeys(node.operands))
     node.is_changed, node.kind = True, kind
 
 
 def _take_ops(producer: Node, consumer: Node) -> Op:
-    """Add the ops of a producer to those of a consumer, and return the one that stands for the producer.
+    """Add the ops of a producer to a consumer, and return the producer's root among them.
 
-    They are copies, unless no other node has them or will: then the producer, which keeps its list, is not computed again.
+    The ops are copied, unless the consumer is the only user and no other node has copies. Then they are moved, though
+    the producer keeps its list.
     """
     if len(producer.users) > 1 or producer.is_copied:
         producer.is_copied = True
@@ -344,7 +348,7 @@ def _take_ops(producer: Node, consumer: Node) -> Op:
 
 
 def copy_ops(source: Node, target: Node) -> dict[Op, Op]:
-    """Add copies of the ops of one node to another, which reads the same operands then; return the copies."""
+    """Add copies of the ops of one node to another, which then reads the same operands; return op → copy."""
     copies = {op: Op(op.instruction) for op in source.ops}
     for op, copy in copies.items():
         copy.operands = [copies[operand] if isinstance(operand, Op) else operand for operand in op.operands]
@@ -358,7 +362,7 @@ def copy_ops(source: Node, target: Node) -> dict[Op, Op]:
 
 
 def _ops_of(node: Node) -> list[Op]:
-    """Return the ops of a node as it stands in the module, users first."""
+    """Return the ops of a node's instruction in the module, users first."""
     if not node.is_fusion:
         op = Op(node.instruction)
         op.operands = list(node.operands)
@@ -382,7 +386,7 @@ def _ops_of(node: Node) -> list[Op]:
 
 
 def _make_results_ops(root: HloInstruction, made: dict[HloInstruction, Operand], ops: list[Op]) -> None:
-    """Let the results of a fusion be ops of it: an operand that it hands on as it is goes through a bitcast."""
+    """Make every result of a fusion one of its ops: an operand that is returned unchanged gets a bitcast."""
     if root.opcode == "parameter":
         ops.append(_handed_on(root, made[root]))
     elif root.opcode == "tuple":
@@ -396,7 +400,7 @@ def _make_results_ops(root: HloInstruction, made: dict[HloInstruction, Operand],
 
 
 def _handed_on(parameter: HloInstruction, operand: Operand) -> Op:
-    """Return an op that is another name for an operand; its instruction is in no computation."""
+    """Return a bitcast op of an operand; its instruction is outside any computation."""
     source = HloInstruction(parameter.name, "parameter", parameter.shape, (), {"parameter_number": 0})
     op = Op(HloInstruction("bitcast", "bitcast", parameter.shape, [source], where=parameter.where))
     op.operands = [operand]
@@ -404,7 +408,7 @@ def _handed_on(parameter: HloInstruction, operand: Operand) -> Op:
 
 
 def _make_fusion(module: HloModule, node: Node, operands: Sequence[HloInstruction]) -> HloInstruction:
-    """Return the instruction of a fusion, in no computation yet."""
+    """Return the fusion instruction of a node, outside any computation; its body is added to the module."""
     old = node.instruction
     body = HloComputation(old.fused_computation.name if old.opcode == "fusion" else "fused_computation", old.where)
     made: dict[Operand, HloInstruction] = {}

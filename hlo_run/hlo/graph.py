@@ -1,4 +1,4 @@
-"""The HLO graph: modules of named computations of instructions, with use lists and edits in place."""
+"""The HLO graph: modules, computations and instructions, with use lists and edits in place."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 
-# The closed set of attribute values is the union in hlo/attributes.py; the graph only stores them.
+# The closed set of attribute values is the union in hlo/values/attribute_values.py; the graph only stores them.
 AttributeValue = Any
 
 
 class Attributes(MutableMapping[str, AttributeValue]):
-    """An instruction's attributes by XLA's attribute name; writing one counts as an edit of the module."""
+    """An instruction's attributes by XLA's attribute name; to write one counts as an edit of the module."""
 
     __slots__ = ("_owner", "_values")
 
@@ -58,7 +58,7 @@ class Attributes(MutableMapping[str, AttributeValue]):
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
-    # What MutableMapping offers instead goes through __getitem__, key by key.
+    # Faster than MutableMapping's versions, which call __getitem__ for each key.
 
     def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
         return self._values.get(key, default)
@@ -73,12 +73,12 @@ class Attributes(MutableMapping[str, AttributeValue]):
         return self._values.items()
 
 
-# A tuple may have thousands of operands, which are replaced one by one.
+# A tuple may have thousands of operands, and passes replace them one by one.
 _MANY_OPERANDS = 100
 
 
 class _WideOperands:
-    """The operands of an instruction that has many, and the places of each."""
+    """The operands of an instruction with many operands, and the positions of each."""
 
     __slots__ = ("_places", "operands")
 
@@ -89,7 +89,7 @@ class _WideOperands:
             self._places.setdefault(operand, []).append(place)
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> bool:
-        """Let `new` stand wherever `old` does; return whether it was an operand before."""
+        """Replace `old` by `new` at all its positions; return whether `new` was an operand before."""
         places = self._places.pop(old)
         is_known = new in self._places
         for place in places:
@@ -106,12 +106,12 @@ def _remove_user(users: list[HloInstruction], user: HloInstruction) -> None:
 
 
 class HloInstruction:
-    """One instruction. Create it with `HloComputation.add`, which puts it into a computation.
+    """One instruction. `HloComputation.add` puts it into a computation.
 
     `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy
     array in logical order; a tuple of such for tuple constants). `called` maps an attribute name (`calls`, `to_apply`,
-    `condition`, ..) to the computations it names. `where` is the place in the text it came from. `users` lists every
-    distinct user in the order in which it began to use this instruction.
+    `condition`, ..) to the computations it names. `where` is its place in the source text. `users` lists every distinct
+    user in the order in which it began to use this instruction.
     """
 
     __slots__ = (
@@ -146,7 +146,7 @@ class HloInstruction:
         self.parent: HloComputation | None = None
         self.users: list[HloInstruction] = []
         self.control_predecessors: list[HloInstruction] = []
-        # None while those of `_wide` are newer.
+        # None while `_wide` has newer operands.
         self._operands: tuple[HloInstruction, ...] | None = ()
         self._wide: _WideOperands | None = None
         self._called: dict[str, tuple[HloComputation, ...]] = {}
@@ -164,17 +164,17 @@ class HloInstruction:
 
     @property
     def operands(self) -> tuple[HloInstruction, ...]:
-        """The operands in order; assign a new sequence to change them, use lists follow."""
+        """The operands in order. Assign a new sequence to change them, which updates the use lists."""
         operands = self._operands
         if operands is None:
-            assert self._wide is not None, "what is newer is there"
+            assert self._wide is not None, "one of the two is set"
             operands = self._operands = tuple(self._wide.operands)
         return operands
 
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
         new = tuple(operands)
-        # Tables, since a root tuple may have thousands of operands.
+        # Dicts, because a root tuple may have thousands of operands.
         before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
         for old in before:
             if old not in after:
@@ -186,7 +186,7 @@ class HloInstruction:
         self.touch()
 
     def replace_operand(self, old: HloInstruction, new: HloInstruction) -> None:
-        """Use `new` wherever this uses `old`, another instruction; the operands that stay need not be looked at again."""
+        """Replace the operand `old`, another instruction than `new`, at all its positions; faster than to assign `operands`."""
         if self._wide is None and len(self.operands) > _MANY_OPERANDS:
             self._wide = _WideOperands(self.operands)
         if self._wide is not None:
@@ -202,7 +202,7 @@ class HloInstruction:
 
     @property
     def called(self) -> dict[str, tuple[HloComputation, ...]]:
-        """Called computations by attribute name; assign a new dict to change them, `callers` follow."""
+        """Called computations by attribute name. Assign a new dict to change them, which updates `callers`."""
         return self._called
 
     @called.setter
@@ -216,7 +216,7 @@ class HloInstruction:
 
     @property
     def called_computations(self) -> tuple[HloComputation, ...]:
-        # Most instructions call nothing, and all are asked.
+        # A fast path: most instructions call nothing.
         return tuple(c for group in self._called.values() for c in group) if self._called else ()
 
     @property
@@ -280,7 +280,7 @@ class HloComputation:
         return list(self._parameters)
 
     def forget_parameters(self) -> None:
-        """Look for the parameters anew when they are next asked for: one came, went or has another number."""
+        """Drop the cached list of parameters: one was added, removed or renumbered."""
         self._parameters = None
 
     @property
@@ -295,7 +295,7 @@ class HloComputation:
     def add(self, instruction: HloInstruction, is_root: bool = False, before: HloInstruction | None = None) -> HloInstruction:
         """Add `instruction` at the end, or before another, and return it; its name is made unique in the module.
 
-        A schedule of the computation takes it in at the same place.
+        If the computation is scheduled, it is added to the schedule at the same place.
         """
         instruction.parent = self
         if self.module is not None:
@@ -323,7 +323,7 @@ class HloComputation:
         instruction.parent = None
 
     def remove_all(self, instructions: Container[HloInstruction]) -> None:
-        """Remove instructions that nothing but each other uses, none of them the root; one walk for all of them."""
+        """Remove instructions that only each other use, without the root, in one pass over the computation."""
         gone = [i for i in self.instructions if i in instructions]
         for instruction in gone:
             assert instruction is not self._root, f"{instruction.name} is the root"
@@ -338,7 +338,7 @@ class HloComputation:
             self._schedule[:] = [i for i in self._schedule if i not in instructions]
 
     def substitute(self, pairs: dict[HloInstruction, HloInstruction]) -> None:
-        """Put new instructions, named already, in the places of old ones that nothing uses any more; one walk for all."""
+        """Replace old instructions without users by new ones, already named, at the same positions; one pass for all."""
         for old, new in pairs.items():
             assert not old.users, f"{old.name} is still used"
             new.parent, old.operands, old.called, old.parent = self, (), {}, None
@@ -370,7 +370,7 @@ class HloComputation:
                 before = (*top.control_predecessors, *top.operands) if top.control_predecessors else top.operands
                 waiting = [i for i in before if i not in done]
                 if waiting:
-                    # Reversed, because the stack hands out the last pushed first.
+                    # Reversed, because the last one pushed is visited first.
                     waiting.reverse()
                     stack += waiting
                 else:
@@ -384,14 +384,17 @@ class HloComputation:
 
 
 class CallingConvention(Protocol):
-    """How a function's arguments become those of the module made from it, and the module's result the function's."""
+    """Converts a function's arguments to those of the module made from it, and the module's result to the function's."""
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """Return a value for each entry parameter; of another number, if the arguments do not fit. Raises UsageError."""
+        """Return a value per entry parameter, or a different number of values if the arguments do not fit.
+
+        Raises UsageError.
+        """
         ...
 
     def result(self, module: HloModule, literal: Literal) -> Literal:
-        """Return the function's result."""
+        """Convert the module's result to the function's."""
         ...
 
 
@@ -402,9 +405,9 @@ class HloModule:
     `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..).
     `schedule` maps a computation to its instruction order once scheduled. `version` grows with every edit.
     `has_header` is False for a text without `HloModule`, `has_entry` for one that marks no computation `ENTRY`.
-    With `has_default_entry_layout` the caller passes and gets descending layouts, whatever parameters and root have, unless
-    the header has an `entry_computation_layout`. `convention` knows the function that the module was made from, if any.
-    `settled` is what `hlo/settled.py` knows.
+    With `has_default_entry_layout` arguments and result have descending layouts, whatever parameters and root have, unless
+    the header has an `entry_computation_layout`. `convention` is that of the function the module was made from, if any.
+    `settled` is the state of `hlo/unchanged.py`.
     """
 
     name: str
@@ -431,14 +434,14 @@ class HloModule:
 
     @property
     def instructions(self) -> Iterator[HloInstruction]:
-        """Every instruction of every computation; a snapshot, so edits while walking are safe."""
+        """Every instruction of every computation. It iterates over snapshots, so the module may be edited meanwhile."""
         for computation in list(self.computations):
             yield from list(computation.instructions)
 
     def instructions_of(self, *opcodes: str) -> list[HloInstruction]:
         """Return every instruction with one of these opcodes outside of fusion bodies, in order of computations.
 
-        The index behind it is made again after an edit of the module: a pass that finds nothing costs next to nothing.
+        Uses an index that is rebuilt after an edit of the module, so a pass that finds nothing costs next to nothing.
         """
         if self._found[0] != self.version:
             found: dict[str, list[tuple[int, HloInstruction]]] = {}
@@ -466,7 +469,7 @@ class HloModule:
         return computation
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
-        """Let every user of `old`, and the root, use `new`; `new` inherits `old`'s place in the text if it has none.
+        """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
         `old` stays, without users; dead-code elimination removes it.
         """
@@ -478,7 +481,7 @@ class HloModule:
         new.where = new.where or old.where
 
     def clone(self) -> HloModule:
-        """Return a copy with instructions of its own; names, literals and attribute values are shared."""
+        """Return a copy of the module with the same names; literals and attribute values are shared."""
         computations = {old: HloComputation(old.name, old.where) for old in self.computations}
         instructions: dict[HloInstruction, HloInstruction] = {}
         for old_computation, computation in computations.items():
@@ -506,7 +509,7 @@ class HloModule:
         return text
 
     def remove_computation(self, computation: HloComputation) -> None:
-        """Remove a computation that nothing calls, and give up what it calls itself."""
+        """Remove a computation without callers; it is no longer a caller of the computations that it calls."""
         assert not computation.callers, f"{computation.name} is still called"
         for instruction in computation.instructions:
             instruction.called = {}

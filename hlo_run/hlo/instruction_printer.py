@@ -1,4 +1,4 @@
-"""One instruction to text: `%name = SHAPE opcode(operands), attributes`."""
+"""Print one instruction: `%name = SHAPE opcode(operands), attributes`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED",
 _CONFIGS = ("infeed_config", "outfeed_config")
 _CALLS_IN_FULL = ("reduce-scatter", "scan")
 _LISTS = ("branch_computations", "called_computations")
-# Integers beyond this many are never essential.
+# Larger integer arrays are never essential.
 _MAX_ESSENTIAL_ELEMENTS = 500_000
 _MAX_COMPACT_OPERANDS = 4
 
 
 def short_name(name: str) -> str:
-    """Return a name without what follows its first dot."""
+    """Return the part of a name before its first dot."""
     return name.partition(".")[0]
 
 
 class InstructionPrinter:
-    """Prints the instructions of one computation, whose canonical names count from 0.
+    """Prints the instructions of one computation; their canonical names are numbered from 0.
 
-    `indent` is that of the computation; `nested` prints a called body.
+    `indent` is that of the computation. `nested` prints a called body.
     """
 
     def __init__(self, options: PrintOptions, indent: int, nested: PrintNested) -> None:
@@ -52,7 +52,7 @@ class InstructionPrinter:
         self._numbers: dict[HloInstruction, int] = {}
 
     def text(self, instruction: HloInstruction) -> str:
-        """Return the instruction in one line (more, if called bodies are printed in it)."""
+        """Return the instruction as one line, or more if it contains called bodies."""
         options = self._options
         opcode = instruction.opcode
         if opcode in ASYNC and (body := self._sugared(instruction)) is not None:
@@ -60,24 +60,24 @@ class InstructionPrinter:
         shape = ""
         if options.result_shape and instruction.shape.element_type != "unknown":
             shape = f"{instruction.shape.to_string(options.layouts)} "
-        # The operands come first: canonical names count in the order of their first use.
+        # Operands before the name: canonical names are numbered in the order of their first use.
         arguments = self._arguments(instruction)
         head = f"{self.name(instruction)} = {shape}{opcode}({arguments})"
         attributes = self._attributes(instruction)
         return f"{head}, {', '.join(attributes)}" if attributes else head
 
     def is_folded(self, instruction: HloInstruction) -> bool:
-        """True for a get-tuple-element that its users print as `%t#0`."""
+        """True for a get-tuple-element that is printed as `%t#0` in its users, and not on its own."""
         return self._options.compact_get_tuple_element and instruction.opcode == "get-tuple-element" and not instruction.is_root
 
     def _sugared(self, instruction: HloInstruction) -> HloComputation | None:
-        """Return the computation that the short spelling of an async op stands for, if that spelling is wanted and fits."""
+        """Return the computation that the short form of an async op replaces, or None if the op is printed in full."""
         start = async_start(instruction) if self._options.async_sugar else None
         body = start.called["calls"][0] if start is not None and "calls" in start.called else None
         return body if body is not None and is_one_instruction(body) else None
 
     def name(self, instruction: HloInstruction) -> str:
-        """Return what the instruction is called here."""
+        """Return the instruction's printed name."""
         if self._options.canonical_names:
             return f"tmp_{self._numbers.setdefault(instruction, len(self._numbers))}"
         return self._plain_name(instruction)
@@ -114,7 +114,7 @@ class InstructionPrinter:
         return f"{shape} {name}" if shape and name else shape + name
 
     def _constant(self, instruction: HloInstruction) -> str:
-        """Return what a constant prints in its parentheses, `{...}` where the options leave it out."""
+        """Return the text in the parentheses of a constant: the literal, or `{...}` if the options omit it."""
         shape, options = instruction.shape, self._options
         literal: Literal = instruction.attrs["literal"]
         if options.essential_constants:
@@ -137,9 +137,9 @@ class InstructionPrinter:
         return [part for part in parts if part]
 
     def _extra_attributes(self, instruction: HloInstruction, has_outer_frontend: bool = False) -> list[str]:
-        """Return all but origin, metadata and backend config; what is left out is empty.
+        """Return the attributes except origin, metadata and backend config; omitted ones are empty strings.
 
-        `has_outer_frontend`: the frontend attributes are printed already, by the async-start around the instruction.
+        `has_outer_frontend`: the async-start around the instruction prints the frontend attributes.
         """
         if not instruction.attrs and not instruction.called and not instruction.control_predecessors:
             return []
@@ -163,14 +163,14 @@ class InstructionPrinter:
         return parts + [_common(instruction, name) for name in _AFTER_CONTROL]
 
     def _sharding(self, instruction: HloInstruction) -> str:
-        """Return the sharding; its own metadata belong to the metadata."""
+        """Return the sharding; its metadata is printed only with the option `metadata`."""
         sharding = instruction.attrs.get("sharding")
         if isinstance(sharding, (SingleSharding, NamedSharding, TupleSharding)) and not self._options.metadata:
             return f"sharding={without_metadata(sharding)}"
         return _common(instruction, "sharding")
 
     def _called(self, instruction: HloInstruction) -> list[str]:
-        """Return the called computations by name or in full; of a sugared async-start what it wraps."""
+        """Return the called computations by name or in full; for an async-start in short form, the wrapped op's attributes."""
         options = self._options
         if instruction.opcode == "async-start" and (body := self._sugared(instruction)) is not None:
             wrapped = self._extra_attributes(body.root, "frontend_attributes" in instruction.attrs)
@@ -188,14 +188,14 @@ class InstructionPrinter:
         parts: list[str] = []
         for name, computations in instruction.called.items():
             if instruction.opcode in _CALLS_IN_FULL:
-                # XLA's name for what it has no own word for; only by name is it to_apply.
+                # XLA prints a body of these opcodes as `calls=`, and a name as `to_apply=`.
                 name = "calls"
             bodies = ",\n".join(self._nested(computation, self._options, self._indent + 1) for computation in computations)
             parts.append(f"{name}={{\n{bodies}\n}}" if name in _LISTS else f"{name}=\n{bodies}")
         return parts
 
     def _own(self, instruction: HloInstruction, name: str) -> str:
-        """Return `name=value` of one attribute of the opcode's own, empty if XLA does not print it."""
+        """Return `name=value` of an attribute specific to the opcode, or "" if XLA does not print it."""
         value = instruction.attrs.get(name)
         if value is None:
             return ""
@@ -207,7 +207,7 @@ class InstructionPrinter:
         if self._options.full_replica_groups and isinstance(value, ReplicaGroups):
             return f"{name}={format_int_lists(value.groups())}"
         shown = kind.format(value)
-        # As in literals: XLA writes -0, which reads back as the integer 0.
+        # As in literals: XLA prints -0, which is parsed as the integer 0.
         return f"{name}={'-0.0' if shown == '-0' and self._options.large_constants else shown}"
 
 
@@ -220,14 +220,14 @@ def _common(instruction: HloInstruction, name: str) -> str:
 
 
 def _essential(instruction: HloInstruction) -> str:
-    """Return a constant as XLA's fingerprint sees it: all 0, all 1, integers; anything else is `{...}`."""
+    """Return a constant as in XLA's fingerprint: `0` if all elements are 0, `1` if all are 1, integers; else `{...}`."""
     shape = instruction.shape
     literal: Literal = instruction.attrs["literal"]
     if isinstance(literal, tuple):
         return "{...}" if any(not leaf.dtype.is_integer for _, leaf in shape.leaves()) else format_literal(literal, shape)
     with np.errstate(invalid="ignore"):
         is_one = bool(np.all(literal == np.ones((), literal.dtype)))
-    # Of all types but f8e8m0fnu, which has no zero, the bits say it: -0 is none.
+    # Zero has no bits set in any type; -0 does not count. f8e8m0fnu has no zero.
     is_zero = shape.element_type != "f8e8m0fnu" and not literal.tobytes().strip(b"\0")
     if is_zero or is_one:
         return "0" if is_zero else "1"

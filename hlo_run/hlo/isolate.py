@@ -1,4 +1,4 @@
-"""Cut one instruction out as a module of its own: operands become parameters, what it calls comes along."""
+"""Extract an instruction, or a subgraph, as a module: inputs become parameters, called computations are copied."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Container, Sequence
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
-# Header attributes that instructions refer to by number.
+# Header attributes to which instructions refer by number.
 _KEPT_ATTRIBUTES = ("stack_frames",)
 
 
 def isolate_instruction(instruction: HloInstruction) -> HloModule:
     """Return a module named after `instruction` whose entry is that instruction, on parameters named after its operands.
 
-    An operand that stands twice is one parameter, so that memory shared before is shared still. Shapes keep their layouts,
-    instructions their place in the text. The module of `instruction` stays as it is. Mirrors XLA's `HloDecomposer`.
+    An operand that is used twice becomes one parameter, so that it still shares memory. Shapes keep their layouts,
+    instructions their source locations. The module of `instruction` is unchanged. Mirrors XLA's `HloDecomposer`.
     """
     source = instruction.parent.module if instruction.parent is not None else None
     kept = {name: source.attrs[name] for name in _KEPT_ATTRIBUTES if source is not None and name in source.attrs}
@@ -40,7 +40,7 @@ def isolate_instruction(instruction: HloInstruction) -> HloModule:
 
 
 def _copy(computation: HloComputation, copies: dict[HloComputation, HloComputation]) -> HloComputation:
-    """Return the copy of a computation; callees come before it in `copies`."""
+    """Return the copy of a computation, made once; callees come before it in `copies`."""
     if computation not in copies:
         copy, _ = copy_computation(computation, lambda callee: _copy(callee, copies))
         copies[computation] = copy
@@ -50,7 +50,7 @@ def _copy(computation: HloComputation, copies: dict[HloComputation, HloComputati
 def copy_computation(
     computation: HloComputation, callee: Callable[[HloComputation], HloComputation]
 ) -> tuple[HloComputation, dict[HloInstruction, HloInstruction]]:
-    """Return a copy in no module yet, and the copy of each instruction; `callee` says what a called computation becomes."""
+    """Return a copy outside any module, and the copy of each instruction; `callee` maps each called computation."""
     copy = HloComputation(computation.name, computation.where)
     copy.execution_thread = computation.execution_thread
     instructions: dict[HloInstruction, HloInstruction] = {}
@@ -64,10 +64,10 @@ def copy_computation(
 
 
 def isolate_between(root: HloInstruction, inputs: Sequence[HloInstruction], name: str) -> HloModule:
-    """Return a module called `name` of what `root` computes from `inputs`, which become its parameters in this order.
+    """Return a module `name` that computes `root` from `inputs`, which become its parameters in this order.
 
-    Parameters of the computation that are needed besides must be among `inputs`. Called computations come along; the
-    module of `root` stays as it is.
+    All parameters that `root` needs must be among `inputs`. Called computations are copied. The module of `root` is
+    unchanged.
     """
     module = HloModule(name)
     entry = HloComputation("main", root.where)
@@ -88,7 +88,7 @@ def isolate_between(root: HloInstruction, inputs: Sequence[HloInstruction], name
 
 
 def needed_for(root: HloInstruction, known: Container[HloInstruction]) -> list[HloInstruction]:
-    """Return what `root` needs that is not `known`, operands before users, itself last; nothing if it is known."""
+    """Return the instructions that `root` needs and that are not `known`: operands first, `root` last; [] if it is known."""
     found: list[HloInstruction] = []
     seen: set[HloInstruction] = set()
     pending: list[tuple[HloInstruction, bool]] = [(root, False)]

@@ -1,11 +1,11 @@
-"""The linear algebra that JAX leaves to custom calls, under the names of cuSOLVER, cuSPARSE and LAPACK, read as one vocabulary.
+"""Read JAX's custom calls to cuSOLVER, cuSPARSE and LAPACK as one set of linear algebra functions.
 
     custom_call_target="cusolver_syevd_ffi", backend_config={algorithm = 0 : ui8, lower = true}
     custom_call_target="lapack_ssyevd_ffi", backend_config={mode = 86 : ui8, uplo = 76 : ui8}
         =>   MatrixCall("syevd", lower=True)
 
-Functions have LAPACK's names without the letter of the type. Source: JAX 0.10, `jax/_src/lax/linalg.py`, and for the product of a
-sparse matrix, given by rows, and a dense one `jax/experimental/sparse/bcsr.py`.
+Functions have LAPACK's names without the letter of the type. Source: `jax/_src/lax/linalg.py` of JAX 0.10, and for the
+product of a sparse (CSR) and a dense matrix `jax/experimental/sparse/bcsr.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-# What the results of `svd` are besides the overwritten matrix, the singular values and the status.
+# The results of `svd` beside the overwritten matrix, the singular values and the status.
 SvdForm: TypeAlias = Literal["u vt", "vt u", "u v"]
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixCall:
-    """One function of a linear algebra library with its options; those that it has no use for stay as they are.
+    """One function of a linear algebra library with its options; unused options have their defaults.
 
-    `lower`: which triangle is read. `left`: the matrix stands on the left. `transpose`: N, T or C. `vectors`, `left_vectors`:
-    these are wanted. `first_row`, `last_row`: the part that is not triangular yet, from 1 on.
+    `lower`: which triangle is read. `left`: the matrix is on the left. `transpose`: N, T or C. `vectors`, `left_vectors`:
+    whether these are computed. `first_row`, `last_row`: the closed range of rows, counted from 1, not triangular yet.
     """
 
     function: str
@@ -48,7 +48,7 @@ def _plain(call: MatrixCall, _options: _Options) -> MatrixCall:
 
 
 def _letter(options: _Options, name: str, default: str) -> str:
-    """Return LAPACK's letter, which is written as the number of its character."""
+    """Return a LAPACK option letter, which the text has as a character code."""
     text = options.get(name, "")
     return chr(int(text)) if text.isdecimal() else default
 
@@ -112,7 +112,7 @@ def _transposed(call: MatrixCall, options: _Options) -> MatrixCall:
     return replace(call, transpose="T" if _flag(options, "transpose", False) else "N")
 
 
-# Names of targets, without `lapack_` and the letter of the type, to functions and what reads their options.
+# Target name without `lapack_`, the letter of the type and `_ffi` → function, reader of its options.
 _LAPACK: dict[str, tuple[str, _Read]] = {
     "potrf": ("potrf", _triangle),
     "getrf": ("getrf", _plain),
@@ -134,7 +134,7 @@ _LAPACK: dict[str, tuple[str, _Read]] = {
     "gtsv": ("gtsv", _plain),
     "trsm": ("trsm", _triangular_solve),
 }
-# Whole names.
+# Full target name → function, reader of its options.
 _OTHERS: dict[str, tuple[str, _Read]] = {
     "cusolver_potrf_ffi": ("potrf", _triangle),
     "cusolver_getrf_ffi": ("getrf", _plain),
@@ -162,7 +162,7 @@ _OPTION = re.compile(r'(\w+) = ("[^"]*"|[^\s,}]+)')
 
 
 def matrix_call(target: str, config: str) -> MatrixCall | None:
-    """Return what a custom call computes, or None if it is no function of a linear algebra library.
+    """Return the function that a custom call computes, or None if it is not one of a linear algebra library.
 
     `config` is the text of its backend_config, an MLIR dictionary.
     """

@@ -1,4 +1,4 @@
-"""Unique names of instructions and computations."""
+"""Make unique names of instructions and computations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 
 class NameUniquer:
-    """Hands out names that were not handed out before, by the rule of XLA's `NameUniquer`.
+    """Makes each name unique, by the rule of XLA's `NameUniquer`.
 
-    A name is a root and a number, `.N` at its end (0 if there is none; `separator` stands for the dot). A taken number gives
-    way to the smallest one that is free at or after the last that was found so; 0 prints only where the asked name had a
-    number.
+    A name is a root and a number, `.N` at its end (0 without one); `separator` replaces the dot. If a number is taken,
+    the next free number after the last one assigned to the root is used, beginning at 0. The number 0 is printed only
+    if the requested name had a number.
     """
 
     def __init__(self, separator: str = ".") -> None:
@@ -19,9 +19,9 @@ class NameUniquer:
         self._next: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
-        """Return `name`, or its root with another number, and take it."""
+        """Return `name` if it is free, else its root with another number, and reserve it."""
         root, _, suffix = name.rpartition(self._separator)
-        # More digits do not fit into 64 bits, so XLA reads them as a part of the name.
+        # A number of more digits does not fit into 64 bits, so XLA reads it as part of the name.
         has_number = bool(root) and suffix.isdecimal() and len(suffix) < 19
         if not has_number:
             root = name
@@ -37,5 +37,5 @@ class NameUniquer:
 
 
 def identifier(name: str) -> str:
-    """Return the name with everything but ASCII letters, digits and `_` turned to `_`, as kernels and symbols are called."""
+    """Return the name with every character but ASCII letters, digits and `_` replaced by `_`, for kernels and symbols."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)

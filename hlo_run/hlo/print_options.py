@@ -1,4 +1,4 @@
-"""What is printed of a module, and XLA's usual choices."""
+"""Options of the HLO printer, and XLA's predefined sets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class PrintOptions:
-    """What is printed; the defaults are XLA's `HloPrintOptions::Default`.
+    """Options of the printer; the defaults are XLA's `HloPrintOptions::Default`.
 
-    `operand_index_interval` N puts `/*index=N*/` before every Nth operand, 0 none. Without `large_constants` arrays of
-    more than `large_constant_elements` and tuples print `{...}`; with it everything reads back, -0.0 included.
-    `essential_constants` prints integers and what is all 0 or all 1, nothing else. `compact_operands` stops after the
-    fourth of more operands. `compact_get_tuple_element` prints `%t#0` for operands and leaves the get-tuple-element lines
-    out. `canonical_names` numbers the instructions of each computation, `nested_computations` prints called bodies in
-    the place of their names, `in_creation_order` prints computations so and not callees first, `feed_configs` are the
-    configurations of infeed and outfeed, `ids` keeps what follows the first dot of a name, and the names of module and
-    computations. `async_sugar` writes `add-start` for an async-start of a computation that holds one add. `indent` counts
-    steps of two blanks.
+    `operand_index_interval` N prints `/*index=N*/` before every Nth operand, 0 never. Without `large_constants`, tuples and
+    arrays of more than `large_constant_elements` print `{...}`; with it all constants can be parsed back, even -0.0.
+    `essential_constants` prints only integers and constants that are all 0 or all 1. `compact_operands` prints only the
+    first four operands. `compact_get_tuple_element` prints `%t#0` for operands and omits the get-tuple-element lines.
+    `canonical_names` numbers the instructions of each computation. `nested_computations` prints called bodies in place of
+    their names. `in_creation_order` prints computations in that order, not callees first. `feed_configs` prints the
+    configurations of infeed and outfeed. `ids` prints the part of a name after its first dot, and the names of module and
+    computations. `async_sugar` prints `add-start` for an async-start of a computation with one add. `indent` counts
+    steps of two spaces.
     """
 
     percent: bool = True
@@ -71,7 +71,7 @@ CANONICAL = PrintOptions(
 FINGERPRINT = replace(
     CANONICAL, essential_constants=True, full_replica_groups=True, feed_configs=False, in_creation_order=True, ids=False
 )
-# What XLA's dumps use unless flags say otherwise.
+# XLA's default for dumps.
 DUMP = PrintOptions(compact_get_tuple_element=True, async_sugar=False)
-# What reads back as an equal module.
+# Text that parses to an equal module.
 FULL = PrintOptions(large_constants=True, async_sugar=False)

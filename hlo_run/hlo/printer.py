@@ -1,4 +1,4 @@
-"""Graph to HLO text, as XLA's `ToString` writes it: same order, same attributes left out, same blanks."""
+"""Print a module as HLO text, equal to that of XLA's `ToString` in order, omitted attributes and spaces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "module_to_string",
 ]
 
-# Stands around the number of a body that is still to be printed. Strings of HLO may hold any character but half a pair.
+# Encloses the number of a body that is not printed yet. HLO strings have any character but a lone surrogate.
 _MARK = "\ud800"
 _HEADER_BEFORE_LAYOUT = ("input_output_alias", "buffer_donor", "alias_passthrough_params")
 _FLAG_LISTS = ("allow_spmd_sharding_propagation_to_parameters", "allow_spmd_sharding_propagation_to_output")
@@ -59,8 +59,8 @@ def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
 
 
 def header_to_string(module: HloModule, options: PrintOptions) -> str:
-    """Return the first line of a module, `HloModule` and its attributes, and an empty line."""
-    # A word of the grammar is a name only with a percent sign, which XLA reads but never prints here.
+    """Return the first line of a module, `HloModule` and its attributes, with a newline."""
+    # A reserved word is a name only after a percent sign, which XLA parses but never prints here.
     percent = "%" if options.large_constants and module.name in RESERVED else ""
     parts = [f"HloModule {percent}{module.name}" if options.ids else "HloModule "]
     if module.schedule is not None:
@@ -86,7 +86,7 @@ def _header_value(module: HloModule, name: str) -> str:
 
 
 def _entry_layout(module: HloModule) -> EntryLayout:
-    """Return the written layout, or the shapes of the entry's parameters and root."""
+    """Return the header's `entry_computation_layout`, or one of the shapes of the entry's parameters and root."""
     written = module.attrs.get("entry_computation_layout")
     if isinstance(written, EntryLayout):
         return written
@@ -97,19 +97,19 @@ def _entry_layout(module: HloModule) -> EntryLayout:
 
 
 def computation_order(module: HloModule) -> list[HloComputation]:
-    """Return every computation, callees before callers: depth first from each computation that nobody calls."""
+    """Return every computation, callees before callers: depth first from each computation without callers."""
     order: dict[HloComputation, None] = {}
     for start in module.computations:
         if not start.callers:
             _add_post_order(start, order)
-    # Only a cycle of calls leaves any out, and a module that is printed to be looked at may have one.
+    # Computations in a cycle of calls are missing so far. Such a module is invalid, but may be printed for debugging.
     for computation in module.computations:
         order.setdefault(computation)
     return list(order)
 
 
 def creation_order(module: HloModule) -> list[HloComputation]:
-    """Return the computations as the module has them; a caller that is before a callee comes right after its last one."""
+    """Return the computations in the module's order, except that a caller before a callee follows its last callee."""
     numbers = {computation: number for number, computation in enumerate(module.computations)}
     waits_for = {computation: {c for i in computation.instructions for c in _callees(i)} for computation in numbers}
     callers: dict[HloComputation, list[HloComputation]] = {computation: [] for computation in numbers}
@@ -125,7 +125,7 @@ def creation_order(module: HloModule) -> list[HloComputation]:
             waits_for[caller].discard(computation)
             if not waits_for[caller]:
                 heapq.heappush(ready, numbers[caller])
-    # As above, only a cycle leaves any out.
+    # As above, those in a cycle of calls are missing so far.
     return list(order | dict.fromkeys(module.computations))
 
 
@@ -144,7 +144,7 @@ def _add_post_order(start: HloComputation, order: dict[HloComputation, None]) ->
 
 
 def _callees(instruction: HloInstruction) -> tuple[HloComputation, ...]:
-    """Return the called computations in XLA's order, in which a loop's body is before its condition."""
+    """Return the called computations in XLA's order: a loop's body before its condition."""
     called = instruction.called_computations
     return called[::-1] if instruction.opcode == "while" else called
 
@@ -157,37 +157,37 @@ def computation_to_string(computation: HloComputation, options: PrintOptions = D
 
 
 class _Bodies:
-    """Prints bodies and the bodies in them. Inner ones are marked first and filled in later, so that no depth is too deep.
+    """Prints bodies and the bodies nested in them. Inner bodies are marks first and filled in later, so any depth works.
 
-    A mark is a number between two NUL characters, which no HLO text can have.
+    A mark is a number between two `_MARK` characters.
     """
 
     def __init__(self) -> None:
         self._marked: list[tuple[HloComputation, PrintOptions, int]] = []
 
     def text(self, computation: HloComputation, options: PrintOptions, indent: int, head: str) -> str:
-        """Return `head`, the signature if wanted, and the instructions in braces."""
+        """Return `head`, the signature if the options say so, and the instructions in braces."""
         return self.filled(_body(computation, options, indent, head, instruction_order(computation), self.mark))
 
     def mark(self, computation: HloComputation, options: PrintOptions, indent: int) -> str:
-        """Return the mark for a body as it stands in the place of its computation's name."""
+        """Return the mark of a body that is printed in place of its computation's name."""
         self._marked.append((computation, options, indent))
         return f"{_MARK}{len(self._marked) - 1}{_MARK}"
 
     def filled(self, text: str) -> str:
-        """Return `text` with every body in the place of its mark."""
+        """Return `text` with every mark replaced by its body."""
         if not self._marked:
             return text
         done: list[str] = []
-        # Pieces still to be written, the next one last; every other piece of a text is the number of a mark.
+        # A stack of pieces to print; every other piece of a text is the number of a mark.
         waiting = [(text, False)]
         while waiting:
             piece, is_mark = waiting.pop()
             if is_mark:
                 computation, options, indent = self._marked[int(piece)]
                 module = computation.module
-                assert module is None or indent <= options.indent + len(module.computations), "computations call in a circle"
-                # In the place of a name XLA does not look at the schedule.
+                assert module is None or indent <= options.indent + len(module.computations), "the calls have a cycle"
+                # XLA prints a nested body in post order, even if it is scheduled.
                 piece = _body(computation, options, indent, "", computation.post_order(), self.mark)
             if _MARK in piece:
                 pieces = piece.split(_MARK)
@@ -223,7 +223,7 @@ def _body(
 
 
 def instruction_order(computation: HloComputation) -> list[HloInstruction]:
-    """Return the instructions as they print: as scheduled, else operands before users."""
+    """Return the instructions in printing order: the schedule, or operands before users."""
     schedule = computation.module.schedule if computation.module else None
     if schedule is not None and computation in schedule:
         return schedule[computation]
@@ -231,6 +231,6 @@ def instruction_order(computation: HloComputation) -> list[HloInstruction]:
 
 
 def instruction_to_string(instruction: HloInstruction, options: PrintOptions = DEFAULT) -> str:
-    """Return `%name = SHAPE opcode(operands), attributes` in one line."""
+    """Return `%name = SHAPE opcode(operands), attributes` as one line, or more if it contains called bodies."""
     bodies = _Bodies()
     return bodies.filled(InstructionPrinter(options, options.indent, bodies.mark).text(instruction))

@@ -1,4 +1,4 @@
-"""Edits of values that may be tuples: take one apart, and make it anew with copies at some places."""
+"""Edit values that may be tuples: decompose one, and rebuild it with copies of some leaves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Index = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A value made anew, and the copy at each leaf that was asked for."""
+    """A rebuilt value, and the copy instruction by leaf."""
 
     value: HloInstruction
     copies: dict[_Index, HloInstruction] = field(default_factory=dict[_Index, HloInstruction])
@@ -22,10 +22,10 @@ class Rebuilt:
 def copy_leaves(
     computation: HloComputation, value: HloInstruction, leaves: Collection[_Index], before: HloInstruction | None = None
 ) -> Rebuilt:
-    """Return `value` with copies at the leaves (shape indices) given; what is new stands before an instruction or at the end.
+    """Return `value` rebuilt with copies of the given leaves (shape indices).
 
-    Tuples on the way are rebuilt of their elements; `value` itself stays as it is, and so do its users. Raises Unsupported for
-    what a transfer under way holds: nothing but its end may take it.
+    New instructions are added before `before`, or at the end. `value` and its users are unchanged. Raises Unsupported for
+    a leaf inside a send or recv, whose value only the matching done may use.
     """
     prefixes = {leaf[:length] for leaf in leaves for length in range(len(leaf) + 1)}
     copies: dict[_Index, HloInstruction] = {}
@@ -37,7 +37,7 @@ def copy_leaves(
             copies[index] = HloInstruction("copy", "copy", part.shape, [part], where=part.where)
             return computation.add(copies[index], before=before)
         if part.opcode in ("send", "recv"):
-            raise Unsupported(f"what %{part.name} transfers needs a copy while it is under way", part.where)
+            raise Unsupported(f"the value of %{part.name} needs a copy before its transfer is done", part.where)
         parts = [rebuild(element, (*index, n)) for n, element in enumerate(elements(computation, part, before))]
         return computation.add(HloInstruction("tuple", "tuple", part.shape, parts, where=part.where), before=before)
 
@@ -45,7 +45,7 @@ def copy_leaves(
 
 
 def elements(computation: HloComputation, value: HloInstruction, before: HloInstruction | None = None) -> list[HloInstruction]:
-    """Return the elements of a tuple: operands of a `tuple`, else get-tuple-element of it, new ones before an instruction."""
+    """Return the elements of a tuple: the operands of a `tuple`, else new get-tuple-elements before `before`, or at the end."""
     if value.opcode == "tuple":
         return list(value.operands)
     return [

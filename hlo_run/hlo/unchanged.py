@@ -1,6 +1,6 @@
-"""Which computations did a pass leave as they were, and has nobody edited them since? Then it would leave them again.
+"""Record the computations in which a pass found nothing to do, so that it skips them until they are edited.
 
-Pipelines run the same pass many times, until nothing changes; most computations, reducers above all, never do.
+Pipelines run the same pass many times, until nothing changes. Most computations, such as reducers, never change.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from hlo_run.hlo.graph import HloComputation, HloModule
 
 
 def is_settled(module: HloModule, work: Hashable, computation: HloComputation) -> bool:
-    """True if `work` (a pass and its options) was marked as done there, and neither it nor what it calls was edited since."""
+    """True if `work` (a pass and its options) found nothing in the computation, which was not edited since, nor its callees."""
     return module.settled.get((work, computation)) == _last_edit(computation)
 
 
 def settle(module: HloModule, work: Hashable, computation: HloComputation) -> None:
-    """Mark that `work` finds nothing to do in a computation as it is now, which it read with what it calls."""
+    """Record that `work` finds nothing to do in the current computation and its callees."""
     module.settled[work, computation] = _last_edit(computation)
 
 

@@ -1,4 +1,4 @@
-"""Bare fusion computations made runnable: an entry with one fusion, as XLA's loader of emitter tests makes it."""
+"""Make a bare fusion computation runnable: add an entry with one fusion, as XLA's loader of emitter tests does."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hlo_run.hlo.values.shape import Shape
 
 
 def wrap_bare_module(module: HloModule) -> HloModule:
-    """Return `module`, after giving it an `ENTRY generated_main` if its text had neither header nor ENTRY.
+    """Add an `ENTRY generated_main` to `module` if its text had neither a header nor an ENTRY; return `module`.
 
-    The new entry takes the parameters of the last computation and calls it in one kLoop fusion; nested result tuples are
-    flattened, since no kernel returns them. A last computation that holds a fusion already is an entry and stays one.
+    The new entry calls the last computation in one kLoop fusion on its parameters. Nested result tuples are flattened,
+    as no kernel returns them. A last computation that contains a fusion remains the entry.
     """
     body = module.entry
     if module.has_header or module.has_entry or any(i.opcode == "fusion" for i in body.instructions):
@@ -27,7 +27,7 @@ def wrap_bare_module(module: HloModule) -> HloModule:
 
 
 def fusion_of_entry(module: HloModule, name: str, kind: str) -> HloInstruction:
-    """Give `module` an entry that is one fusion, of what its entry was; return the fusion."""
+    """Add a new entry to `module` that is one fusion of its old entry; return the fusion."""
     body = module.entry
     entry = HloComputation("generated_main", body.where)
     parameters: list[HloInstruction] = []

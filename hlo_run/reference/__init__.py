@@ -1,1 +1,1 @@
-"""The oracle: HLO graph + numpy arrays → numpy arrays, fake arguments, and XLA's comparison of results."""
+"""The numpy reference: it evaluates HLO graphs, makes fake arguments, and compares results as XLA does."""

@@ -1,4 +1,4 @@
-"""Elements as bits: each element's bits, and buffers of packed elements."""
+"""Convert elements to their bits and to buffers of packed elements, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.reference.values import Array
 
 
 def to_packed_bytes(line: Array, dtype: DType) -> Array:
-    """Return the bytes of a buffer that holds the elements in order; types below a byte are packed, low bits first."""
+    """Return the u8 buffer of a 1-d array's elements in order; types below a byte are packed, low bits first."""
     if dtype.bits >= 8:
         return np.ascontiguousarray(line).view(np.uint8)
     per_byte = 8 // dtype.bits
@@ -19,7 +19,7 @@ def to_packed_bytes(line: Array, dtype: DType) -> Array:
 
 
 def from_packed_bytes(data: Array, dtype: DType, count: int) -> Array:
-    """Return the `count` elements that a buffer holds; the inverse of `to_packed_bytes`."""
+    """Return the `count` elements of a u8 buffer, as a 1-d array; the inverse of `to_packed_bytes`."""
     if dtype.bits >= 8:
         return from_element_bits(data[: count * dtype.bits // 8].view(f"u{dtype.numpy.itemsize}"), dtype)
     pieces = (data[:, None] >> _piece_shifts(dtype)) & np.uint8((1 << dtype.bits) - 1)
@@ -31,11 +31,11 @@ def _piece_shifts(dtype: DType) -> Array:
 
 
 def element_bits(array: Array, dtype: DType) -> Array:
-    """Return each element's `dtype.bits` bits as an unsigned int of its item size."""
+    """Return each element's `dtype.bits` bits as an unsigned int of the element's item size."""
     if dtype.bits >= 8:
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     if dtype.is_integer:
-        # The high bits of an ml_dtypes int are not promised to be anything.
+        # ml_dtypes does not define the high bits of a narrow int.
         array = array.astype(np.int8)
     return array.view(np.uint8) & np.uint8((1 << dtype.bits) - 1)
 

@@ -1,4 +1,4 @@
-"""Functions of complex numbers where numpy's corner cases are not HLO's."""
+"""Complex functions with HLO's results in the corner cases where numpy's differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def imaginary_part(z: Array) -> Array:
 
 
 def make_complex(real: Array, imag: Array) -> Array:
-    """Return real + i·imag exactly; numpy's arithmetic would turn an infinite part into a NaN of the other."""
+    """Return real + i·imag exactly; with numpy's arithmetic, an infinite part would make the other part NaN."""
     parts: np.dtype[Any] = np.result_type(real, imag)
     out = np.empty((*np.broadcast_shapes(real.shape, imag.shape), 2), parts)
     out[..., 0], out[..., 1] = real, imag
@@ -26,12 +26,12 @@ def make_complex(real: Array, imag: Array) -> Array:
 
 
 def complex_arctan2(y: Array, x: Array) -> Array:
-    """-i log((x + iy) / sqrt(x² + y²)), the op's definition."""
+    """Return -i log((x + iy) / sqrt(x² + y²)), the definition of HLO's atan2."""
     return -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y))
 
 
 def complex_sign(z: Array) -> Array:
-    """z / |z|, and 0 for 0."""
+    """Return z / |z|, and 0 for 0."""
     return np.where(z == 0, z, z / np.abs(z))
 
 
@@ -48,12 +48,12 @@ def complex_reciprocal_sqrt(z: Array) -> Array:
 
 
 def complex_maximum(x: Array, y: Array) -> Array:
-    """The larger by real parts, then by imaginary ones; what does not compare (NaN) gives `y`."""
+    """Return the larger number by real parts, then by imaginary parts; `y` if they do not compare (NaN)."""
     return np.where(_not_below(x, y), x, y)
 
 
 def complex_minimum(x: Array, y: Array) -> Array:
-    """The smaller by real parts, then by imaginary ones; what does not compare (NaN) gives `y`."""
+    """Return the smaller number by real parts, then by imaginary parts; `y` if they do not compare (NaN)."""
     return np.where(_not_below(y, x), x, y)
 
 
@@ -63,7 +63,7 @@ def _not_below(x: Array, y: Array) -> Array:
 
 
 def divide_complex(x: Array, y: Array) -> Array:
-    """C's Annex G division: infinities and zeros give infinities, not NaN, where the quotient has a size."""
+    """Return x / y as C's Annex G: infinite operands and zero divisors give infinities or zeros, not NaN."""
     quotient = x / y
     a, b, c, d = real_part(x), imaginary_part(x), real_part(y), imaginary_part(y)
     stuck = np.isnan(real_part(quotient)) & np.isnan(imaginary_part(quotient))
@@ -82,5 +82,5 @@ def divide_complex(x: Array, y: Array) -> Array:
 
 
 def _unit(part: Array) -> Array:
-    """An infinite part becomes ±1, any other ±0."""
+    """Return ±1 for an infinite part, ±0 for any other."""
     return np.copysign(np.isinf(part).astype(part.dtype), part)

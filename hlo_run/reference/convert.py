@@ -1,4 +1,4 @@
-"""Conversions between element types: values (`convert`), bits (`bitcast-convert`), precision."""
+"""Evaluate `convert`, `bitcast-convert`, `reduce-precision` and `stochastic-convert`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hlo_run.reference.values import Array, arrays_row, map_elements, narrow, ta
 
 
 def convert(array: Array, source: DType, target: DType) -> Array:
-    """Return the values in another type: saturating to ints (NaN → 0), wrapping between ints, nearest even to floats.
+    """Convert values to another type: saturating to ints (NaN → 0), wrapping between ints, nearest even to floats.
 
-    A complex number becomes its real part when the target is real; anything but 0 is true.
+    A complex number becomes its real part if the target is real. In pred, everything but 0 is true.
     """
     return map_elements(partial(_convert, source=source, target=target), (array,), target.numpy)
 
@@ -42,7 +42,7 @@ def _float_to_int(x: Array, target: DType) -> Array:
     lowest = -(1 << (target.bits - 1)) if target.is_signed else 0
     highest = (1 << (target.bits - 1 if target.is_signed else target.bits)) - 1
     wide = x.astype(np.float64)
-    # The bounds of 64-bit types round up to a power of two: what reaches it is already too large.
+    # The upper bound of a 64-bit type rounds up to a power of two, which is already too large for the type.
     above, below = wide >= float(highest), wide <= float(lowest)
     inside = np.where(above | below | np.isnan(wide), 0.0, wide)
     middle = np.dtype(np.int64 if target.is_signed else np.uint64)
@@ -58,7 +58,7 @@ def _bitcast_convert(instruction: HloInstruction, operands: Sequence[Array]) -> 
     source, target, dims = instruction.operands[0].shape.dtype, instruction.shape.dtype, instruction.shape.dims
     array = operands[0]
     if source.bits == target.bits and source.bits >= 8:
-        # On arrays of any shape, so that it serves inside computations of scalars too.
+        # The array's own shape, not the instruction's: inside a lifted computation they differ.
         return np.ascontiguousarray(array).reshape(array.shape).view(target.numpy)
     if source.bits == target.bits:
         return from_element_bits(element_bits(array, source), target)
@@ -75,10 +75,10 @@ def _reduce_precision(instruction: HloInstruction, operands: Sequence[Array]) ->
 
 
 def reduce_precision(x: Array, dtype: DType, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Round to the nearest number with these bits; above their range ±inf, at or below its minimum exponent ±0.
+    """Round to the nearest number with these exponent and mantissa bits, ties to even.
 
-    Works on the bits: a part that is as wide as the type's own, or wider, changes nothing. NaN stays, and stands for
-    infinity in types without one.
+    Numbers above the reduced range become ±inf, or NaN in types without infinity. Numbers at or below its minimum
+    exponent become ±0. NaN stays. A width that is not below the type's own changes nothing.
     """
     own_exponent_bits, own_mantissa_bits = dtype.float_format.exponent_bits, dtype.float_format.mantissa_bits
     bits = x.view(np.dtype(f"u{x.dtype.itemsize}"))
@@ -102,7 +102,7 @@ def reduce_precision(x: Array, dtype: DType, exponent_bits: int, mantissa_bits: 
 
 
 def _stochastic_convert(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    """|x| = whole + part goes up if random < part · 2^width; infinities and what does not fit saturate, NaN → 0."""
+    """Round |x| = whole + part up if random < part · 2^width; infinities and numbers out of range saturate, NaN → 0."""
     source, target = instruction.operands[0].shape.dtype, instruction.shape.dtype
 
     def chunk(x: Array, random: Array) -> Array:

@@ -1,8 +1,8 @@
-"""Arguments and results in files of numpy's: `.npz` with a key per array, `.npy` with one array.
+"""Read and write arguments and results in numpy's files: `.npz` with a key per array, `.npy` with one array.
 
-Arrays are numbered: tuples become their leaves, depth first, tokens none. The keys are a prefix (`arg`, `out`) and the
-number. Types that numpy lacks are stored as their bytes, u8 or u16 of the same dimensions (types below a byte: one byte
-per element), and KEY.dtype is the name that ml_dtypes gives the type.
+Arrays are numbered: tuples become their leaves, depth first, without tokens. A key is a prefix (`arg`, `out`) and the
+number. Types that numpy lacks are stored as bytes: u8 or u16 of the same dimensions (types below a byte: one byte
+per element). KEY.dtype is then the type's name in ml_dtypes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
 
 
 def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence[str]) -> list[Value]:
-    """Return one value per shape from an `.npz` file, or from `.npy` files, one per array, with commas between.
+    """Return one value per shape from an `.npz` file, or from comma-separated `.npy` files, one per array.
 
-    `names` say in errors what each value is. Raises UsageError for a file that cannot be read, a key that is missing
-    or too many, and an array of another type or other dimensions.
+    `names` are the values' names in errors. Raises UsageError for a file that cannot be read, a missing or
+    superfluous key, and an array of another type or other dimensions.
     """
     leaves = [(name, index, leaf) for name, shape in zip(names, shapes, strict=True) for index, leaf in _array_leaves(shape)]
     single = path.endswith(".npy")
@@ -36,7 +36,7 @@ def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence
     checked: list[Array] = []
     for (key, array), (name, index, shape) in zip(arrays, leaves, strict=True):
         what = f"{name}{{{','.join(map(str, index))}}}" if index else name
-        # An .npy file cannot name a type that numpy lacks, so its bits are taken as they are.
+        # An .npy file cannot name a type that numpy lacks, so unsigned ints of its size are its bits.
         raw = _are_bits(array, shape.dtype, unsigned=single)
         checked.append(_checked(_from_bytes(array, shape.dtype) if raw else array, shape, f"{key} is", what))
     remaining = iter(checked)
@@ -44,7 +44,7 @@ def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence
 
 
 def read_arrays(path: str, prefix: str) -> list[Array]:
-    """Return the arrays `PREFIX0`, `PREFIX1`, .. of an `.npz` file, however many there are; raises UsageError."""
+    """Return all arrays `PREFIX0`, `PREFIX1`, .. of an `.npz` file; raises UsageError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             loaded: Any = np.load(file, allow_pickle=False)
@@ -59,7 +59,7 @@ def read_arrays(path: str, prefix: str) -> list[Array]:
 
 
 def check_readable(paths: Iterable[str]) -> None:
-    """Raise UsageError unless every file that `read_values` would open for these paths can be opened."""
+    """Raise UsageError if a file that `read_values` would open for these paths cannot be opened."""
     files = dict.fromkeys(file for path in paths for file in (path.split(",") if path.endswith(".npy") else [path]))
     for file in files:
         try:
@@ -70,9 +70,9 @@ def check_readable(paths: Iterable[str]) -> None:
 
 
 def write_values(path: str, groups: Mapping[str, Sequence[tuple[Value, Shape]]]) -> None:
-    """Write an `.npz` file: per prefix, values with their shapes. Raises UsageError where it cannot be written.
+    """Write an `.npz` file with values and their shapes by prefix; raises UsageError if it cannot be written.
 
-    The file is the same, byte for byte, for the same values.
+    The same values give the same bytes.
     """
     entries: dict[str, Array] = {}
     for prefix, values in groups.items():
@@ -112,9 +112,9 @@ def _assemble(shape: Shape, arrays: Iterator[Array]) -> Value:
 
 
 def _read_npz(path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield what an error calls the array, and the array, of every key in turn."""
+    """Yield every array in the order of the keys, with its name in errors."""
     try:
-        # numpy leaves a file open that it cannot make sense of.
+        # np.load leaves an unreadable file open if it opens it itself.
         with open(path, "rb") as file:
             yield from _npz_arrays(file, path, prefix, count)
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
@@ -124,7 +124,7 @@ def _read_npz(path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]
 def _npz_arrays(file: BinaryIO, path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]:
     loaded: Any = np.load(file, allow_pickle=False)
     if not _is_npz(loaded):
-        raise UsageError(f"'{path}' holds one array, not named ones", hint="call it .npy to give one argument")
+        raise UsageError(f"'{path}' holds one array, not named ones", hint="rename it to .npy to give one argument")
     with loaded as data:
         _check_keys(path, prefix, count, data.files)
         for number in range(count):
@@ -142,12 +142,12 @@ def _check_keys(path: str, prefix: str, count: int, keys: Sequence[str]) -> None
         raise UsageError(f"'{path}' has no {missing[0]}: {count} arrays are needed", notes=(has,))
     if len(numbered) > count:
         extra = next(key for key in numbered if int(key[len(prefix) :]) >= count or key != f"{prefix}{int(key[len(prefix) :])}")
-        raise UsageError(f"'{path}' has {extra}, but only {count} arrays are needed", hint="tuples are given as their leaves")
+        raise UsageError(f"'{path}' has {extra}, but only {count} arrays are needed", hint="give a tuple as its leaves")
 
 
 def _read_npys(paths: Sequence[str], count: int) -> Iterator[tuple[str, Array]]:
     if len(paths) != count:
-        raise UsageError(f"{count} arrays are needed, {len(paths)} .npy files are given", hint="tuples are given as their leaves")
+        raise UsageError(f"{count} arrays are needed, {len(paths)} .npy files are given", hint="give a tuple as its leaves")
     for path in paths:
         try:
             with open(path, "rb") as file:
@@ -155,7 +155,7 @@ def _read_npys(paths: Sequence[str], count: int) -> Iterator[tuple[str, Array]]:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise _unreadable(path, error) from None
         if _is_npz(array):
-            raise UsageError(f"'{path}' holds named arrays, not one", hint="give an .npz file alone")
+            raise UsageError(f"'{path}' holds named arrays, not one", hint="give one .npz file, without other files")
         yield f"'{path}'", _an_array(array, f"'{path}'")
 
 
@@ -164,10 +164,10 @@ def _is_npz(loaded: object) -> bool:
 
 
 def _an_array(value: Any, what: str) -> Array:
-    """Return what numpy loaded; an entry of a zip file may be anything."""
+    """Return a loaded value if it is an array; raises UsageError, as an entry of a zip file may be anything."""
     if hasattr(value, "dtype"):
         return np.asarray(value)
-    raise UsageError(f"{what} is no array")
+    raise UsageError(f"{what} is not an array")
 
 
 def _unreadable(path: str, error: Exception) -> UsageError:
@@ -175,11 +175,11 @@ def _unreadable(path: str, error: Exception) -> UsageError:
         return UsageError(f"'{path}' does not exist")
     if isinstance(error, OSError) and error.strerror:
         return UsageError(f"'{path}' cannot be read: {error.strerror}")
-    return UsageError(f"'{path}' is no file of numpy arrays, or a damaged one", notes=(str(error).split("\n", 1)[0],))
+    return UsageError(f"'{path}' is not a file of numpy arrays, or is damaged", notes=(str(error).split("\n", 1)[0],))
 
 
 def _as_named_type(array: Array, name: str, what: str) -> Array:
-    """Return an array whose type the file names, if it does."""
+    """Return the array with its bytes as elements of the type that the file names, or unchanged if it names none."""
     if not name:
         return array
     kind: Any = getattr(ml_dtypes, name, None)
@@ -190,7 +190,7 @@ def _as_named_type(array: Array, name: str, what: str) -> Array:
 
 
 def _are_bits(array: Array, dtype: DType, unsigned: bool) -> bool:
-    """True if the array holds nothing but the bytes of elements of a type that numpy lacks."""
+    """True if the array holds the bytes of elements of a type that numpy lacks."""
     if dtype.numpy.isbuiltin == 1 or array.dtype.itemsize != dtype.numpy.itemsize:
         return False
     # Without ml_dtypes' name numpy writes void.
@@ -199,7 +199,7 @@ def _are_bits(array: Array, dtype: DType, unsigned: bool) -> bool:
 
 
 def _from_bytes(array: Array, dtype: DType) -> Array:
-    """Return the elements whose bytes an array holds; of those below 8 bits the unused bits do not matter."""
+    """Return the elements whose bytes an array holds; the unused high bits of types below a byte are ignored."""
     stored = np.ascontiguousarray(array).reshape(-1).view(np.dtype(f"u{array.dtype.itemsize}"))
     if dtype.bits < 8:
         stored = stored & np.uint8((1 << dtype.bits) - 1)
@@ -207,7 +207,7 @@ def _from_bytes(array: Array, dtype: DType) -> Array:
 
 
 def _checked(array: Array, shape: Shape, found: str, what: str) -> Array:
-    """Return the array if it can be a value of `shape`, in our byte order and contiguous."""
+    """Return the array in native byte order, contiguous; raises UsageError if it is not a value of `shape`."""
     dtype = shape.dtype
     if array.dtype.newbyteorder("=") != dtype.numpy or not _dims_fit(array.shape, shape):
         row = _BY_NUMPY.get(array.dtype.newbyteorder("="))
@@ -215,7 +215,7 @@ def _checked(array: Array, shape: Shape, found: str, what: str) -> Array:
         raise UsageError(f"{found} {given}, {what} is {shape.to_string(layout=False)}", hint=_type_hint(array, dtype))
     line = np.ascontiguousarray(array, dtype.numpy).reshape(-1)
     if dtype.is_integer and dtype.bits < 8:
-        # The high bits of such an ml_dtypes int may be anything in a file.
+        # A file may hold any high bits of a narrow ml_dtypes int.
         line = from_element_bits(element_bits(line, dtype), dtype)
     return line.reshape(array.shape)
 
@@ -230,4 +230,4 @@ def _dims_fit(dims: tuple[int, ...], shape: Shape) -> bool:
 def _type_hint(array: Array, dtype: DType) -> str:
     if dtype.numpy.isbuiltin == 1 or array.dtype.kind not in "ui" or array.dtype.itemsize != dtype.numpy.itemsize:
         return ""
-    return f"if these are its bits, say so: an entry KEY.dtype of '{dtype.numpy.name}' beside the key"
+    return f"if these are the bits of the elements, add an entry KEY.dtype with '{dtype.numpy.name}' to the file"

@@ -1,4 +1,4 @@
-"""Random numbers that are the same on every machine: Philox's raw bits, turned into values by exact arithmetic alone."""
+"""Random numbers that are the same on every machine: Philox's raw bits, converted by exactly rounded arithmetic."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hlo_run.reference.values import CHUNK_ELEMENTS, Array, narrow
 
 # The range of ordinary floats, half open.
 LOW, HIGH = -0.1, 0.2
-# Of the six values ±0, ±1, ±inf each, in the large range.
+# Of each of the six values ±0, ±1, ±inf in the large range.
 SPECIAL_PROBABILITY = 1e-6
 
 
 class RandomEngine:
-    """One stream of random bits; every draw goes on where the last one ended.
+    """One stream of random bits; every draw continues where the last one ended.
 
-    numpy promises the raw bits of a bit generator for a key, but not what `Generator` makes of them; so only
-    `random_raw` is used, and the conversions below add, multiply, compare and round: no C library function, whose
-    last bit may differ, takes part.
+    numpy guarantees the raw bits of a bit generator for a key, but not the numbers of a `Generator`. So only `random_raw`
+    is used, and the conversions below add, multiply, compare and round. They use no function of the C library, whose
+    last bit may differ between machines.
     """
 
     def __init__(self, seed: int) -> None:
@@ -35,14 +35,14 @@ class RandomEngine:
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64).reshape(count)
 
     def integers(self, dtype: DType, low: int, high: int, count: int) -> Array:
-        """Return integers (or pred) uniform in the closed interval [low, high], which lies within the type."""
+        """Return integers (or pred) uniform in the closed interval [low, high], which must be within the type's range."""
         return _in_chunks(partial(self._some_integers, dtype, low, high), dtype, count)
 
     def _some_integers(self, dtype: DType, low: int, high: int, count: int) -> Array:
         words = self.words(count)
         span = high - low + 1
         offsets = words if span >= 1 << 64 else words % np.uint64(span)
-        # Two's complement: adding the low end modulo 2^64 is right for signed intervals too.
+        # Two's complement: adding the lower bound modulo 2^64 is right for signed intervals too.
         values = offsets + np.uint64(low % (1 << 64))
         return values != 0 if dtype.kind == "pred" else narrow(values.view(np.int64) if low < 0 else values, dtype)
 
@@ -59,7 +59,7 @@ class RandomEngine:
         return _in_chunks(partial(self._some_floats, dtype), dtype, count)
 
     def large_floats(self, dtype: DType, count: int) -> Array:
-        """Return floats ±2^u, u uniform over the type's exponents; rarely ±0, ±1 or ±inf."""
+        """Return floats ±2^u, with u uniform over the type's exponents; rarely ±0, ±1 or ±inf."""
         return _in_chunks(partial(self._some_large_floats, dtype), dtype, count)
 
     def _some_floats(self, dtype: DType, count: int) -> Array:
@@ -67,7 +67,7 @@ class RandomEngine:
         digits = 53 if dtype.bits == 64 else 24
         unit = (self.words(count) >> np.uint64(64 - digits)).astype(drawn) * drawn.type(2.0**-digits)
         values = unit * drawn.type(HIGH - LOW) + drawn.type(LOW)
-        # The rounding of the last line may reach the open end.
+        # The rounding of the last line may reach the excluded bound HIGH.
         values = np.minimum(values, np.nextafter(drawn.type(HIGH), drawn.type(LOW)))
         return narrow(_with_sign_of(dtype, values), dtype)
 
@@ -85,7 +85,7 @@ class RandomEngine:
         return narrow(_with_sign_of(dtype, values), dtype)
 
     def patterns(self, dtype: DType, count: int) -> Array:
-        """Return random bit patterns of a float type that holds no infinity and no NaN."""
+        """Return random bit patterns of a float type; it must have no infinity and no NaN."""
         return _in_chunks(partial(self._some_patterns, dtype), dtype, count)
 
     def _some_patterns(self, dtype: DType, count: int) -> Array:
@@ -93,18 +93,18 @@ class RandomEngine:
 
 
 def exponent_range(dtype: DType) -> tuple[int, int]:
-    """Return [low, high): the exponents of the large range, C++'s min_exponent - 1 to max_exponent - 1."""
+    """Return the exponents of the large range [low, high): C++'s min_exponent - 1 and max_exponent - 1."""
     info = float_info(dtype)
     return int(info.minexp), int(info.maxexp) - 1
 
 
 def _with_sign_of(dtype: DType, values: Array) -> Array:
-    """A scale (f8e8m0fnu) has no sign: negative numbers would all be NaN."""
+    """Return absolute values for f8e8m0fnu, which has no sign: negative numbers would become NaN."""
     return np.abs(values) if dtype.name == "f8e8m0fnu" else values
 
 
 def _in_chunks(make: Callable[[int], Array], dtype: DType, count: int) -> Array:
-    """Return `count` values made some at a time: their raw bits take four times the memory of bf16 values."""
+    """Return `count` values, made in chunks: their raw bits take four times the memory of bf16 values."""
     out = np.empty(count, dtype.numpy)
     for start in range(0, count, CHUNK_ELEMENTS):
         stop = min(start + CHUNK_ELEMENTS, count)
@@ -113,9 +113,9 @@ def _in_chunks(make: Callable[[int], Array], dtype: DType, count: int) -> Array:
 
 
 def _two_to_the(fraction: Array) -> Array:
-    """Return 2^fraction for fractions in [0, 1), cut to 30 bits: the product of three factors, one per ten bits.
+    """Return 2^fraction for fractions in [0, 1), truncated to 30 bits: the product of three factors, one per ten bits.
 
-    Square roots and products round the same everywhere, exp2 does not.
+    Square roots and products round the same on every machine, exp2 does not.
     """
     digits = (fraction * 2.0**30).astype(np.int64)
     tables = _factors()

@@ -1,4 +1,4 @@
-"""What evaluators share: values, the face of an evaluator, computing types and rounding after every op."""
+"""Types and helpers shared by the evaluators: values, evaluator tables, computing types, rounding, chunks, threads."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.dtype import DType
 
 Array: TypeAlias = NDArray[Any]
-# An array in logical order, a tuple of values, or an empty tuple for a token. Arrays are never written to after
-# they were returned: views and broadcasts (stride 0) are handed around freely.
+# An array in logical order, a tuple of values, or an empty tuple for a token. An array is never written after it was
+# returned, so it may be a view or a broadcast (stride 0).
 Value: TypeAlias = "Array | tuple[Value, ...]"
 Function: TypeAlias = Callable[..., Array]
 
 TOKEN: tuple[Value, ...] = ()
 
-# Elements per step of an elementwise op: the operands' and the result's steps stay in the second-level cache.
+# Elements per chunk of an elementwise op: the chunks of operands and result fit in the L2 cache.
 CHUNK_ELEMENTS = 1 << 15
-# From here on a second core is worth the start of a thread.
+# The smallest number of elements for which a second thread pays off.
 THREADED_ELEMENTS = 1 << 19
 _MOST_THREADS = 8
 _thread = threading.local()
 
 
 class Calls(Protocol):
-    """How an evaluator runs computations that its instruction calls."""
+    """Runs the computations that an instruction calls; evaluators get it as an argument."""
 
     def call(self, computation: HloComputation, arguments: Sequence[Value]) -> Value:
-        """Return the value of the root."""
+        """Run a computation and return the value of its root."""
         ...
 
     def call_on_elements(self, computation: HloComputation, arguments: Sequence[Array]) -> tuple[Array, ...]:
-        """Apply a computation of scalars to all elements of arrays of equal shape; one array per result."""
+        """Apply a computation of scalars to all elements of arrays of equal shape; returns one array per result."""
         ...
 
 
 Evaluator: TypeAlias = Callable[[HloInstruction, Sequence[Value], Calls], Value]
 ArrayEvaluator: TypeAlias = Callable[[HloInstruction, Sequence[Array]], Array]
-# What is left to do of an instruction once its types and attributes have been looked at: arrays to array. It may return
-# a numpy scalar where the result has no dimensions.
+# Evaluates an instruction whose types and attributes have already been read: arrays to array. It may return a numpy
+# scalar for a result of rank 0.
 Kernel: TypeAlias = Callable[..., Array]
 Row: TypeAlias = tuple[str, Evaluator]
 Table: TypeAlias = Mapping[str, Evaluator]
 
 
 def table(*rows: Row) -> dict[str, Evaluator]:
-    """Return opcode → evaluator; an opcode has one row."""
+    """Return the dict opcode → evaluator of the rows; an opcode may have one row only."""
     found = dict(rows)
     assert len(found) == len(rows), "an opcode has two rows"
     return found
 
 
 def arrays_row(opcode: str, function: ArrayEvaluator) -> Row:
-    """A row for an op from arrays to an array that calls no computation."""
+    """Return the row of an op that takes arrays, returns an array and calls no computation."""
 
     def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-        # numpy makes scalars of some results without dimensions.
+        # numpy returns scalars for some results of rank 0.
         return np.asarray(function(instruction, [as_array(operand) for operand in operands]))
 
     return opcode, evaluate
 
 
 class Prepared:
-    """An evaluator that can look at its instruction beforehand: plans call the kernel that `prepare` returns.
+    """An evaluator that can read its instruction in advance: plans call the kernel that `prepare` returns.
 
-    `prepare` returns None where it has no kernel for an instruction; `otherwise` evaluates those.
+    `prepare` returns None if it has no kernel for an instruction; `otherwise` then evaluates it.
     """
 
     __slots__ = ("otherwise", "prepare")
@@ -93,24 +93,24 @@ class Prepared:
 def prepared_row(
     opcode: str, prepare: Callable[[HloInstruction], Kernel | None], otherwise: Evaluator | None = None
 ) -> tuple[str, Evaluator]:
-    """A row for an op from arrays to an array whose work on the instruction can be done once."""
+    """Return the row of an op with a `Prepared` evaluator: its instruction is read once, not at every evaluation."""
     return opcode, Prepared(prepare, otherwise)
 
 
 def as_array(value: Value) -> Array:
-    """Return a value that the verifier promises to be an array."""
+    """Return a value that must be an array, which the verifier ensures."""
     assert isinstance(value, np.ndarray), "an array is needed here"
     return value
 
 
 def as_tuple(value: Value) -> tuple[Value, ...]:
-    """Return a value that the verifier promises to be a tuple."""
+    """Return a value that must be a tuple, which the verifier ensures."""
     assert isinstance(value, tuple), "a tuple is needed here"
     return value
 
 
 def unsupported(instruction: HloInstruction, what: str = "", hint: str = "") -> Unsupported:
-    """The error for an instruction without evaluation; it names the instruction and where it stands."""
+    """Return the error for an instruction that the reference cannot evaluate, with its name and place in the source."""
     types = ", ".join(operand.shape.element_type for operand in instruction.operands)
     what = what or f"'{instruction.opcode}' on ({types}) giving {instruction.shape.element_type}"
     return Unsupported(
@@ -122,13 +122,13 @@ def unsupported(instruction: HloInstruction, what: str = "", hint: str = "") -> 
 
 
 def out_of_memory(instruction: HloInstruction) -> DeviceError:
-    """The error for an instruction whose value does not fit."""
+    """Return the error for an instruction whose value does not fit in memory."""
     shape = instruction.shape.to_string(layout=False)
-    return DeviceError(f"the reference has no memory for %{instruction.name}, {shape}", instruction.where)
+    return DeviceError(f"out of memory in the reference for %{instruction.name}, {shape}", instruction.where)
 
 
 def computing_type(dtype: DType) -> np.dtype[Any]:
-    """The numpy type an op on `dtype` computes in: itself, but f32 for narrower floats and a byte for narrower ints."""
+    """Return the numpy type in which an op on `dtype` computes: f32 for narrower floats, a byte for narrower ints."""
     if dtype.is_float and dtype.bits < 32:
         return np.dtype(np.float32)
     if dtype.is_integer and dtype.bits < 8:
@@ -137,12 +137,12 @@ def computing_type(dtype: DType) -> np.dtype[Any]:
 
 
 def precise_type(computing: np.dtype[Any]) -> np.dtype[Any]:
-    """The type for functions without an exact result: double, so that rounding once gives the nearest value."""
+    """Return the type for inexact functions: f64 or c128, so that rounding once gives the nearest value."""
     return np.dtype(np.complex128 if computing.kind == "c" else np.float64)
 
 
 def widen(array: Array, dtype: DType) -> Array:
-    """Return the elements in the computing type of `dtype`, their own type; exact."""
+    """Return elements of type `dtype` in its computing type; exact."""
     return array.astype(computing_type(dtype), copy=False)
 
 
@@ -156,7 +156,7 @@ def narrow(array: Array, dtype: DType) -> Array:
 
 
 def _odd_float32(array: Array) -> Array:
-    """Round to f32 so that rounding again is as rounding once: towards zero, with the last bit set where that lost something."""
+    """Round f64 to odd in f32: towards zero, with the last bit set if inexact. A second rounding then gives the nearest."""
     near = array.astype(np.float32)
     bits = near.view(np.uint32)
     is_inexact = (near != array) & ~np.isnan(array)
@@ -165,15 +165,15 @@ def _odd_float32(array: Array) -> Array:
 
 
 def quiet() -> np.errstate:
-    """Overflow, division by zero and NaN are ordinary results in HLO: numpy must not warn."""
+    """Return a context without numpy's warnings: overflow, division by zero and NaN are ordinary results in HLO."""
     return np.errstate(all="ignore")
 
 
 def map_elements(function: Function, operands: Sequence[Array], result: np.dtype[Any]) -> Array:
-    """Return `function` of every element of operands whose shapes broadcast; the result has type `result`.
+    """Apply `function` to every element of operands whose shapes broadcast; the result has type `result`.
 
-    Large arrays go through in flat chunks, so that what `function` makes on the way stays in the cache; the chunks of
-    very large ones are shared out to the cores.
+    Large arrays are processed in flat chunks, so that the intermediate values of `function` stay in the cache. The
+    chunks of very large arrays are distributed over threads.
     """
     dims = np.broadcast_shapes(*(operand.shape for operand in operands))
     count = math.prod(dims)
@@ -183,7 +183,7 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
     out = np.empty(count, result)
 
     def fill(begin: int, end: int) -> None:
-        # Errors are quiet per thread.
+        # np.errstate holds for one thread.
         with quiet():
             for start in range(begin, end, CHUNK_ELEMENTS):
                 stop = min(start + CHUNK_ELEMENTS, end)
@@ -197,7 +197,7 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
 
 
 def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
-    """Return the kernel that applies an elementwise function of one result type, in chunks where the arrays are large."""
+    """Return a kernel that applies an elementwise function with the result type `result`, in chunks for large arrays."""
 
     def kernel(*operands: Array) -> Array:
         if max([operand.size for operand in operands]) <= CHUNK_ELEMENTS:
@@ -208,9 +208,9 @@ def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
 
 
 def in_threads(fill: Callable[[int, int], None], count: int) -> None:
-    """Call `fill` on as many parts of `count` as there are cores; numpy lets other threads run while it works.
+    """Call `fill(start, stop)` on parts of `range(count)`, one per core, in threads: numpy releases Python's lock.
 
-    What runs in such a thread already goes on alone.
+    A call within such a thread runs `fill` once, on the whole range.
     """
     workers = 1 if getattr(_thread, "is_worker", False) else min(os.cpu_count() or 1, _MOST_THREADS)
     if workers == 1:
@@ -223,13 +223,13 @@ def in_threads(fill: Callable[[int, int], None], count: int) -> None:
 
 
 def _flat(array: Array, dims: tuple[int, ...]) -> Array:
-    """Return the elements in row-major order of `dims`, or one element if all of them are one (a broadcast scalar)."""
+    """Return the elements in row-major order of `dims`, or one element if all are the same one (a broadcast scalar)."""
     if all(stride == 0 or size == 1 for size, stride in zip(array.shape, array.strides, strict=True)):
         return array[(slice(0, 1),) * array.ndim].reshape(1)
     return np.ascontiguousarray(np.broadcast_to(array, dims)).reshape(-1)
 
 
 def merge(tables: Iterable[Table]) -> dict[str, Evaluator]:
-    """Return one table of all rows; an opcode has one row in one table."""
+    """Return one table with the rows of all tables; an opcode may be in one table only."""
     rows = [row for rows in tables for row in rows.items()]
     return table(*rows)

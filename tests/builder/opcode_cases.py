@@ -1,4 +1,4 @@
-"""One call of every builder method, and the text of the instruction it shall make."""
+"""One call of every builder method, and the expected text of its instruction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ step {
 
 
 def computations(b: HloBuilder) -> dict[str, HloComputation]:
-    """Build what `COMPUTATIONS` spells."""
+    """Build the computations of the text `COMPUTATIONS`."""
     add, less, twice, never, step = (b.sub_builder(name) for name in ("add", "less", "twice", "never", "step"))
     x, y = add.parameter(0, "f32[]", "add_x"), add.parameter(1, "f32[]", "add_y")
     (x + y).annotate(name="add_r")
@@ -57,7 +57,7 @@ def computations(b: HloBuilder) -> dict[str, HloComputation]:
     return {builder.name: builder.build_computation() for builder in (add, less, twice, never, step)}
 
 
-# The parameters (a list of values) are Any, so that `*p` may stand for as many arguments as there are.
+# The parameters (a list of values) are Any, so that `*p` may be any number of arguments.
 Build = Callable[[HloBuilder, Any, dict[str, HloComputation]], HloValue]
 
 

@@ -1,4 +1,4 @@
-"""The builder's machinery: operators, computations made of functions, annotations, modules, errors at the program's line."""
+"""The builder: operators, computations from functions, annotations, modules, errors at the program's line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Y = RNG.standard_normal((3, 4)).astype(np.float32) + 3
 I = RNG.integers(-9, 9, (3, 4)).astype(np.int32)
 
 
-# Functions of the builder and as many values as there are arguments.
+# Functions of the builder and one value per argument.
 _B: TypeAlias = HloBuilder
 _V: TypeAlias = HloValue
 Build: TypeAlias = "Callable[[_B, _V], Any] | Callable[[_B, _V, _V], Any]"
@@ -175,7 +175,7 @@ _REFUSED: list[tuple[Callable[[HloBuilder, HloValue], Any], str]] = [
     (lambda b, x: b.instruction("negate", [x], dimensions=[1]), "'negate' has no attribute 'dimensions'"),
     (lambda b, x: b.instruction("negate", [x], shape="f32[9]"), "expected f32[3,4], found f32[9]"),
     (lambda b, x: b.instruction("custom-call", [x], custom_call_target="t"), "cannot infer shape"),
-    (lambda b, x: b.negate(x).annotate(dimensions=[1]), "not every instruction has an attribute 'dimensions'"),
+    (lambda b, x: b.negate(x).annotate(dimensions=[1]), "'dimensions' is not an attribute of all instructions"),
     (lambda b, x: b.reduce(x, b.constant(0.0), [1], lambda p, q: p < q), "reduce"),
     (lambda b, x: b.get_tuple_element(x, 0), "get-tuple-element"),
     (lambda b, x: b.build(x, no_such_attribute=1), "a module has no attribute 'no_such_attribute'"),
@@ -201,19 +201,19 @@ def test_mistakes_of_the_program_are_usage_errors() -> None:
     x, foreign = b.parameter(0, "f32[3,4]"), other.parameter(0, "f32[3,4]")
     wrong: list[tuple[Callable[[], Any], str]] = [
         (lambda: x + foreign, "belongs to 'o', not to 'm'"),
-        (lambda: b.tuple([x, 3.0]), "is no HloValue"),  # pyright: ignore[reportArgumentType] - what the test is about
-        (lambda: b.add(1.0, 2.0), "needs a value among its operands"),
+        (lambda: b.tuple([x, 3.0]), "is not an HloValue"),  # pyright: ignore[reportArgumentType] - what the test is about
+        (lambda: b.add(1.0, 2.0), "needs an HloValue among its operands"),
         (lambda: b.constant("text"), "no"),
         (lambda: b.constant(1.5, "s32"), "a constant of s32 cannot be 1.5"),
-        (lambda: b.constant(300, "u8"), "no constant of u8"),
-        (lambda: b.constant([[1], [2, 3]]), "no constant"),
-        (lambda: b.convert(x, "f33"), "'f33' is no element type"),
+        (lambda: b.constant(300, "u8"), "cannot make a constant of u8"),
+        (lambda: b.constant([[1], [2, 3]]), "cannot make a constant"),
+        (lambda: b.convert(x, "f33"), "'f33' is not an element type"),
         (lambda: b.parameter(1, "f32[3,4"), ""),
-        (lambda: b.parameter(1, "f32[3] f32[4]"), "is no shape"),
+        (lambda: b.parameter(1, "f32[3] f32[4]"), "is not a shape"),
         (lambda: bool(x), "has no truth value"),
-        (lambda: x[0], "is no tuple"),
+        (lambda: x[0], "is not a tuple"),
         (lambda: b.conditional(x, [], [x]), "0 branches, but 1 operands"),
-        (lambda: b.all_gather(x, 0), "does not show in the replica groups"),
+        (lambda: b.all_gather(x, 0), "do not show the size of a group"),
         (lambda: b.bitcast_convert(x, "f64"), "needs a last dimension of 2"),
         (lambda: HloBuilder("empty").build(), "has no instruction"),
     ]

@@ -1,4 +1,4 @@
-"""Every opcode has a method; what it makes is the parsed text of the same instruction, and real XLA reads it as the same."""
+"""Every opcode has a builder method; its instruction equals the parsed text, also after real XLA has read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def built(case: Case) -> HloModule:
     builder = HloBuilder("m")
     parameters = [builder.parameter(number, shape) for number, shape in enumerate(case.shapes)]
     root = case.build(builder, parameters, computations(builder))
-    # Some end in the start of what runs beside others, which no valid module does.
+    # Some end with an async start, which no valid module does.
     return builder.build(root if root.name == "p" else root.annotate(name="r"), verified=False)
 
 
@@ -65,13 +65,13 @@ def test_a_method_makes_what_the_text_says(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=opcode_of)
 def test_a_shape_that_xla_infers_need_not_be_given(case: Case) -> None:
-    """The methods of opcodes that text may write without a shape rely on inference too."""
+    """The methods of opcodes whose shape the text may omit infer it too."""
     opcode = opcode_of(case)
     if OPCODES[opcode].can_infer_shape and opcode not in ("broadcast", "convert"):
         assert built(case).entry.root.shape == hlo_run.parse(written(case), verified=False).entry.root.shape
 
 
-# A failed check inside XLA ends its process, which must not be that of the tests.
+# A failed check in XLA aborts the process, so it runs in a child process.
 _PRINT_BOTH = """
 import json, sys
 from jaxlib import _hlo

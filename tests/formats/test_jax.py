@@ -1,4 +1,4 @@
-"""JAX functions as modules: evaluated by the reference they give JAX's own values, through HLO and through StableHLO."""
+"""JAX functions as modules: the reference computes the values of JAX itself, through HLO and through StableHLO."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # The functions under test are lambdas, and jax is untyped here.

@@ -1,4 +1,4 @@
-"""What JAX users have, as functions, arguments and results: models with settings, keys, trees, JAX's own stages."""
+"""Functions, arguments and results of JAX users: models with settings, random keys, trees, JAX's own stages."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # The functions under test are lambdas, and jax is untyped here.
@@ -60,7 +60,7 @@ class FilterJit:
 
 
 class Lower:
-    """An object that can be lowered and not called, into an object with JAX's inside."""
+    """An object that can be lowered but not called; the result wraps JAX's object."""
 
     def lower(self, *arguments: Any) -> Any:
         return Holder(jax.jit(lambda x, unused, y: x * y).lower(*arguments))
@@ -73,7 +73,7 @@ class Holder:
 
 @dataclass
 class Settings:
-    """JAX does not know it as a tree."""
+    """A dataclass that is not a JAX tree."""
 
     weight: Any
     rank: int = 2
@@ -223,12 +223,12 @@ def test_what_jax_has_made_of_a_function(stage: str) -> None:
     if stage != "compiled":
         _agree(_results(hlo_run.evaluate(module, X, 1, X + 1)), [X * (X + 1)])
     if stage != "lower":
-        with pytest.raises(UsageError, match="made for its arguments already"):
+        with pytest.raises(UsageError, match="already has its arguments"):
             hlo_run.from_jax(made, X)
 
 
 def test_what_cannot_be_lowered() -> None:
-    with pytest.raises(UsageError, match="from_jax takes functions and what JAX makes of them, not str"):
+    with pytest.raises(UsageError, match="from_jax takes functions, or functions that JAX has lowered, not str"):
         hlo_run.from_jax("jit")
     with pytest.raises(TypeError, match="abstract array"):
         hlo_run.from_jax(jax.jit(lambda model, x: model(x)), _model(), X)

@@ -1,4 +1,4 @@
-"""Python functions that JAX programs call, when their modules run here."""
+"""Python callbacks of JAX programs, when hlo-run runs their modules."""
 
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # The functions under test are lambdas, and jax is untyped here.
@@ -71,5 +71,5 @@ def test_a_program_that_is_gone_is_an_error() -> None:
     np.testing.assert_allclose(hlo_run.evaluate(read, X), np.sin(X), rtol=1e-6)
     del module
     gc.collect()
-    with pytest.raises(DeviceError, match="is gone"):
+    with pytest.raises(DeviceError, match="was deleted"):
         hlo_run.evaluate(read, X)

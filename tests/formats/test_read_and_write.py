@@ -1,4 +1,4 @@
-"""Other formats than HLO text, held against what real XLA itself makes of the same module."""
+"""Other formats than HLO text, compared with the output of real XLA for the same module."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_an_input_that_ends_xlas_process_is_an_error_like_any_other(tmp_path: Pa
         "func.func @main() -> tensor<2xf6E2M3FN> {\n  %0 = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf6E2M3FN>\n"
         "  return %0 : tensor<2xf6E2M3FN>\n}"
     )
-    with pytest.raises(ParseError, match=r"fatal\.mlir' ends XLA's own reader: Check failed: "):
+    with pytest.raises(ParseError, match=r"fatal\.mlir' crashes XLA's own reader: Check failed: "):
         read_module(str(file))
     module = hlo_run.parse("HloModule m\nENTRY e { ROOT c = f6e2m3fn[2] constant({1, 2}) }")
     with pytest.raises(Unsupported, match="XLA cannot convert the module"):
@@ -252,20 +252,20 @@ def test_an_input_that_ends_xlas_process_is_an_error_like_any_other(tmp_path: Pa
 def test_what_is_no_module_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = module_to_bytes(hlo_run.parse(SMALL), "pb")
     cases = {
-        "empty.pb": (b"", 3, "holds no HloSnapshot, HloProto or HloModuleProto"),
-        "cut.pb": (whole[:200], 3, "holds no HloSnapshot"),
+        "empty.pb": (b"", 3, "is not an HloSnapshot, HloProto or HloModuleProto"),
+        "cut.pb": (whole[:200], 3, "is not an HloSnapshot"),
         "text.pb": (SMALL.encode(), 2, "is HLO text, not binary proto"),
-        "text.mlir": (SMALL.encode(), 2, "--input_format=hlo reads it"),
-        "proto.hlo": (whole, 2, "--input_format=pb reads a binary proto"),
-        "bytes.hlo": (b"ML\xefR\r rest", 2, "--input_format=stablehlo reads it"),
-        "mlir.hlo": (module_to_bytes(hlo_run.parse(SMALL), "stablehlo"), 2, "--input_format=stablehlo reads it"),
+        "text.mlir": (SMALL.encode(), 2, "pass --input_format=hlo"),
+        "proto.hlo": (whole, 2, "pass --input_format=pb"),
+        "bytes.hlo": (b"ML\xefR\r rest", 2, "pass --input_format=stablehlo"),
+        "mlir.hlo": (module_to_bytes(hlo_run.parse(SMALL), "stablehlo"), 2, "pass --input_format=stablehlo"),
         "bytes.mlir": (b"ML\xefR\r rest", 3, "bytes.mlir"),
         "latin.mlir": (b"module \xe9", 2, "is not a text file"),
         "field.pbtxt": (b'hlo_module {\n  name: "x"\n  nonsense: 3\n}', 3, "field.pbtxt:3:3: error: "),
-        "only.pbtxt": (b'name: "x"', 3, "holds no module"),
+        "only.pbtxt": (b'name: "x"', 3, "does not contain a module"),
         "op.mlir": (b"func.func @main(%a: tensor<f32>) {\n  stablehlo.nonsense %a : tensor<f32>\n}", 3, "op.mlir:2:3: error: "),
         "main.mlir": (b"func.func @other() { return }", 3, "main"),
-        "module.riegeli": (b"", 2, "format 'riegeli' is not read"),
+        "module.riegeli": (b"", 2, "format 'riegeli' is not supported"),
     }
     for name, (data, code, message) in cases.items():
         file = tmp_path / name

@@ -1,4 +1,4 @@
-"""Real XLA:GPU as a compiler in a child process: what it gives, what it refuses, and that its end is not ours."""
+"""Real XLA:GPU as a compiler in a child process: its results, its refusals, and its crashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _target() -> str:
 
 
 def _fake_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    """Let `program` stand for the child."""
+    """Replace the child process by `program`."""
     pytest.importorskip("jaxlib")
     child = tmp_path / "child.py"
     child.write_text("import os, sys\n" + program, encoding="utf-8")
@@ -78,7 +78,7 @@ def test_the_compiler_is_found_where_jax_does_not_look(tmp_path: Path, monkeypat
 def test_a_failed_check_of_xla_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     died = "sys.stderr.write('F0101 10:00:00.000000 7 x.cc:1] Check failed: a == b\\n'); sys.stderr.flush(); os.abort()"
     _fake_child(tmp_path, monkeypatch, died)
-    with pytest.raises(Unsupported, match=r"'m\.hlo' ends XLA:GPU's compiler: Check failed: a == b"):
+    with pytest.raises(Unsupported, match=r"'m\.hlo' crashes XLA:GPU's compiler: Check failed: a == b"):
         _compile()
 
 

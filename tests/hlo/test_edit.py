@@ -1,4 +1,4 @@
-"""Edits that passes share, and the index of instructions by opcode."""
+"""Edits shared by passes, and the index of instructions by opcode."""
 
 from __future__ import annotations
 

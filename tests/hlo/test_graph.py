@@ -1,4 +1,4 @@
-"""Operands and users follow each other, also where an instruction has very many operands."""
+"""Operands and use lists stay consistent, also for an instruction with very many operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that are no HLO: each ends in one of our errors with a place, a message and, where there is one, a hint."""
+"""Invalid texts: each raises one of our errors with a location, a message and, for some, a hint."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_truncated_text_is_refused(end: int) -> None:
 
 
 def _read_or_refuse(text: str) -> None:
-    """Parse; what is accepted must print to a text that prints the same."""
+    """Parse; an accepted text must print to a text that parses and prints the same."""
     options = PrintOptions(large_constants=True)
     try:
         module = hlo_run.parse(text)

@@ -1,4 +1,4 @@
-"""Literals: reading, filling of elided ones, and the texts of numbers."""
+"""Literals: parsing, elided constants, and the text of numbers."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_nan_signs_and_payloads() -> None:
 
 
 def test_zero_keeps_its_sign_through_text() -> None:
-    # XLA prints -0, which it reads as the integer 0; where the text must read back we write what both read as what it was.
+    # XLA prints -0, which it parses as the integer 0. For text that is parsed again we print -0.0, which both parse as -0.
     array = np.array([-0.0, 0.0], dtype=np.float32)
     assert format_literal(array, Shape.array("f32", (2,))) == "{-0, 0}"
     text = format_literal(array, Shape.array("f32", (2,)), reads_back=True)
@@ -190,7 +190,7 @@ ENTRY e {
 }
 """
     values = {i.name: i.attrs["literal"] for i in hlo_run.parse(text).entry.instructions}
-    # The numbers are those of XLA's parser in a fresh process.
+    # The numbers of XLA's parser in a new process.
     assert values["k"].astype(int).tolist() == [0, 1, 2]
     assert values["l"].astype(int).tolist() == [0, 3, 4, 5, 0, 0, 0]
     assert values["a"].view(np.uint32).tolist() == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""What the parser makes of valid texts."""
+"""The parser's results for valid texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printer against XLA's own text, and every text against itself after a second reading."""
+"""The printer's text compared with XLA's, and with itself after parsing and printing again."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_wrapped_module_prints_and_reads_back() -> None:
 
 
 def test_bodies_nested_at_any_depth_print_in_each_other() -> None:
-    # Deeper than Python's recursion goes; each body is printed once by itself and in all those around it.
+    # Deeper than Python's recursion limit; each body is printed on its own and in all bodies around it.
     text = "n0 { p = f32[] parameter(0) }\n" + "".join(
         f"n{number} {{ p = f32[] parameter(0)\n ROOT c = f32[] call(p), to_apply=n{number - 1} }}\n" for number in range(1, 1500)
     )

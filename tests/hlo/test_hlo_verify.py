@@ -1,4 +1,4 @@
-"""Graphs that no text spells: the verifier finds what a broken pass would leave."""
+"""Graphs that no text can have: the verifier finds the errors of a broken pass."""
 
 from __future__ import annotations
 

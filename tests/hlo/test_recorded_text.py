@@ -1,4 +1,4 @@
-"""Texts that real XLA was asked about: what it reads, what it refuses, what it prints (scripts/record_xla_text.py)."""
+"""Recorded behaviour of real XLA: which texts it parses or refuses, and what it prints (scripts/record_xla_text.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import fill_shapes
 
 _FOLDER = Path(__file__).parent.parent / "data" / "hlo"
-# What XLA itself does not read back: a frame of tables that are not there.
+# XLA itself does not parse this back: it names a stack frame without the tables.
 _LOST = "negate(f32[4,4] a), metadata={stack_frame_id=3}"
 _FEWER_OPTIONS = {
     "literals.cases": ("default", "short_parsable"),
@@ -33,7 +33,7 @@ def _entries(name: str) -> list[dict[str, Any]]:
 
 
 def _read(text: str) -> HloModule:
-    """Read `text` as far as XLA's parser does: whether written shapes fit their instructions is its verifier's question."""
+    """Parse `text` with the checks of XLA's parser; its verifier checks whether shapes fit their instructions."""
     module = parse_module(text)
     with suppress(HloRunError):
         fill_shapes(module)

@@ -1,6 +1,6 @@
-"""Mutated texts: whatever they are, only our errors come of them, soon and with little memory, and modules read back.
+"""Mutated texts: they raise only our errors, quickly and with little memory, and accepted modules parse back.
 
-`scripts/fuzz_text.py` does the same for as long as one likes. What it found is in `tests/data/fuzz/found_*.hlo`.
+`scripts/fuzz_text.py` does the same without a time limit. Its findings are in `tests/data/fuzz/found_*.hlo`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 _FILES = sorted(text_mutations.FOLDER.glob("*.hlo"))
 _TEXTS = [file.read_text(encoding="utf-8") for file in _FILES if not file.name.startswith("found_")]
-# Deep nesting is tested apart, since it takes long.
+# Other tests cover deep nesting, which takes long.
 _NESTING = {text_mutations.MUTATIONS.index(mutation) for mutation in text_mutations.NESTING_MUTATIONS}
 _STEPS = st.tuples(
     st.integers(0, len(text_mutations.MUTATIONS) - 1).filter(lambda which: which not in _NESTING), st.integers(0, 2**32 - 1)
@@ -55,7 +55,7 @@ def test_what_was_mutated_is_a_module(file: Path) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    # Sizes in a text cost nothing by themselves; only elided data takes what its shape says.
+    # A large size in a text takes no memory, except for elided constants.
     shapes = ("f32[1048576,1048576]", "f64[<=1099511627776]", "s4[1099511627775]", "(pred[68719476736], c128[68719476736])")
     texts = [f"HloModule m\nENTRY e {{ p = {shape} parameter(0)\n ROOT t = ({shape}) tuple(p) }}" for shape in shapes]
     texts += ["HloModule m\nENTRY e { c = f32[1048576,1048576] constant({1, 2}) }"]

@@ -1,4 +1,4 @@
-"""What a pass left as it was is known until somebody edits it, or what it calls."""
+"""A computation stays settled until it or one of its callees is edited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference's tests share: text to value, arrays from lists, equality that sees NaN and the sign of zero."""
+"""Helpers of the reference's tests: evaluate text, arrays from lists, equality with NaN and the sign of zero."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def apply(opcode: str, dtype: str, operands: Sequence[Array], result: str = "", 
 
 
 def assert_same(actual: Array, expected: Array) -> None:
-    """Types, shapes and elements are equal; all NaNs are alike, the zeros are not."""
+    """Assert equal types, shapes and elements; all NaNs are equal, +0 and -0 are not."""
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
     if actual.dtype.kind == "c":

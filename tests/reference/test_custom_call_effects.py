@@ -1,4 +1,4 @@
-"""Custom calls with an effect are made though nothing needs their value, in the reference and on Host; others are not."""
+"""Custom calls with a side effect run even if their value is unused, in the reference and on Host; others do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import hlo_run
 from hlo_run.custom_calls import custom_call, unregister
 
-# The loop makes three calls that nothing needs, the entry one.
+# The loop makes three calls with unused values, the entry one.
 TEXT = """HloModule m
 body { s = (s32[], f32[2]) parameter(0)
   i = s32[] get-tuple-element(s), index=0

@@ -1,4 +1,4 @@
-"""Files of arguments and results: every type there and back, numpy's own ways, and errors that say what is wrong."""
+"""Files of arguments and results: round trips of every type, numpy's own files, and error messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_there_and_back(dtype: str, dims: tuple[int, ...], tmp_path: Path) -> No
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn", "s4", "u2", "f4e2m1fn", "f32", "pred"])
 def test_npy_and_plain_savez_of_numpy(dtype: str, tmp_path: Path) -> None:
-    """numpy writes types it lacks as void, which has their bits."""
+    """numpy writes types that it lacks as void, with their bits."""
     value, shape = _bits(dtype, (3, 2)), Shape.array(dtype, (3, 2))
     np.save(tmp_path / "x.npy", value)
     np.savez(tmp_path / "x.npz", arg0=value)
@@ -141,7 +141,7 @@ WRONG: dict[str, tuple[dict[str, Any], Shape, str]] = {
     "module name": ({"arg0": np.zeros(2, np.uint8), "arg0.dtype": np.array("finfo")}, F32, "cannot be 'finfo'"),
     "tuple": ({"arg0": np.zeros(2)}, Shape.make_tuple((F32, F32)), "has no arg1: 2 arrays"),
     "leaf": ({"arg0": np.zeros(2, np.float32), "arg1": np.zeros(3)}, Shape.make_tuple((F32, F32)), r"parameter 0\{1\} is f32"),
-    "pickle": ({"arg0": np.array([{}], object)}, F32, "no file of numpy arrays"),
+    "pickle": ({"arg0": np.array([{}], object)}, F32, "not a file of numpy arrays"),
 }
 
 
@@ -176,11 +176,11 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "damaged.npz").write_bytes(damaged)
     (tmp_path / "empty.npz").write_bytes(b"")
     for name in ("text", "cut", "damaged", "empty"):
-        with pytest.raises(UsageError, match="no file of numpy arrays"):
+        with pytest.raises(UsageError, match="not a file of numpy arrays"):
             _read(tmp_path / f"{name}.npz", F32)
     with zipfile.ZipFile(tmp_path / "other.npz", "w") as other:
         other.writestr("arg0", "text")
-    with pytest.raises(UsageError, match="no array"):
+    with pytest.raises(UsageError, match="is not an array"):
         _read(tmp_path / "other.npz", F32)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_running import Array, apply, run
 
-# scipy has no types.
+# scipy has no type stubs.
 fft: Any = importlib.import_module("scipy.fft")
 signal: Any = importlib.import_module("scipy.signal")
 special: Any = importlib.import_module("scipy.special")
@@ -22,7 +22,7 @@ SIZES = st.integers(1, 7)
 
 
 def few(examples: int) -> Any:
-    """The same examples every time, as many as are worth their time."""
+    """Return settings for this number of examples, which are the same in every run."""
     return settings(max_examples=examples, deadline=None, derandomize=True, database=None)
 
 
@@ -31,7 +31,7 @@ def dims_text(dims: tuple[int, ...]) -> str:
 
 
 def close(actual: Array, expected: Array, relative: float = 1e-10) -> None:
-    """All elements are near each other, measured by the largest; NaNs stand at the same places."""
+    """Assert that all elements are near each other, relative to the largest, with NaNs at the same indices."""
     assert actual.shape == expected.shape
     sizes = np.abs(expected)
     scale = float(sizes[np.isfinite(sizes)].max(initial=0.0))
@@ -143,7 +143,7 @@ def test_windows_of_any_length_reduce_their_elements(size: int, length: int, low
     reach = (size - 1) * gap + 1
     starts = range(0, padded.shape[1] - reach + 1, stride)
     places = [padded[:, start : start + reach : gap] for start in starts]
-    # Padding takes no part.
+    # Padding is not part of a window's elements.
     sums, largest = (
         [np.nansum(place, axis=1) for place in places],
         [np.fmax.reduce(place, 1, initial=-np.inf) for place in places],
@@ -159,7 +159,7 @@ def test_windows_of_any_length_reduce_their_elements(size: int, length: int, low
 COMPARATORS = {
     "up": "ROOT z = pred[] compare(a, b), direction=LT",
     "down": "ROOT z = pred[] compare(a, b), direction=GT",
-    # Not one comparison of the keys: the merge sort.
+    # The comparator is not a single comparison of keys, which needs the merge sort.
     "by size": "s = s32[] multiply(a, a)\nt = s32[] multiply(b, b)\nROOT z = pred[] compare(s, t), direction=LT",
 }
 
@@ -191,7 +191,7 @@ COMBINERS: dict[str, Any] = {
     "multiply(x, y)": np.multiply.at,
     "maximum(y, x)": np.maximum.at,
     "minimum(x, y)": np.minimum.at,
-    # No op that numpy combines by: rounds of updates to different places, in order.
+    # numpy has no such combiner: updates are applied in rounds of distinct targets.
     "subtract(x, y)": np.subtract.at,
 }
 
@@ -209,7 +209,7 @@ def test_scatter_combines_rows_in_order(combiner: str, dtype: str, count: int, w
     kind = {"f64": np.float64, "s32": np.int32, "s8": np.int8}[dtype]
     operand, updates = ((rng.standard_normal((rows, 5)) * 50).astype(kind) for rows in (6, count))
     updates = updates[:, :width].copy()
-    # Out of bounds in either dimension: the whole row is left out.
+    # Out of bounds in either dimension: the whole row is skipped.
     indices = np.stack([rng.integers(-1, 8, count), rng.integers(-1, 6 - width + 1, count)], axis=-1).astype(np.int32)
     body = f"f {{\nx = {dtype}[] parameter(0)\ny = {dtype}[] parameter(1)\nROOT z = {dtype}[] {combiner}\n}}\n"
     text = f"HloModule m\n{body}ENTRY e {{\np = {dtype}[6,5] parameter(0)\ni = s32[{count},2] parameter(1)\n"
@@ -333,5 +333,5 @@ def test_large_products_are_the_same_on_several_threads(size: int) -> None:
     a, b = rng.integers(-3, 4, (rows, rows)).astype(np.float32), rng.integers(-3, 4, (rows, rows)).astype(np.float32)
     text = f"p = f32[{rows},{rows}] parameter(0)\nq = f32[{rows},{rows}] parameter(1)\n"
     actual = run(f"{text}ROOT r = f32[{rows},{rows}] dot(p, q), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}", a, b)
-    # Sums of small integers have no roundings.
+    # Sums of small integers are exact.
     np.testing.assert_array_equal(actual, a @ b)

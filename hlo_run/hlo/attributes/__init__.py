@@ -1,1 +1,1 @@
-"""The text of attributes, both ways: one table keyed by attribute name, and the lexer under it."""
+"""Parse and print attributes: one table by attribute name, and the lexer."""

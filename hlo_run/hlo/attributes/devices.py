@@ -1,4 +1,4 @@
-"""Reads what says which devices: meshes, axes of a mesh, replica groups, arrangements of 0, 1, 2, ..."""
+"""Parse meshes, axes of a mesh, replica groups and iota device lists."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ def _mesh_groups(lexer: Lexer) -> MeshGroups:
 
 
 def _tiles(lexer: Lexer) -> TileAssignment:
-    """Read `[2,2]<=[4]` from the `[` on."""
+    """Read `[2,2]<=[4]`; the current token is the `[`."""
     start = lexer.start
     extents = dims(lexer)
     if not lexer.take("<="):
-        raise lexer.error("expects an arrangement like [2,2]<=[4], without a list of devices", start)
+        raise lexer.error("expects an iota tile assignment like [2,2]<=[4], not a list of devices", start)
     order = iota(lexer)
     tiles = TileAssignment(extents, order)
     if len(extents) != 2:
         raise lexer.error(f"replica groups have 2 dimensions (groups, members), not {len(extents)}", start)
     if order.count != tiles.count or min(extents) < 1:
-        raise lexer.error(f"{tiles.count} places cannot take the devices of {tiles}", start)
+        raise lexer.error(f"{tiles.count} tiles do not match the devices of {tiles}", start)
     _check_count(lexer, tiles.count, start)
     return tiles
 
 
 def _check_count(lexer: Lexer, count: int, start: int) -> None:
     if count > _MAX_DEVICES:
-        raise Unsupported(f"replica groups of {count} devices are more than there are", lexer.where(start))
+        raise Unsupported(f"replica groups of {count} devices exceed the limit of 2^20 devices", lexer.where(start))
 
 
 def dims(lexer: Lexer) -> tuple[int, ...]:
-    """Read `[2,2]`, which must not be empty."""
+    """Read `[2,2]`; raises ParseError for an empty list."""
     found = comma_list(lexer, "[", "]", lambda: parse_integer(lexer))
     if not found:
         raise lexer.error("expects an integer, but sees ']'")
@@ -67,7 +67,7 @@ def dims(lexer: Lexer) -> tuple[int, ...]:
 
 
 def iota(lexer: Lexer) -> Iota:
-    """Read `[4]` or `[2,2]T(1,0)` from the `[` on; the permutation must be there where it could say something."""
+    """Read `[4]` or `[2,2]T(1,0)`; the current token is the `[`. The permutation is required above rank 1."""
     extents = dims(lexer)
     if len(extents) == 1:
         return Iota(extents)
@@ -91,7 +91,7 @@ def iota(lexer: Lexer) -> Iota:
 def device_mesh(lexer: Lexer) -> Mesh:
     """Read `mesh['x'=2,'y'=4]`, its optional `, device_ids=(..)`, or `maximal_mesh[device_id=3]`, from the word on.
 
-    A comma that follows a mesh of axes may be read too. What the mesh says is not checked yet (`Mesh.problem`).
+    May also read a comma after a mesh of axes. The caller checks the mesh with `Mesh.problem`.
     """
     is_maximal = lexer.value == "maximal_mesh"
     lexer.advance()
@@ -124,7 +124,7 @@ def _mesh_axis(lexer: Lexer) -> tuple[str, int]:
 
 
 def axis_ref(lexer: Lexer, mesh: Mesh) -> AxisRef:
-    """Read `'x'`, `'x':(1)2`, or the axis by number, `'0'`."""
+    """Read `'x'`, `'x':(1)2`, or an axis by number, `'0'`."""
     start = lexer.start
     name = string_value(lexer)
     names = [axis for axis, _ in mesh.axes]

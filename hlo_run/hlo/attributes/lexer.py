@@ -1,7 +1,7 @@
-"""HLO text to tokens, on demand: one compiled regular expression finds the next token wherever the parser stands.
+"""Split HLO text into tokens, on demand, with one compiled regular expression.
 
-A whole array shape with its layout (`f32[2,3]{1,0}`) and a braced list of integers (`{0,1}`) are single tokens. They
-make up most of a module, and one match is several times faster than a match for each of their parts.
+An array shape with its layout (`f32[2,3]{1,0}`) and a braced list of integers (`{0,1}`) are single tokens. They are
+most of a module, and one match is several times faster than a match for each of their parts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from bisect import bisect_right
 from hlo_run.errors import ParseError, Where
 from hlo_run.hlo.values.dtype import DTYPES
 
-# Longest first: an alternation takes the first word that fits, and f8e4m3 begins f8e4m3fn.
+# Longest first: an alternation takes the first match, and f8e4m3 is a prefix of f8e4m3fn.
 _DTYPE_WORDS = sorted((*DTYPES, "token", "opaque", "opaque_type"), key=len, reverse=True)
 _IDENT = r"[A-Za-z_][A-Za-z0-9_.\-]*+"
 _COMMENT = r"//[^\n]*+|/\*(?s:.*?)\*/"
-# What may stand between two tokens. Possessive: what follows must never make the engine try the blanks in another way.
+# Blanks and comments between two tokens. Possessive, so that the engine does not backtrack into them.
 BLANKS = rf"(?:[ \t\r\n]++|{_COMMENT})*+"
-# Words of the grammar, which are no names unless a `%` stands before them.
+# Words of the grammar, which are names only after a `%`.
 RESERVED = frozenset(
     (
         *DTYPES,
@@ -52,19 +52,19 @@ _TOKEN = re.compile(
 )
 
 _NEXT_ATTRIBUTE = re.compile(rf"[ \t\r\n]*+({_IDENT})=")
-# One step of a bracketed text of which only the extent matters: a string, a bracket, or a run of anything else.
+# One step through a bracketed text to find its end: a string, a bracket, or a run of other characters.
 _BRACKETED = re.compile(r"""("(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')|([{(\[])|([})\]])|[^"'{}()\[\]]++""", re.DOTALL)
 _PLAIN_VALUE = re.compile(r"""[^ \t\r\n,{}()\[\]"'=]*+""")
-# What stands for nothing outside of strings and comments, though Python takes some of it for blanks or digits.
+# Characters that are invalid outside of strings and comments; Python accepts some of them as blanks or digits.
 FOREIGN = re.compile(r"[^\t\r\n -~]")
 _CLOSING = {"{": "}", "(": ")", "[": "]"}
 
 
 class Lexer:
-    """Stands on one token: `kind` (a group name of the token expression), `value` (its text) and `start`.
+    """Has one current token: `kind` (a group name of the token expression), `value` (its text) and `start`.
 
-    `pos` is where the next token is looked for. `value` leaves out the `=` of an attribute name, the `:` of a name with
-    a colon and the `%` of a name. Punctuation is told by `value` alone, since no other token is spelled like it.
+    `pos` is the position after it. `value` does not include the `=` of an attribute name, the `:` of a name with a colon
+    and the `%` of a name. Compare punctuation by `value` alone, as no other token has the same text.
     """
 
     __slots__ = ("_last_line", "_line_starts", "_match", "file", "kind", "pos", "start", "text", "value")
@@ -82,7 +82,7 @@ class Lexer:
         self.advance()
 
     def advance(self) -> None:
-        """Step to the next token."""
+        """Move to the next token."""
         found = self._match(self.text, self.pos)
         assert found is not None, "the last alternative takes any character"
         kind, index = found.lastgroup, found.lastindex
@@ -90,23 +90,23 @@ class Lexer:
         assert index is not None
         self.kind = kind
         self.value = found[index]
-        # The place of a name is that of its `%`.
+        # The start of a name is its `%`.
         self.start = found.start(index) - (kind == "percent")
         self.pos = found.end()
 
     def sees(self, value: str) -> bool:
-        """Tell whether the token is `value`; unlike a comparison this holds for the type checker until here only."""
+        """True if the token is `value`; unlike after a comparison, the type checker does not assume it stays so."""
         return self.value == value
 
     def take(self, value: str) -> bool:
-        """Step over the token if it is `value`; tell whether it was."""
+        """Skip the token if it is `value`; return whether it was."""
         if self.value != value:
             return False
         self.advance()
         return True
 
     def take_attribute(self) -> bool:
-        """Step over a comma, and tell whether it was one; where an attribute's name comes next, this is a quicker `take`."""
+        """Skip a comma, and return whether it was one: a `take(",")` that is faster before an attribute's name."""
         if self.value != ",":
             return False
         found = _NEXT_ATTRIBUTE.match(self.text, self.pos)
@@ -119,20 +119,20 @@ class Lexer:
         return True
 
     def expect(self, value: str, context: str) -> None:
-        """Step over the token `value`; raise ParseError (`expects '(' after the opcode`) if something else is there."""
+        """Skip the token `value`; raise ParseError (`expects '(' after the opcode`) for another token."""
         if self.value != value or self.kind == "string":
             raise self.error(f"expects '{value}' {context}, but sees {self.seen()}")
         self.advance()
 
     def seen(self) -> str:
-        """Return how a message calls the current token."""
+        """Return the current token as messages show it."""
         if self.kind == "eof":
             return "the end of the text"
         shown = self.value if len(self.value) <= 60 else self.value[:57] + "..."
         return f"'{printable(shown)}'"
 
     def raw_value(self) -> str:
-        """Return, as written, the value that begins at `pos`, and step to the token after it.
+        """Return the text of the value that begins at `pos`, and move to the token after it.
 
         A value is a run of words, strings and balanced brackets without a blank or comma outside of brackets, such as
         `{a={b}}`, `"text"` or `[2,2]<=[4]T(1,0)`.
@@ -159,7 +159,7 @@ class Lexer:
         return text[begin:pos]
 
     def skip_bracketed(self, begin: int) -> int:
-        """Return the position after the bracketed text or string at `begin`; raise ParseError if it never closes."""
+        """Return the position after the bracketed text or string at `begin`; raise ParseError if it has no end."""
         text, pos = self.text, begin
         expected: list[str] = []
         while True:
@@ -177,18 +177,18 @@ class Lexer:
 
     @property
     def at_name(self) -> bool:
-        """True on a token that may name something: `%x`, `x:`, or a word that the grammar does not use itself."""
+        """True if the token may be a name: `%x`, `x:`, or a word that is not reserved."""
         kind = self.kind
         return kind in ("percent", "colon") or (kind == "ident" and self.value not in RESERVED)
 
     def is_followed_by(self, text: str) -> bool:
-        """True if `text` comes next after the current token, blanks and comments aside."""
+        """True if `text` follows the current token, after blanks and comments."""
         found = _BLANKS.match(self.text, self.pos)
         assert found is not None
         return self.text.startswith(text, found.end())
 
     def jump(self, pos: int) -> None:
-        """Go on with the token at `pos`."""
+        """Move to the token at `pos`."""
         self.pos = pos
         self.advance()
 
@@ -198,7 +198,7 @@ class Lexer:
         line = bisect_right(self._line_starts, position)
         begin = self._line_starts[line - 1]
         if self._last_line[0] != line:
-            # Kept, so that many instructions on one line share one string.
+            # Cached, so that many instructions on one line share one string.
             end = self.text.find("\n", begin)
             source = self.text[begin : len(self.text) if end < 0 else end].rstrip("\r")
             self._last_line = (line, source if source.isprintable() else printable(source))
@@ -214,5 +214,5 @@ class Lexer:
 
 
 def printable(text: str) -> str:
-    """Return `text` with every character that could upset a terminal replaced by one that is as wide."""
+    """Return `text` with every unprintable character but tab replaced by U+FFFD, which has the same width."""
     return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,7 +1,7 @@
-"""Literals of HLO text, read into numpy arrays in logical order.
+"""Parse literals into numpy arrays in logical order.
 
-Arrays without complex numbers or NaN payloads are read in bulk. Whatever the bulk reader does not take goes to the
-element by element reader, which also knows the place of every error.
+Arrays without complex numbers or NaN payloads are read in bulk. All other text goes to the reader of single elements,
+which also knows the place of every error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.literal import Array, Literal, float_info
 from hlo_run.hlo.values.shape import UNBOUNDED, Shape
 
-# Of an elided constant; beyond it the filled array would fill the machine before any device refuses it.
+# The largest elided constant: a larger one could use up the machine's memory before a device refuses it.
 MAX_ELIDED_BYTES = 2**32
 
 _ROW = re.compile(r"\{([^{}]*)\}")
@@ -27,18 +27,18 @@ _BETWEEN_ROWS = str.maketrans("", "", ", \t\r\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _OTHER_BLANK = re.compile(r"[^\S \t\r\n]")
 _BULK = re.compile(r"[^()./]*(?:/\*[^*]*\*/[^()./]*|\.(?!\.)[^()./]*)*+")
-# Plain items with one blank after each. A number does not begin with a point unless there is a sign before it.
+# Plain items with one blank after each. A number begins with a point only after a sign.
 _NUMBERS = re.compile(r"(?:(?:(?:-?\d++(?:\.\d*+)?|-\.\d++)(?:[eE][+\-]?\d++)?|-?inf|-?nan|true|false) )*+", re.ASCII)
-# The quiet NaN of doubles; it stands for the quiet NaN of every type.
+# The payload of f64's quiet NaN; in the text it means the quiet NaN of any type.
 _DEFAULT_DOUBLE_PAYLOAD = 1 << 51
 _NAN_PAYLOAD = re.compile(r"\(0x([0-9a-fA-F]{1,16})\)")
 
 
 class ElidedFill:
-    """Gives `{...}` constants their bytes: a counter of 32-bit words, and one of bytes for what is left, as XLA's parser.
+    """Fills `{...}` constants as XLA's parser does: with a counter of 32-bit words, and one of bytes for the rest.
 
-    The left-over bytes go where XLA puts them, into the second quarter of the data. XLA's counters are of the process;
-    ours begin at zero in every module, so that a module always means the same.
+    The rest bytes are in the second quarter of the data, where XLA puts them. XLA's counters are global to the process;
+    ours begin at zero in every module, so that a module always has the same meaning.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ElidedFill:
         self._byte = 0
 
     def fill(self, shape: Shape) -> Array:
-        """Return the next array; the pattern runs in logical order whatever the layout."""
+        """Return the next array; the pattern is in logical order, whatever the layout."""
         dtype = shape.dtype
         size = shape.element_count * dtype.numpy.itemsize
         words, rest = divmod(size, 4)
@@ -72,11 +72,11 @@ def _sign_extend(data: NDArray[np.uint8], dtype: DType) -> NDArray[np.uint8]:
 
 
 def parse_literal(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Literal:
-    """Read the literal of `shape` that begins at the current token and leave the lexer after it."""
+    """Read the literal of `shape` at the current token, and move past it."""
     if not shape.is_tuple:
         return _parse_array(lexer, shape, elided)
     lexer.expect("(", "at the start of a tuple literal")
-    # The tuples that are open, as their shape and the elements so far.
+    # The open tuples: shape, elements so far.
     opened: list[tuple[Shape, list[Literal]]] = [(shape, [])]
     while True:
         top, elements = opened[-1]
@@ -113,7 +113,7 @@ def _parse_array(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
 
 
 def _parse_first_element(lexer: Lexer, shape: Shape) -> Array:
-    """Read a number without braces as XLA does: it is the first element, all others are zero."""
+    """Read a number without braces as XLA does: it is the first element, the others are zero."""
     if lexer.value == "...":
         raise lexer.error("expects `...` in braces, but sees it without")
     _check_size(lexer, shape)
@@ -128,7 +128,7 @@ def _parse_first_element(lexer: Lexer, shape: Shape) -> Array:
 
 
 def _no_memory(shape: Shape, where: Where) -> Unsupported:
-    return Unsupported(f"there is no memory for the constant of shape {shape.to_string(layout=False)}", where)
+    return Unsupported(f"out of memory for the constant of shape {shape.to_string(layout=False)}", where)
 
 
 def _skip_blanks(text: str, pos: int) -> int:
@@ -143,7 +143,7 @@ def _parse_elided(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
 
 
 def _check_size(lexer: Lexer, shape: Shape) -> None:
-    """Raise Unsupported for an array too large to fill with data that the text does not hold."""
+    """Raise Unsupported if an elided constant is too large to fill."""
     if shape.element_count * shape.dtype.numpy.itemsize > MAX_ELIDED_BYTES:
         raise Unsupported(
             f"the elided constant of shape {shape.to_string(layout=False)} is too large to fill",
@@ -153,7 +153,7 @@ def _check_size(lexer: Lexer, shape: Shape) -> None:
 
 
 def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
-    """Step over `...}` and return what stands for the elided data."""
+    """Skip `...}` and return the data of the elided constant."""
     _check_size(lexer, shape)
     where = lexer.where()
     lexer.advance()
@@ -165,16 +165,16 @@ def _fill(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
 
 
 def _parse_bulk(lexer: Lexer, shape: Shape) -> Array | None:
-    """Return the array if its text is plain numbers in exactly the right rows; None leaves the lexer where it was."""
+    """Return the array if its text is plain numbers in the right rows; else None, and the lexer does not move."""
     found = _BULK.match(lexer.text, lexer.start)
     if found is None or shape.dtype.is_complex or not lexer.text.startswith("{", lexer.start):
         return None
     end = found.end()
     if lexer.text[end : end + 1] != ")" or not found[0].rstrip().endswith("}"):
-        # Only a constant's text ends at the first parenthesis; in a tuple the next element may follow a comma.
+        # Not a constant's array: only that ends at the first parenthesis. In a tuple the next element may follow.
         return None
     if _OTHER_BLANK.search(found[0]):
-        # To `split` a blank like any other, to HLO none at all.
+        # `split` accepts this character as a blank, HLO does not.
         return None
     body = _COMMENT.sub("", found[0]) if "/" in found[0] else found[0]
     outer = math.prod(shape.dims[:-1])
@@ -198,7 +198,7 @@ def _skeleton(dims: tuple[int, ...]) -> str:
 
 
 def _bulk_values(items: list[str], dtype: DType) -> Array | None:
-    """Return the flat array, or None if any item is not plainly in range."""
+    """Return the flat array, or None if an item is not a plain number in range."""
     if items and not _NUMBERS.fullmatch(" ".join(items) + " "):
         return None
     try:
@@ -216,9 +216,9 @@ def _bulk_values(items: list[str], dtype: DType) -> Array | None:
 
 
 def _number(text: str) -> float:
-    """Return the double that `text` spells; NaN for one beyond the range of doubles, which no caller accepts."""
+    """Return the f64 value of `text`; NaN if it is out of range, which no caller accepts."""
     if text.lstrip("-").isdigit():
-        # A number without point and exponent is an integer to XLA: one of 64 bits, signed, and with one zero.
+        # XLA reads a number without point and exponent as a signed 64-bit integer, so -0 is 0.
         integer = int(text) if len(text) <= 20 else 2**64
         return float(integer if integer < 2**63 else integer - 2**64) if -(2**63) <= integer < 2**64 else math.nan
     value = float(text)
@@ -233,10 +233,10 @@ _SMALLEST_SCALE = 2.0**-127
 
 
 def _to_float(values: Array, dtype: DType) -> Array | None:
-    """Round doubles to `dtype`; None if a finite one is no longer finite, or if one is a NaN, which has another reader."""
+    """Round f64 to `dtype`; None if a finite number becomes infinite, or for a NaN, which `_parse_nan` reads."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if dtype.name == "f8e8m0fnu":
-            # No sign and no zero: what is too small becomes the smallest power of two.
+            # No sign and no zero: smaller numbers become the smallest power of two.
             values = np.where((values > 0) & (values < _SMALLEST_SCALE), _SMALLEST_SCALE, values)
         rounded = values.astype(dtype.numpy)
         back = rounded.astype(np.float64)
@@ -254,18 +254,18 @@ def integer_range(dtype: DType) -> tuple[int, int]:
 def _parse_nested(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
     values: list[Any] = []
     if not _parse_row(lexer, shape, (), values):
-        # What was written before the dots does not count, as in XLA.
+        # Elements before the dots are ignored, as in XLA.
         return _fill(lexer, shape, elided)
     return np.array(values, dtype=shape.dtype.numpy).reshape(shape.dims)
 
 
 def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[Any]) -> bool:
-    """Read the braces of one dimension; `index` are the outer dimensions' indices, whose count is bounded by the rank.
+    """Read the braces of one dimension; `index` has the indices of the outer dimensions, so the rank bounds the recursion.
 
-    False if the outermost braces hold `...`, on which the lexer stands then.
+    Returns False if the outermost braces contain `...`, which is then the current token.
     """
     if lexer.kind == "ints":
-        # The token holds a whole row; here each element is wanted.
+        # The token is a whole row: move to its first element.
         lexer.pos = lexer.start + 1
     elif lexer.value != "{":
         raise lexer.error(f"expects nested array in rank {shape.rank}, but sees {len(index)}")
@@ -311,7 +311,7 @@ def _parse_scalar(lexer: Lexer, shape: Shape) -> Any:
         return value != 0
     low, high = integer_range(dtype)
     if dtype.is_signed or dtype.bits == 64:
-        # XLA reads every integer as one signed word of 64 bits; only unsigned types look at it as it was written.
+        # XLA reads every integer as a signed 64-bit word; unsigned types reinterpret it.
         value = (value - _WORD_LOW[dtype.is_signed]) % (1 << 64) + _WORD_LOW[dtype.is_signed]
     if not low <= value <= high:
         raise lexer.error(_out_of_range(text, dtype, low, high), start)
@@ -341,7 +341,7 @@ def _parse_float(lexer: Lexer, dtype: DType) -> Any:
 
 
 def _parse_nan(lexer: Lexer, dtype: DType) -> Any:
-    """Read `nan`, `-nan(0x7)`: the payload counts in double for the default one, else in the type's own mantissa."""
+    """Read `nan` or `-nan(0x7)`: the default payload is that of f64, any other is in the type's own mantissa."""
     negative = lexer.value.startswith("-")
     payload = _NAN_PAYLOAD.match(lexer.text, lexer.pos)
     with np.errstate(invalid="ignore"):
@@ -370,7 +370,7 @@ def _parse_complex(lexer: Lexer, dtype: DType) -> Any:
     imaginary = _parse_float(lexer, part)
     lexer.expect(")", "at the end of a complex number")
     if real != real:
-        # XLA looks at the real part to tell what NaN the imaginary one is.
+        # XLA takes the imaginary NaN from the real part.
         imaginary = real
     elif imaginary != imaginary and part.bits == 32:
         imaginary = np.copysign(part.numpy.type(np.nan), imaginary)

@@ -1,4 +1,4 @@
-"""Reads the attributes that are records: metadata, origin, statistics, accuracy, aliasing, sparsity, frontend attributes."""
+"""Parse attributes that are records: metadata, origin, statistics, accuracy, aliasing, sparsity, frontend attributes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _METADATA_READERS = {
     "profile_type": parse_ints,
 }
 _LAST_PROFILE_TYPE = 3
-# More elements than this make no sense, and each takes memory even where the text says nothing of it.
+# The largest index in an origin: every element up to it takes memory, even those that the text does not have.
 _MAX_ORIGIN_ELEMENTS = 1_000_000
 
 
@@ -58,8 +58,8 @@ _PLAIN_FIELD = re.compile(r"""(\w+)=(?:"([^"]*)"|(\d+))""")
 
 
 def parse_metadata(lexer: Lexer) -> OpMetadata:
-    """Read `{op_name="x" source_line=3}`, blanks or commas between."""
-    # As XLA prints it, most texts' largest part, by one match; anything else token by token.
+    """Read `{op_name="x" source_line=3}`, with blanks or commas between the fields."""
+    # A fast path for metadata as XLA prints it, the largest part of most texts; other forms token by token.
     found = _PLAIN_METADATA.match(lexer.text, lexer.pos)
     if found is not None:
         fields: list[tuple[str, str, str]] = _PLAIN_FIELD.findall(found[0])
@@ -80,21 +80,21 @@ def _metadata(lexer: Lexer) -> OpMetadata:
 
 
 def metadata_or_list(lexer: Lexer) -> tuple[OpMetadata, ...]:
-    """Read `{..}`, or a list of them `{{..}, {..}}`, from the brace on."""
+    """Read `{..}`, or a list `{{..}, {..}}`; the current token is the first brace."""
     if lexer.value == "{" and lexer.text[lexer.pos : lexer.pos + 64].lstrip()[:1] == "{":
         return comma_list(lexer, "{", "}", lambda: _metadata(lexer))
     return (_metadata(lexer),)
 
 
 def parse_frontend_attributes(lexer: Lexer) -> FrontendAttributes:
-    """Read `{b="x",a={json}}`; of a name that is repeated the last value counts."""
+    """Read `{b="x",a={json}}`; the last value of a repeated name is used."""
     lexer.advance()
     entries = comma_list(lexer, "{", "}", lambda: (attribute_name(lexer), parse_string_or_json(lexer)))
     return FrontendAttributes(tuple(sorted(dict(entries).items())))
 
 
 def parse_statistics(lexer: Lexer) -> Statistics:
-    """Read `{visualizing_index=1,name=2.5}`; the first entry is the index, whatever its name."""
+    """Read `{visualizing_index=1,name=2.5}`; the first entry is the index, whatever its name is."""
     lexer.advance()
     open_brace(lexer, "to start statistics")
     if lexer.take("}"):
@@ -143,12 +143,12 @@ def _tolerance_field(lexer: Lexer) -> tuple[str, float | None]:
     if name not in ("atol", "rtol", "ulps"):
         raise lexer.error(f"invalid attribute name: {name}", start)
     lexer.advance()
-    # XLA passes over a field without a value.
+    # XLA ignores a field without a value.
     return name, None if lexer.value in (",", "}") else number(lexer)
 
 
 def parse_sparsity_config(lexer: Lexer) -> SparsityConfig:
-    """Read `{lhs={sparsity=2x4 dimension=1 stride=1}}`; of a field that is repeated the last value counts."""
+    """Read `{lhs={sparsity=2x4 dimension=1 stride=1}}`; the last value of a repeated field is used."""
     lexer.advance()
     open_brace(lexer, "to start SparsityConfig")
     found: dict[str, TensorSparsity] = {}
@@ -200,7 +200,7 @@ def parse_operand_aliasing(lexer: Lexer) -> OperandAliasing:
 
 
 def parse_shaped_literal(lexer: Lexer) -> ShapedLiteral:
-    """Read `s32[2]{0} {1, 2}`, or a tuple of such `( f32[] 1, f32[] 2 )`."""
+    """Read `s32[2]{0} {1, 2}`, or a tuple `( f32[] 1, f32[] 2 )`."""
     lexer.advance()
     return _shaped_literal(lexer, 0)
 
@@ -210,7 +210,7 @@ def _shaped_literal(lexer: Lexer, depth: int) -> ShapedLiteral:
         shape = parse_shape(lexer)
         if not shape.is_array:
             raise lexer.error(f"a literal cannot have the shape {shape}")
-        # A literal has an order of dimensions, but no tiles and no memory space.
+        # The layout of a literal has an order of dimensions, but no tiles and no memory space.
         plain = Shape(shape.element_type, shape.dims, Layout(shape.minor_to_major))
         return ShapedLiteral(plain, parse_literal(lexer, plain, ElidedFill()))
     if depth > MAX_DEPTH:
@@ -222,8 +222,8 @@ def _shaped_literal(lexer: Lexer, depth: int) -> ShapedLiteral:
 def parse_origin(lexer: Lexer) -> OriginalValue:
     """Read `{({"a"}, {"b" {1}})}` or `{[synthetic_call]}`.
 
-    As in XLA the parentheses only say where a leaf stands: those at the end may be missing, of two leaves in one place the
-    last counts, and a place without a leaf is an empty tuple.
+    As in XLA, the parentheses only give the position of a leaf: those at the end may be missing, the last of two leaves at
+    one position is used, and a position without a leaf is an empty tuple.
     """
     lexer.advance()
     open_brace(lexer, "to start original value")
@@ -243,13 +243,13 @@ def parse_origin(lexer: Lexer) -> OriginalValue:
             if len(path) > 4 * MAX_DEPTH:
                 raise lexer.error("maximum recursion depth exceeded", start)
         elif lexer.value == ")" and not path:
-            # Closes nothing; after it XLA reads no more.
+            # An unmatched parenthesis: XLA reads nothing after it.
             while lexer.take(")"):
                 pass
             if not lexer.sees("}"):
                 raise lexer.error(f"expects the end of the original value, but sees {lexer.seen()}")
         elif lexer.value == "," and not path:
-            raise lexer.error("',' stands outside of a tuple")
+            raise lexer.error("',' is outside of a tuple")
         elif lexer.take(")"):
             path.pop()
         elif lexer.take(","):
@@ -265,7 +265,7 @@ def parse_origin(lexer: Lexer) -> OriginalValue:
 
 
 class _Place:
-    """A place in the tree of an original value: a leaf, or a tuple of places."""
+    """A node in the tree of an original value: a leaf, or a tuple of nodes."""
 
     def __init__(self) -> None:
         self.is_leaf = False

@@ -1,4 +1,4 @@
-"""Shapes from HLO text: array shapes with layouts, tuples, buffers, tokens; refuses what no buffer could ever hold."""
+"""Parse shapes: arrays with layouts, tuples, buffers, tokens; shapes too large for any device are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlo_run.hlo.values.shape import UNBOUNDED, Layout, Shape
 
 MAX_ELEMENTS = 2**40
 MAX_RANK = 64
-# XLA's limit on how deep tuples, instructions and computations may nest in a text.
+# XLA's limit on the nesting depth of tuples, instructions and computations in a text.
 MAX_DEPTH = 8192
 
 _ARRAY = re.compile(r"([a-z0-9_]+)\s*\[([^\]]*)\]\s*(?:\{\s*([\d,\s\-]*)(?::(.*))?\})?", re.DOTALL)
@@ -21,9 +21,9 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NUMBER = r"(?:\((?:(?P<%s>-?\d+)\)?+)?+)?+"
 _TYPE = r"\(?+(?P<%s>[a-z]\w*+)?+\)?+"
 _SIZE = r"(?:\d+|\*)"
-# What may follow the order of a layout, each at most once and in this order. Level types (`D`, of the old sparse
-# layouts) are dropped. XLA goes on behind a property that breaks off, so what is in parentheses need not be complete;
-# possessive, since a broken property is not read again as another one.
+# The properties after the order of a layout, each at most once and in this order. Level types (`D`, of the old sparse
+# layouts) are dropped. XLA continues after an incomplete property, so parentheses need not be closed. Possessive, as
+# XLA does not read an incomplete property again as another one.
 _EXTRA = re.compile(
     rf"""(?:D(?!\w)(?:\((?:[DCSH](?!\w)\+?~?(?:,[DCSH](?!\w)\+?~?)*+[,)]?+|\))?+)?+)?+
     (?:T(?!\w)(?P<tiles>(?:\((?:{_SIZE}(?:,{_SIZE})*+)?+\))*+(?:\((?:{_SIZE}(?:,{_SIZE})*+,?+)?+)?+))?+
@@ -48,13 +48,13 @@ def _opens_buffer(lexer: Lexer) -> bool:
 
 
 def parse_shape(lexer: Lexer) -> Shape:
-    """Read the shape that begins at the current token and leave the lexer after it; a missing layout is the default one.
+    """Read the shape at the current token, and move past it; a missing layout is the default one.
 
-    Raises ParseError for what is no shape, Unsupported for one that is valid but beyond every machine.
+    Raises ParseError for text that is not a shape, Unsupported for a valid shape that is too large for any device.
     """
     if lexer.kind == "shape":
         return _parse_array(lexer)
-    # The tuples (and buffers) that are open, as the element type and the elements so far.
+    # The open tuples and buffers: element type, elements so far.
     opened: list[tuple[str, list[Shape]]] = []
     while True:
         shape = _parse_leaf_or_open(lexer, opened)
@@ -104,7 +104,7 @@ def _parse_array(lexer: Lexer) -> Shape:
 
 @lru_cache(maxsize=4096)
 def array_shape(text: str) -> Shape:
-    """Return the shape that one shape token spells; errors have no place in a text yet."""
+    """Return the shape of a shape token; its errors have no source location."""
     plain = _COMMENT.sub(" ", text) if "/" in text else text
     found = None if FOREIGN.search(plain) else _ARRAY.fullmatch(plain)
     if found is None:
@@ -127,7 +127,7 @@ def _opaque_shape(element_type: str, dims_text: str, order_text: str | None) -> 
 
 
 def _dimensions(text: str) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return sizes and, per dimension, whether `<=` or `?` marks it as dynamic."""
+    """Return the sizes, and per dimension whether it is dynamic (`<=` or `?`)."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     sizes: list[int] = []
     for part in parts:
@@ -135,7 +135,7 @@ def _dimensions(text: str) -> tuple[tuple[int, ...], tuple[bool, ...]]:
         if part == "?":
             sizes.append(UNBOUNDED)
             continue
-        # Twenty digits are beyond 64 bits already, and Python refuses to convert a few thousand.
+        # A number of more than 20 digits exceeds 64 bits, and Python refuses to convert one of thousands.
         if not (digits.isascii() and digits.isdigit()):
             raise ParseError(f"expects an integer as dimension size, but sees '{part}'")
         if len(digits) > 20:
@@ -147,8 +147,8 @@ def _dimensions(text: str) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def check_size(element_type: str, dims: tuple[int, ...]) -> None:
-    """Raise ParseError for an array whose bytes no 64-bit number counts, Unsupported for one beyond every machine."""
-    # A dimension of size 0 makes the product harmless, but not the other sizes; one without a bound may be anything.
+    """Raise ParseError if the bytes of an array exceed 64 bits, Unsupported if it is too large for any device."""
+    # A size of 0 must not hide the other sizes; a dimension without a bound counts as 1.
     elements = math.prod(max(size, 1) for size in dims)
     if elements <= MAX_ELEMENTS:
         return
@@ -174,18 +174,18 @@ def _layout(order_text: str, extra: str, rank: int) -> Layout:
 
 
 def _extra(text: str) -> str:
-    """Return the properties of a layout as XLA prints them: those that equal their default are left out."""
+    """Return the properties of a layout as XLA prints them: without those that equal their default."""
     found = None if _DIGITS_APART.search(text) else _EXTRA.fullmatch("".join(text.split()))
     if found is None:
         hint = "in this order: T(8,128)(2,1) L(n) #(u32) *(u32) E(n) S(n) SC(dim:i,j) M(n)"
         raise ParseError(f"cannot read the layout's '{text.strip()}': expects layout to end with '}}'", hint=hint)
     if found["physical"]:
         raise ParseError("Layout has physical shape, but is not for a sparse array")
-    # Python refuses to convert a few thousand digits.
+    # Python refuses to convert numbers of thousands of digits.
     if any(len(number) > 19 or int(number) >= _INT64_BYTES for number in _LONG_NUMBER.findall(text)):
         raise ParseError(f"a number of the layout's '{text.strip()}' does not fit into 64 bits")
     numbers = {name: int(found[name] or default) for name, default in _NUMBERS.items()}
-    # XLA keeps a memory space in eight bits.
+    # XLA stores a memory space in eight bits.
     numbers["space"] = (numbers["space"] + 128) % 256 - 128
     if numbers["padding"] < 1:
         raise ParseError("the tail padding L(n) of a layout is at least 1")
@@ -202,7 +202,7 @@ def _extra(text: str) -> str:
 
 
 def _in_parentheses(text: str) -> list[str]:
-    """Return the groups of a list like `(8,128)(2`, each closed and with numbers as XLA prints them."""
+    """Return the groups of a list like `(8,128)(2`, each with its closing parenthesis and without leading zeros."""
     groups = [re.sub(r"\d+", lambda number: str(int(number[0])), group.rstrip(",)")) for group in text.split("(")[1:]]
     return [f"({group})" for group in groups]
 
@@ -212,7 +212,7 @@ _NUMBERS = {"padding": 1, "bits": 0, "space": 0, "prefix": 0}
 
 def _integer_type(name: str) -> str:
     if name == "invalid":
-        # What XLA prints of a type that is no integer's.
+        # XLA's name for a type that is not an integer type.
         return name
     if name not in DTYPES:
         raise ParseError(f"expecting an unsigned integer type, but sees '{name}'")

@@ -1,4 +1,4 @@
-"""Reads shardings and the domains that hold two of them."""
+"""Parse shardings, and domains, which have two of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding, Sharding, SingleSharding, TupleSharding, tiled
 from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
 
-# In the order in which one is taken if several are written.
+# In order of precedence, if the text has several.
 _PLAIN_KINDS = ("replicated", "maximal", "manual", "unknown", "unreduced")
 _SUBGROUPS = ("maximal", "replicated", "manual", "unreduced")
 
 
 def parse_sharding(lexer: Lexer) -> Sharding:
-    """Read `{replicated}`, `{devices=[2]<=[2]}`, `{mesh['x'=2], [{'x'}]}`, `{{replicated}, {manual}}` and so on."""
+    """Read a sharding such as `{replicated}`, `{devices=[2]<=[2]}`, `{mesh['x'=2], [{'x'}]}`, `{{replicated}, {manual}}`."""
     lexer.advance()
     open_brace(lexer, "to start sharding attribute")
     if not at_brace(lexer) and lexer.value != "}":
@@ -55,7 +55,7 @@ def parse_domain(lexer: Lexer) -> Domain:
 
 
 class _Written:
-    """What a sharding by tiles says, in whatever order."""
+    """The fields of a sharding that is not over a mesh, which the text may have in any order."""
 
     def __init__(self) -> None:
         self.words: set[str] = set()
@@ -69,7 +69,7 @@ class _Written:
 
 
 def _single(lexer: Lexer) -> SingleSharding | NamedSharding:
-    """Read the sharding of one array, from behind its brace on."""
+    """Read the sharding of one array; the current token is the one after its brace."""
     if lexer.kind == "ident" and lexer.value in ("mesh", "maximal_mesh"):
         return _named(lexer)
     start = lexer.start
@@ -169,7 +169,7 @@ def _from_written(written: _Written) -> SingleSharding:
     subgroups = ("replicated",) if "last_tile_dim_replicate" in written.words else written.subgroups
     tiles = TileAssignment(written.dims, written.order or ())
     if written.order is None:
-        # XLA looks at no more devices than there are tiles.
+        # XLA ignores devices after the last tile.
         tiles = TileAssignment(written.dims, written.devices[: tiles.count])
     return tiled(tiles, subgroups, metadata)
 

@@ -1,7 +1,7 @@
-"""The stack-frame tables of a module: where in a user's program the instructions come from.
+"""The stack-frame tables of a module: the origin of its instructions in the user's program.
 
-The text spells them as four tables that refer to each other by number. Like XLA, only the frames that some instruction
-names are kept, callers before callees, numbered by first use; `metadata={stack_frame_id=N}` is numbered anew.
+The text has four tables, which refer to each other by number. As in XLA, only the frames that an instruction names are
+kept, callers before callees. They are renumbered by first use, also in `metadata={stack_frame_id=N}`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """A place in a user's program; `parent` is the number of the frame that called it, 0 for none.
+    """A place in the user's program; `parent` is the number of the calling frame, or 0.
 
-    File and function names are as written between their quotes.
+    File and function names are the text between their quotes, with escapes.
     """
 
     file: str
@@ -43,7 +43,7 @@ class StackFrames:
         self._numbers: dict[StackFrame, int] = {}
 
     def number(self, frame: StackFrame) -> int:
-        """Return the number of an equal frame, added if there is none."""
+        """Return the number of an equal frame, which is added if it is new."""
         found = self._numbers.get(frame)
         if found is None:
             self.frames.append(frame)
@@ -56,7 +56,7 @@ class StackFrames:
     __hash__ = None  # pyright: ignore[reportAssignmentType] - it grows
 
     def __str__(self) -> str:
-        """Return the four tables, each followed by an empty line, names and places numbered by first use."""
+        """Return the text of the four tables, each followed by an empty line; names and locations are numbered by first use."""
         files: dict[str, int] = {}
         functions: dict[str, int] = {}
         locations: dict[tuple[int, ...], int] = {}
@@ -68,7 +68,7 @@ class StackFrames:
                 *(frame.line, frame.end_line, frame.column, frame.end_column),
             )
             location = locations.setdefault(place, len(locations) + 1)
-            # Written one higher, so that 1 is none: XLA counts from 0 inside.
+            # The text has the parent plus 1, and 1 for none, as XLA's own numbers begin at 0.
             frames.append(f"{number} {{file_location_id={location} parent_frame_id={frame.parent + 1}}}")
         lines = [
             *("FileNames", *(f'{number} "{name}"' for name, number in files.items()), ""),
@@ -84,10 +84,10 @@ def _fields(place: tuple[int, ...]) -> str:
 
 
 class FrameTables:
-    """The tables as written. `resolve` gives a frame its number among those in use."""
+    """The tables of the text. `resolve` returns the number of a frame among the used ones."""
 
     def __init__(self, lexer: Lexer) -> None:
-        """Read the tables; the lexer stands on `FileNames` and is left on the first computation."""
+        """Read the tables; the current token is `FileNames`, and afterwards that of the first computation."""
         self.used = StackFrames()
         self._resolved: dict[int, int] = {}
         self._files: list[str] = []
@@ -108,7 +108,7 @@ class FrameTables:
                     self._frames.append(_record(lexer, _FRAME_FIELDS))
 
     def resolve(self, number: int) -> int:
-        """Return the new number of the frame that the text calls `number`; 0 if any part of it is missing."""
+        """Return the new number of frame `number` of the text; 0 if any part of it is missing."""
         chain: dict[int, None] = {}
         while number not in self._resolved and number not in chain and 0 < number <= len(self._frames):
             chain[number] = None
@@ -116,7 +116,7 @@ class FrameTables:
             if parent == 0:
                 break
             number = parent
-        # Of the outermost frame on: known already, without a parent, or beyond the tables (as is one that calls itself).
+        # `number` is now resolved, without a parent, or invalid: outside of the tables or in a cycle.
         known = self._resolved.get(number, 0)
         is_valid = number in self._resolved and known > 0
         for current in reversed(chain):
@@ -149,7 +149,7 @@ def _string(lexer: Lexer) -> str:
 
 
 def _record(lexer: Lexer, names: tuple[str, ...]) -> dict[str, int]:
-    """Read `{name=1 other=2}`, blanks or commas between, every name once."""
+    """Read `{name=1 other=2}`, with blanks or commas between the fields; every name must occur once."""
     start = lexer.start
     lexer.expect("{", "before the fields of a table's row")
     found: dict[str, int] = {}

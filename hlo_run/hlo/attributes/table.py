@@ -1,4 +1,4 @@
-"""Attributes by name: one table that parses and prints each, whatever the opcode.
+"""The table of attributes by name: how to parse and print each.
 
 A new opcode with known attributes is a row of `hlo/opcodes/table.py`; a new attribute is a row of `ATTRIBUTES`. The few
 names that mean different things to different opcodes have rows in `_OF_OPCODE`. Called computations are read by the parser,
@@ -98,10 +98,10 @@ def _never(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AttributeKind:
-    """How one attribute is read and printed.
+    """How to parse and print one attribute.
 
-    `parse` is called with the lexer on the attribute's name, so that `lexer.pos` is right after the `=`; it leaves the
-    lexer on the token after the value. `is_hidden` tells the values that are not printed because they say nothing.
+    `parse` is called with the attribute's name as the current token, so that `lexer.pos` is right after the `=`; it moves
+    to the token after the value. `is_hidden` is true for default values, which are not printed.
     """
 
     parse: Callable[[Lexer], AttributeValue]
@@ -141,7 +141,7 @@ _API_VERSIONS = """API_VERSION_ORIGINAL API_VERSION_STATUS_RETURNING API_VERSION
     API_VERSION_TYPED_FFI""".split()
 
 ATTRIBUTES: dict[str, AttributeKind] = {
-    # On every instruction.
+    # Attributes of every instruction.
     "sharding": AttributeKind(parse_sharding),
     "frontend_attributes": AttributeKind(parse_frontend_attributes, is_hidden=_unless(FrontendAttributes())),
     "parameter_replication": AttributeKind(parse_bools, format_bools),
@@ -180,7 +180,7 @@ ATTRIBUTES: dict[str, AttributeKind] = {
     "schedule": _words("SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST", fold_case=True, hidden="SCHEDULE_NONE"),
     "api_version": _words(*_API_VERSIONS, fold_case=True, hidden="API_VERSION_ORIGINAL"),
     "operand_precision": AttributeKind(parse_words("default", "high", "highest"), format_words, _all_default),
-    # Read for the sake of texts that have it; it says nothing that channel_id and use_global_device_ids do not.
+    # Parsed, but not printed: channel_id and use_global_device_ids imply it.
     "mode": AttributeKind(
         word("cross_replica", "cross_partition", "cross_replica_and_partition", "flattened_id"), is_hidden=lambda value: True
     ),
@@ -216,7 +216,7 @@ _OF_OPCODE: dict[tuple[str, str], AttributeKind] = {
 
 
 def attribute_kind(opcode: str, name: str) -> AttributeKind:
-    """Return how attribute `name` of `opcode` is read and printed."""
+    """Return how to parse and print attribute `name` of `opcode`."""
     return _OF_OPCODE.get((opcode, name)) or ATTRIBUTES[name]
 
 

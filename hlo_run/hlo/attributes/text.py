@@ -1,8 +1,8 @@
-"""How plain attribute values are read and printed: numbers, words, strings, lists of integers, shapes.
+"""Parse and print plain attribute values: numbers, words, strings, lists of integers, shapes.
 
-A reader of an attribute is called with the lexer on the attribute's name, so that `lexer.pos` is right after the `=`; it
-leaves the lexer on the token after the value and raises ParseError for text of another form. The helpers that read a
-part of a value begin at the current token.
+The current token of an attribute's reader is the attribute's name, so that `lexer.pos` is right after the `=`. The reader
+moves to the token after the value, and raises ParseError for text of another form. Helpers that read a part of a value
+begin at the current token.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"-?\d+")
 
 
 def comma_list(lexer: Lexer, begin: str, end: str, item: Callable[[], _T]) -> tuple[_T, ...]:
-    """Read `begin item, item, .. end`, an empty list too."""
+    """Read `begin item, item, .. end`; the list may be empty."""
     if begin == "{":
         open_brace(lexer, "at the start of a list")
     else:
@@ -39,17 +39,17 @@ def comma_list(lexer: Lexer, begin: str, end: str, item: Callable[[], _T]) -> tu
 
 
 def at_brace(lexer: Lexer) -> bool:
-    """True if a `{` comes next, also where the lexer took it for the start of a list of integers."""
+    """True if the current token is or begins with `{`: a list of integers is one token."""
     return lexer.kind == "ints" or (lexer.kind == "punct" and lexer.value == "{")
 
 
 def at_attribute(lexer: Lexer, name: str) -> bool:
-    """True if the lexer stands on the name of attribute `name`."""
+    """True if the current token is the attribute name `name`."""
     return lexer.kind == "attr" and lexer.value == name
 
 
 def open_brace(lexer: Lexer, context: str) -> None:
-    """Step over a `{`, also where the lexer took it for the start of a list of integers."""
+    """Skip a `{`, also at the start of a token that is a list of integers."""
     if lexer.kind == "ints":
         lexer.jump(lexer.start + 1)
     else:
@@ -57,7 +57,7 @@ def open_brace(lexer: Lexer, context: str) -> None:
 
 
 def sub_attributes(lexer: Lexer, readers: Mapping[str, Callable[[Lexer], Any]], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Read `{name=value, name=value}` with at most one comma, or none, before each; every name at most once."""
+    """Read `{name=value, name=value}`, with an optional comma before each; every name may occur once."""
     start = lexer.start
     open_brace(lexer, "to start sub attributes")
     found: dict[str, Any] = {}
@@ -77,14 +77,14 @@ def sub_attributes(lexer: Lexer, readers: Mapping[str, Callable[[Lexer], Any]], 
 
 
 def attribute_name(lexer: Lexer) -> str:
-    """Return the attribute name that the lexer stands on; the lexer stays."""
+    """Return the attribute name at the current token; the lexer does not move."""
     if lexer.kind != "attr":
         raise lexer.error(f"expects an attribute name, but sees {lexer.seen()}")
     return lexer.value
 
 
 def string_value(lexer: Lexer) -> str:
-    """Read a quoted string, its escapes undone."""
+    """Read a quoted string, and return its text without escapes."""
     if lexer.kind == "bad" and lexer.value in "\"'":
         raise lexer.error("the string is never closed", hint="the text may be cut off")
     text = unescape(lexer.value[1:-1]) if lexer.kind == "string" else None
@@ -95,7 +95,7 @@ def string_value(lexer: Lexer) -> str:
 
 
 def parse_string(lexer: Lexer) -> str:
-    """Read `"text"` to the text without quotes and escapes."""
+    """Read `"text"`, and return the text without quotes and escapes."""
     lexer.advance()
     return string_value(lexer)
 
@@ -105,7 +105,7 @@ def format_string(value: AttributeValue) -> str:
 
 
 def parse_string_or_json(lexer: Lexer) -> str:
-    """Read `"text"` or `{json}`, which is kept as written, braces and all."""
+    """Read `"text"` or `{json}`; JSON is returned unchanged, with its braces."""
     lexer.advance()
     if not at_brace(lexer):
         return string_value(lexer)
@@ -140,7 +140,7 @@ def parse_truncated_int(lexer: Lexer) -> int:
 
 
 def parse_integer(lexer: Lexer) -> int:
-    """Read the integer that the lexer stands on; raises ParseError for anything else or beyond 64 bits."""
+    """Read the integer at the current token; raises ParseError for another token or more than 64 bits."""
     if lexer.kind != "number" or not _INTEGER.fullmatch(lexer.value):
         raise lexer.error(f"expects an integer, but sees {lexer.seen()}")
     value = to_int64(lexer.value)
@@ -151,7 +151,7 @@ def parse_integer(lexer: Lexer) -> int:
 
 
 def to_int64(digits: str) -> int | None:
-    """Return the integer, None beyond 64 bits; as in XLA one of 2^63 and more, below 2^64, is taken for negative."""
+    """Return a signed integer, or None if it exceeds 64 bits; as in XLA, [2^63, 2^64) wraps to negative numbers."""
     value = int(digits) if len(digits) <= 20 else int(digits) if len(digits.lstrip("-0")) <= 20 else 2**65
     if -(2**63) <= value < 2**63:
         return value
@@ -188,7 +188,7 @@ def format_bools(value: AttributeValue) -> str:
 
 
 def number(lexer: Lexer) -> float:
-    """Read an integer, decimal, `inf` or `-inf`; a NaN too, where XLA's lexer makes it a decimal."""
+    """Read an integer, decimal, `inf` or `-inf`, or a NaN, which XLA's lexer treats as a decimal."""
     if lexer.kind != "number" and lexer.value not in ("inf", "nan"):
         raise lexer.error(f"expects decimal or integer, but sees {lexer.seen()}")
     if _INTEGER.fullmatch(lexer.value):
@@ -201,7 +201,7 @@ def number(lexer: Lexer) -> float:
 
 
 def parse_float32(lexer: Lexer) -> float:
-    """Read a number that a 32-bit float can hold, rounded to it."""
+    """Read a number in the range of f32, and round it to f32."""
     start = lexer.pos
     lexer.advance()
     value = number(lexer)
@@ -219,7 +219,7 @@ def format_float(value: AttributeValue) -> str:
 
 
 def word(*choices: str, fold_case: bool = False) -> Callable[[Lexer], str]:
-    """Return a reader of one bare word out of `choices`; no choices means any word."""
+    """Return a reader of one unquoted word of `choices`; without choices, of any word."""
 
     def parse(lexer: Lexer) -> str:
         lexer.advance()
@@ -229,7 +229,7 @@ def word(*choices: str, fold_case: bool = False) -> Callable[[Lexer], str]:
 
 
 def word_value(lexer: Lexer, choices: tuple[str, ...], fold_case: bool = False) -> str:
-    """Read one bare word out of `choices` (any if there are none); folded to the case of the choices."""
+    """Read one unquoted word of `choices` (any word if empty); with `fold_case`, return it in the case of the choices."""
     if lexer.kind != "ident":
         raise lexer.error(f"expects a word, but sees {lexer.seen()}")
     value = lexer.value
@@ -242,7 +242,7 @@ def word_value(lexer: Lexer, choices: tuple[str, ...], fold_case: bool = False) 
 
 
 def parse_words(*choices: str) -> Callable[[Lexer], tuple[str, ...]]:
-    """Return a reader of `{word,word}`, each out of `choices` in any case."""
+    """Return a reader of `{word,word}`, with words of `choices` in any case."""
 
     def parse(lexer: Lexer) -> tuple[str, ...]:
         lexer.advance()
@@ -263,9 +263,9 @@ def parse_ints(lexer: Lexer) -> tuple[int, ...]:
 
 
 def integer_list(lexer: Lexer) -> tuple[int, ...]:
-    """Read `{1,2}` from the brace on."""
+    """Read `{1,2}`; the current token is the brace or the list."""
     if lexer.kind != "ints":
-        # Comments among the numbers, or no list at all.
+        # The list has comments, or it is not a list.
         if lexer.value != "{":
             raise lexer.error(f"expects a list of integers like {{0,1}}, but sees {lexer.seen()}")
         return comma_list(lexer, "{", "}", lambda: parse_integer(lexer))
@@ -278,7 +278,7 @@ def integer_list(lexer: Lexer) -> tuple[int, ...]:
 
 
 def shape_index(lexer: Lexer) -> tuple[int, ...]:
-    """Read the index of a part of a tuple, `{1,0}`, from the brace on; a comma may stand at its end."""
+    """Read a shape index, `{1,0}`; the current token is the brace. A comma at the end is allowed."""
     open_brace(lexer, "at the start of a shape index")
     index: list[int] = []
     while lexer.value != "}":
@@ -302,7 +302,7 @@ def parse_int_lists(lexer: Lexer) -> tuple[tuple[int, ...], ...]:
 
 
 def int_lists(lexer: Lexer) -> tuple[tuple[int, ...], ...]:
-    """Read `{{0,1},{2,3}}` from the outer brace on."""
+    """Read `{{0,1},{2,3}}`; the current token is the outer brace."""
     return comma_list(lexer, "{", "}", lambda: integer_list(lexer))
 
 
@@ -328,7 +328,7 @@ def format_shapes(value: AttributeValue) -> str:
 
 
 def parse_entry_layout(lexer: Lexer) -> EntryLayout:
-    """Read `{(f32[2]{0}, s32[])->f32[2]{0}}`; the lexer stands on the attribute's name."""
+    """Read `{(f32[2]{0}, s32[])->f32[2]{0}}`; the current token is the attribute's name."""
     lexer.advance()
     lexer.expect("{", "at the start of entry_computation_layout")
     parameters = parse_shape(lexer)
@@ -341,5 +341,5 @@ def parse_entry_layout(lexer: Lexer) -> EntryLayout:
 
 
 def format_entry_layout(value: EntryLayout) -> str:
-    """Return the form that `parse_entry_layout` reads."""
+    """Return the text that `parse_entry_layout` reads."""
     return "{" + f"{Shape.make_tuple(value.parameters)}->{value.result}" + "}"

@@ -1,4 +1,4 @@
-"""Reads and prints what describes positions in arrays: windows, padding, slices, dimension labels of convolutions."""
+"""Parse and print windows, padding, slices and dimension labels of convolutions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PAD = rf"{_INT}_{_INT}(?:_[0-9]+)?"
 _PADS = re.compile(rf"{_PAD}(?:x{_PAD})*")
 
 _PLAIN_RANGE = re.compile(r"\[([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?\]")
-# As XLA prints it, read by one match; anything else token by token.
+# A fast path for the form that XLA prints; other forms token by token.
 _PLAIN_SLICE = re.compile(rf"\{{{_PLAIN_RANGE.pattern}(?:, ?{_PLAIN_RANGE.pattern})*+\}}")
 
 
 def parse_slice(lexer: Lexer) -> AttributeValue:
-    """Read `{[0:4], [1:9:2]}` to (start, limit, stride) per dimension."""
+    """Read `{[0:4], [1:9:2]}`, and return (start, limit, stride) per dimension; limits are exclusive."""
     found = _PLAIN_SLICE.match(lexer.text, lexer.pos)
     if found is not None:
         lexer.jump(found.end())
@@ -64,7 +64,7 @@ def format_slice(value: AttributeValue) -> str:
 
 
 def _pad_rows(lexer: Lexer, counts: tuple[int, ...], message: str) -> list[tuple[int, ...]]:
-    """Read `1_2x0_0_1`, rows of as many numbers as `counts` allows."""
+    """Read `1_2x0_0_1`; `counts` are the allowed lengths of a row."""
     found = _PADS.match(lexer.text, lexer.start)
     rows = [[_in_range(part) for part in row.split("_")] for row in found[0].split("x")] if found else []
     numbers = [tuple(value for value in row if value is not None) for row in rows]
@@ -75,13 +75,13 @@ def _pad_rows(lexer: Lexer, counts: tuple[int, ...], message: str) -> list[tuple
 
 
 def _in_range(digits: str) -> int | None:
-    """Return the integer; None for one beyond a signed 64-bit word."""
+    """Return the integer, or None if it does not fit into a signed 64-bit word."""
     value = to_int64(digits)
     return value if value is None or (value < 0) == digits.startswith("-") or not value else None
 
 
 def parse_padding(lexer: Lexer) -> AttributeValue:
-    """Read `1_2x0_0_1` to (low, high, interior) per dimension."""
+    """Read `1_2x0_0_1`, and return (low, high, interior) per dimension."""
     lexer.advance()
     rows = _pad_rows(lexer, (2, 3), "expects padding config, e.g., '0_0_0x3_3_1'")
     return tuple(row if len(row) == 3 else (*row, 0) for row in rows)
@@ -95,7 +95,7 @@ def format_padding(value: AttributeValue) -> str:
 
 
 def parse_pairs(lexer: Lexer) -> AttributeValue:
-    """Read `{{0,1},{1,2}}`, lists of two."""
+    """Read `{{0,1},{1,2}}`, and return the pairs."""
     start = lexer.pos
     pairs = parse_int_lists(lexer)
     if any(len(pair) != 2 for pair in pairs):
@@ -104,7 +104,7 @@ def parse_pairs(lexer: Lexer) -> AttributeValue:
 
 
 def parse_window(lexer: Lexer) -> AttributeValue:
-    """Read `{size=3x3 stride=2x2 pad=1_1x0_1 lhs_dilate=1x2 rhs_dilate=2x2 rhs_reversal=1x0}`, fields in any order."""
+    """Read `{size=3x3 stride=2x2 pad=1_1x0_1 lhs_dilate=1x2 rhs_dilate=2x2 rhs_reversal=1x0}`, with fields in any order."""
     lexer.advance()
     start = lexer.start
     open_brace(lexer, "to start window attribute")
@@ -119,7 +119,7 @@ def parse_window(lexer: Lexer) -> AttributeValue:
         fields[name] = _WINDOW_FIELDS[name](lexer)
     rank = len(fields.get("size", []))
     for name, rows in fields.items():
-        # More reversals than dimensions are not looked at.
+        # Superfluous reversals are ignored.
         if len(rows) != rank and not (name == "rhs_reversal" and len(rows) > rank):
             raise lexer.error(f"expects '{name}=' has the same size as 'size='", start)
     lexer.advance()
@@ -172,7 +172,7 @@ def _window(fields: dict[str, list[tuple[int, ...]]], rank: int) -> Window:
 
 
 def parse_dim_labels(lexer: Lexer) -> DimLabels:
-    """Read `b01f_01io->b01f`; a letter that is missing stands for dimension 0, as in XLA."""
+    """Read `b01f_01io->b01f`; a missing letter means dimension 0, as in XLA."""
     lexer.advance()
     if lexer.kind != "labels":
         raise lexer.error(f"expects dim labels pattern, e.g., 'bf0_0io->0bf', but sees {lexer.seen()}")

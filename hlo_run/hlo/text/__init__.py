@@ -1,1 +1,1 @@
-"""HLO text to graph."""
+"""Parse HLO text."""

@@ -1,6 +1,6 @@
-"""Async ops of HLO text: their checks, and their short spelling.
+"""Parse async ops: check them, and expand their short form.
 
-`add-start(a, b)` stands for an `async-start` of a computation that holds nothing but `add`; the computation is made here.
+`add-start(a, b)` is short for an `async-start` of a computation with one `add`; this file makes the computation.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hlo_run.hlo.opcodes.traits import ASYNC_START
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.text.pending import Attributes, Pending, check_required
 
-# What is said of the async op holds of the wrapped instruction too; its last async op has the last word.
+# These attributes of an async op are set on the wrapped instruction too; the last async op of the chain wins.
 _SHARED_ATTRIBUTES = ("metadata", "backend_config", "frontend_attributes", "origin")
 _SUGAR = re.compile(r"(.+)-(start|update|done)")
 _WITHOUT_SUGAR = frozenset(start.removesuffix("-start") for start in ASYNC_START)
 
 
 def split_sugar(word: str) -> tuple[str, str] | None:
-    """Return (`add`, `async-start`) for `add-start`; None if `word` is no short spelling of an async op."""
+    """Return (`add`, `async-start`) for `add-start`; None if `word` is not the short form of an async op."""
     found = _SUGAR.fullmatch(word)
     if found is None or found[1] in _WITHOUT_SUGAR or found[1] not in OPCODES:
         return None
@@ -30,7 +30,7 @@ def split_sugar(word: str) -> tuple[str, str] | None:
 
 
 def share_attributes(instruction: HloInstruction) -> None:
-    """Give an async op's metadata and the like to the instruction that its computation ends in."""
+    """Copy an async op's metadata, backend config and frontend attributes to the root of its computation."""
     start = async_start(instruction)
     if start is None or "calls" not in start.called:
         return
@@ -41,7 +41,7 @@ def share_attributes(instruction: HloInstruction) -> None:
 
 
 def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
-    """Check an async op. A start in short spelling gets the computation that it wraps, which is returned."""
+    """Check an async op. A start in short form gets its wrapped computation, which is returned; else returns None."""
     if pending.opcode.name != "async-start":
         _check_chain(lexer, pending)
         return None
@@ -64,7 +64,7 @@ def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
 
 
 def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:
-    """Move the attributes of the wrapped opcode into a computation that holds it."""
+    """Move the attributes of the wrapped opcode to an instruction in a new computation; return the computation."""
     wrapped = pending.wrapped
     assert wrapped is not None
     own = {name: pending.attributes.pop(name) for name in wrapped.attributes if name in pending.attributes}
@@ -78,7 +78,7 @@ def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:
 
 
 def _wrapping_computation(lexer: Lexer, pending: Pending, opcode: str, attributes: Attributes) -> HloComputation:
-    """Return a computation of parameters and one `opcode` on them, as XLA's parser makes it for `opcode-start`."""
+    """Return a computation of parameters and one `opcode` on them, as XLA's parser makes for `opcode-start`."""
     where, start_shape = lexer.where(pending.start), pending.shape
     computation = HloComputation("async_wrapped", where)
     operands: list[HloInstruction] = []
@@ -93,7 +93,7 @@ def _wrapping_computation(lexer: Lexer, pending: Pending, opcode: str, attribute
 
 
 def _check_chain(lexer: Lexer, pending: Pending) -> None:
-    """Hold what an async-update or async-done says of the computation against its start, and drop it."""
+    """Compare the computation and thread of an async-update or async-done with its start's, and drop them."""
     start = None
     if len(pending.operands) == 1 and pending.operands[0].opcode in ("async-start", "async-update"):
         start = async_start(pending.operands[0])

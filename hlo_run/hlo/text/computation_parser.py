@@ -1,7 +1,7 @@
-"""Computations of HLO text: names, signatures and bodies; `instruction_parser` reads what stands in a body.
+"""Parse computations: names, signatures and bodies; `instruction_parser` reads the instructions of a body.
 
-Bodies and instructions nest in each other. What is open lies on one stack of our own, never on Python's, so that the
-depth of a text is limited by XLA's rule alone.
+Bodies and instructions may be nested. Open ones are on an explicit stack, not on Python's, so that only XLA's limit
+bounds the depth of a text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["UNKNOWN_SHAPE", "ComputationParser"]
 
 
 class ComputationParser:
-    """Reads computations one after the other; `ordered` holds them in the order in which they ended, inner ones first."""
+    """Reads computations. `ordered` has them in the order of their ends, inner ones first."""
 
     def __init__(self, lexer: Lexer) -> None:
         self.lexer = lexer
@@ -29,7 +29,7 @@ class ComputationParser:
         self._instructions = InstructionParser(lexer, self)
 
     def computation(self) -> None:
-        """Read one computation, `ENTRY` and signature included; the lexer stands on its first token."""
+        """Read one computation with `ENTRY` and signature; the current token is its first one."""
         lexer = self.lexer
         is_entry = lexer.value == "ENTRY" and lexer.kind == "ident"
         if is_entry:
@@ -54,12 +54,12 @@ class ComputationParser:
             self._thread(computation)
 
     def single_instruction(self) -> HloComputation:
-        """Read one instruction, with or without `name =`, as the whole text; operands with a shape become parameters."""
+        """Read a text of one instruction, with or without `name =`; operands with a shape become parameters."""
         computation = self._instructions.single()
         if self.lexer.kind != "eof":
             raise self.lexer.error(
                 "expected the end of the text after a single instruction",
-                hint='is a module meant whose "HloModule" header is missing?',
+                hint='a module begins with a line "HloModule name"',
             )
         self.entry = computation
         return computation
@@ -70,7 +70,7 @@ class ComputationParser:
         return "a computation is written like 'name { .. }' or 'ENTRY name { .. }'"
 
     def _signature(self) -> Shape:
-        """Read `(p: shape, ..) -> shape`; like XLA, only the result counts."""
+        """Read `(p: shape, ..) -> shape` and return the result shape; like XLA, ignore the parameters."""
         lexer = self.lexer
         lexer.advance()
         while lexer.value != ")":
@@ -100,7 +100,7 @@ class ComputationParser:
         computation.execution_thread = value[1:-1]
 
     def closed(self, computation: HloComputation, start: int) -> None:
-        """Check and register a body that has just ended; `start` is where it began."""
+        """Check and register a body after its last token; `start` is the position of its first token."""
         if not computation.instructions:
             raise self.lexer.error("a computation needs at least one instruction", start)
         if not computation.has_root:
@@ -109,7 +109,7 @@ class ComputationParser:
         self.ordered.append(computation)
 
     def lookup(self, current: str) -> HloComputation:
-        """Return the computation that the current token names; `current` is the one that is being read."""
+        """Return the computation that the current token names; `current` is the name of the one being read."""
         lexer = self.lexer
         if not lexer.at_name:
             raise lexer.error(f"expects a computation name, but sees {lexer.seen()}")
@@ -123,7 +123,7 @@ class ComputationParser:
         return found
 
     def check_depth(self, depth: int) -> None:
-        """Raise ParseError if bodies and instructions are nested deeper than XLA goes."""
+        """Raise ParseError if bodies and instructions are nested deeper than XLA allows."""
         if depth >= MAX_DEPTH:
             hint = f"computations and instructions nest at most {MAX_DEPTH} deep"
             raise self.lexer.error("maximum recursion depth exceeded", hint=hint)

@@ -1,4 +1,4 @@
-"""Instructions of HLO text, on a stack of our own: operands may be instructions, attributes may be whole bodies."""
+"""Parse instructions with an explicit stack: operands may be instructions, attributes may be whole bodies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LISTS = ("branch_computations", "called_computations")
 
 
 class Computations(Protocol):
-    """What the instructions ask about computations."""
+    """The part of `ComputationParser` that instructions need."""
 
     def lookup(self, current: str) -> HloComputation: ...
 
@@ -40,7 +40,7 @@ class Computations(Protocol):
 
 
 class InstructionParser:
-    """Reads bodies. Each step goes on with the innermost open body or instruction; a step never calls itself."""
+    """Reads bodies. Each step continues the innermost open body or instruction, without recursion."""
 
     def __init__(self, lexer: Lexer, computations: Computations) -> None:
         self.lexer = lexer
@@ -59,7 +59,7 @@ class InstructionParser:
         return computation
 
     def single(self) -> HloComputation:
-        """Read one instruction without a body around it, its name and `=` optional."""
+        """Read one instruction without a body around it; its name and `=` are optional."""
         self._makes_parameters = True
         self._push_body(HloComputation("_", self.lexer.where()))
         if starts_shape(self.lexer):
@@ -71,7 +71,7 @@ class InstructionParser:
         return self._current
 
     def _run(self, depth: int) -> None:
-        """Step until no more than `depth` bodies and instructions are open."""
+        """Step until at most `depth` bodies and instructions are open."""
         stack, lexer = self._stack, self.lexer
         while len(stack) > depth:
             top = stack[-1]
@@ -101,7 +101,7 @@ class InstructionParser:
         self._current, self._names = computation, {}
 
     def _close(self) -> None:
-        """End the innermost body and hand it to the instruction that it belongs to."""
+        """End the innermost body and pass it to the instruction whose attribute it is."""
         body = self._stack.pop()
         assert isinstance(body, Body)
         self._computations.closed(body.computation, body.start)
@@ -118,7 +118,7 @@ class InstructionParser:
         )
 
     def _instruction(self) -> None:
-        """Begin the instruction at the current token: `ROOT`, name and `=`, then all that follows."""
+        """Begin the instruction at the current token, with `ROOT`, name and `=`."""
         lexer = self.lexer
         head = read_head(lexer)
         if head is not None and self._begin_quickly(head):
@@ -144,7 +144,7 @@ class InstructionParser:
         self._right_hand_side(name, start, is_root)
 
     def _begin_quickly(self, head: Head) -> bool:
-        """Begin an instruction of the usual form; False if anything is wrong with it, for which the other way has the words."""
+        """Begin an instruction of the usual form; return False if it has an error, which the slow path then reports."""
         name, opcode = head.name, head.opcode
         if name in self._names or (head.is_root and self._current.has_root) or legal_name(name) != name:
             return False
@@ -173,7 +173,7 @@ class InstructionParser:
         self._operands(pending)
 
     def _begin(self, name: str, start: int, shape: Shape) -> Pending:
-        """Read opcode and `(`; the instruction lies on the stack then."""
+        """Read opcode and `(`, and push the instruction on the stack."""
         lexer = self.lexer
         opcode = OPCODES.get(lexer.value) if lexer.kind == "ident" else None
         wrapped = None
@@ -194,7 +194,7 @@ class InstructionParser:
         return pending
 
     def _operands(self, pending: Pending) -> None:
-        """Go on in the parentheses; what stands there is no operand for parameters and constants."""
+        """Continue in the parentheses: operands, or the argument of a parameter or constant."""
         lexer, opcode = self.lexer, pending.opcode
         if opcode.name in ("parameter", "constant"):
             self._argument(pending)
@@ -223,7 +223,7 @@ class InstructionParser:
         lexer = self.lexer
         pending.wants_operand = False
         if pending.opcode.name == "constant":
-            # A literal has all of its elements, whatever part of them the shape declares to be there.
+            # A literal has all elements of the bounds, even if the shape has dynamic dimensions.
             pending.shape = _of_literal(pending.shape)
             pending.attributes["literal"] = parse_literal(lexer, pending.shape, self._elided)
             return
@@ -234,7 +234,7 @@ class InstructionParser:
         pending.attributes["parameter_number"] = number
 
     def _operand(self) -> HloInstruction | None:
-        """Return the operand at the current token; None if it is an instruction, which is begun then."""
+        """Return the operand at the current token; None if it is an instruction, which is now begun."""
         lexer = self.lexer
         start = lexer.start
         declared = parse_shape(lexer) if starts_shape(lexer) else None
@@ -251,7 +251,7 @@ class InstructionParser:
         if name:
             lexer.advance()
         if lexer.value == "#":
-            # Their shapes are those of elements, which the text does not name.
+            # A declared shape before `%t#0` is that of the element, not of the tuple.
             return self._tuple_element(found, start)
         if declared is not None and found.shape is not UNKNOWN_SHAPE and not declared.compatible(found.shape):
             raise lexer.error(
@@ -262,7 +262,7 @@ class InstructionParser:
         return found
 
     def _new_parameter(self, name: str, shape: Shape, start: int) -> HloInstruction:
-        """Add a parameter to the computation of a single instruction, which defines none itself."""
+        """Add a parameter to the computation of a single instruction."""
         number = len(self._current.parameters)
         name = name or f"_{number}"
         where = self.lexer.where(start)
@@ -300,7 +300,7 @@ class InstructionParser:
         return instruction
 
     def _free_name(self, name: str) -> str:
-        """Return `name`, or the first `name.N` that nothing in the current computation has yet."""
+        """Return `name`, or the first `name.N` that is free in the current computation."""
         key = (self._current, name)
         number = self._counters.get(key, 0)
         while (unique := f"{name}.{number}" if number else name) in self._names:
@@ -309,11 +309,11 @@ class InstructionParser:
         return unique
 
     def _attributes(self, pending: Pending) -> None:
-        """Go on reading `, name=value` as long as there is one; then the instruction is complete."""
+        """Continue with `, name=value` until the last one, then finish the instruction."""
         lexer = self.lexer
         if pending.list_name and not self._computation_list(pending):
             return
-        # Only the instruction itself may have attributes, not one in the place of an operand.
+        # An instruction in place of an operand has no attributes.
         while not pending.is_nested and lexer.take_attribute():
             name = lexer.value
             self._check_attribute(pending, name)
@@ -344,7 +344,7 @@ class InstructionParser:
             raise lexer.error(message, hint=did_you_mean(name, known))
 
     def _called(self, pending: Pending, name: str) -> bool:
-        """Read the computation, or the list, of an attribute; False if a body is begun that comes first."""
+        """Read the computation, or the list, of an attribute; return False if it began a body that must be read first."""
         lexer = self.lexer
         if name in _LISTS:
             if lexer.kind == "ints" and not lexer.value[1:-1].strip():
@@ -358,7 +358,7 @@ class InstructionParser:
         return self._computation(pending)
 
     def _computation_list(self, pending: Pending) -> bool:
-        """Go on in `{a, b}`; False if a body is begun that comes first."""
+        """Continue in `{a, b}`; return False if it began a body that must be read first."""
         lexer = self.lexer
         while not pending.listed or lexer.take(","):
             if pending.listed and lexer.value == "}":
@@ -371,7 +371,7 @@ class InstructionParser:
         return True
 
     def _computation(self, pending: Pending) -> bool:
-        """Hand over the named computation, or begin the body that is written in its place and return False."""
+        """Deliver the named computation, or begin the body in place of a name and return False."""
         if self.lexer.value in ("{", "{}"):
             self._open(HloComputation("_", self.lexer.where()))
             return False
@@ -397,7 +397,7 @@ class InstructionParser:
         return found
 
     def _finish(self, pending: Pending) -> None:
-        """Make the instruction, and hand it to the one in whose operands it stands."""
+        """Create the instruction, and append it to the operands of the instruction around it."""
         opcode = pending.opcode
         if opcode.name in ASYNC:
             body = finish_async(self.lexer, pending)
@@ -425,7 +425,7 @@ class InstructionParser:
 
 
 def _of_literal(shape: Shape) -> Shape:
-    """Return the shape that a literal of `shape` has: no dynamic dimensions, and nothing said of the bits of an element."""
+    """Return the shape of a literal of `shape`: without dynamic dimensions and without `E(bits)` in the layout."""
     if shape.is_tuple:
         return shape.map_leaves(_of_literal)
     layout = shape.layout

@@ -1,6 +1,6 @@
-"""What XLA's parser checks and fills in when it makes an instruction, beyond what each attribute says by itself.
+"""Check and complete parsed instructions as XLA's parser does: operand counts, defaults, shapes that it computes.
 
-Whether shapes, dimensions and called computations fit together is not asked here; the verifier does that.
+The verifier checks whether shapes, dimensions and called computations fit together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONTEXT = Shape.array("u32", ())
 
 @dataclass(slots=True)
 class Draft:
-    """An instruction before it is made. The shape may be unknown still; each rule may change any part."""
+    """An instruction before it is created. The shape may be unknown; a rule may change any field."""
 
     name: str
     opcode: str
@@ -32,14 +32,14 @@ class Draft:
 
 
 def apply_rules(lexer: Lexer, start: int, draft: Draft) -> None:
-    """Fill in what the text may leave out; raise ParseError at `start` for what XLA's parser refuses."""
+    """Complete an instruction; raise ParseError at `start` if XLA's parser refuses it."""
     problem = settle(draft)
     if problem:
         raise lexer.error(f"'{draft.name}' ({draft.opcode}): {problem}", start)
 
 
 def settle(draft: Draft) -> str:
-    """Fill in what may be left out; return what is wrong with the instruction, empty if nothing is."""
+    """Complete an instruction; return the reason why XLA's parser refuses it, or ""."""
     opcode = OPCODES[draft.opcode]
     for name, default in opcode.defaults.items():
         draft.attributes.setdefault(name, default)
@@ -57,7 +57,7 @@ def _is_known(shape: Shape) -> bool:
 
 
 def _per_leaf(draft: Draft) -> str:
-    """Spread a sharding over the leaves of a tuple; count what has one entry for each leaf."""
+    """Repeat a sharding for the leaves of a tuple, and check the number of entries of parameter_replication."""
     if not _is_known(draft.shape):
         return ""
     leaves = sum(1 for _ in draft.shape.leaves())
@@ -83,7 +83,7 @@ def _odd(draft: Draft) -> str:
 
 
 def _first_operands(count: int) -> Callable[[Draft], str]:
-    """XLA reads any number of operands for these opcodes and looks at the first ones only."""
+    """Return a rule that drops all operands after the first `count`: XLA parses any number and ignores the rest."""
 
     def rule(draft: Draft) -> str:
         if len(draft.operands) < count:
@@ -124,7 +124,7 @@ def _reduction_groups(draft: Draft) -> str:
 
 
 def _ragged_all_to_all(draft: Draft) -> str:
-    """The dimension that may be written says nothing."""
+    """Check the optional dimension and drop it: it has no meaning."""
     problem = _one_dimension(draft)
     draft.attributes.pop("dimensions", None)
     return problem
@@ -143,7 +143,7 @@ def _at_least_one(draft: Draft) -> str:
 
 
 def _starts(draft: Draft, before: int) -> str:
-    """Starts are one scalar per dimension, or a single list."""
+    """Check the number of operands: starts are one scalar per dimension, or one array of rank 1."""
     operands = draft.operands
     if len(operands) < before:
         return "Expected at least one operand." if before == 1 else "Expected at least two operands."
@@ -173,7 +173,7 @@ def _tuple(draft: Draft) -> str:
 
 
 def _map(draft: Draft) -> str:
-    """A map is over all dimensions, whatever is written."""
+    """Set the dimensions to all dimensions, as XLA does whatever the text says."""
     shapes = (draft.shape, *(operand.shape for operand in draft.operands))
     shape = next((shape for shape in shapes if _is_known(shape)), None)
     if shape is not None:
@@ -222,7 +222,7 @@ def _only_called(draft: Draft, wanted: tuple[str, ...]) -> str:
 
 
 def _custom_call(draft: Draft) -> str:
-    """Check the layouts of operands; computations come out as one list, or not at all beside layouts (as in XLA)."""
+    """Check the operand layouts; make one list of the computations, or drop them if there are layouts (as XLA)."""
     constraints = draft.attributes.get("operand_layout_constraints")
     called = draft.called
     computations = called.get("to_apply") or called.get("called_computations", ())
@@ -309,7 +309,7 @@ def _add_dependency(draft: Draft) -> str:
     return ""
 
 
-# Where XLA works out the shape itself it does so here too, whatever is written.
+# Rules that compute the shape ignore the one in the text, as XLA does.
 _RULES: dict[str, Callable[[Draft], str]] = {
     **dict.fromkeys(("reduce", "reduce-window"), _even),
     "scatter": _odd,

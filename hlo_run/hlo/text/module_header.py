@@ -1,4 +1,4 @@
-"""The attributes of a module's first line."""
+"""Parse the first line of a module: its name and attributes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def parse_flags(lexer: Lexer) -> tuple[bool, ...]:
 
 
 def parse_alias(lexer: Lexer) -> RawText:
-    """Read `{ {0}: (1, {}, may-alias), .. }`; entries come out by output, each with its kind."""
+    """Read `{ {0}: (1, {}, may-alias), .. }`; return it with entries sorted by output, each with its kind."""
     found: dict[_Index, str] = {}
     for output, parameter, index, kind, whole in _entries(lexer, _ALIAS, "{1}: (0, {}, may-alias)"):
         if whole:
@@ -46,13 +46,13 @@ def parse_alias(lexer: Lexer) -> RawText:
 
 
 def parse_donors(lexer: Lexer) -> RawText:
-    """Read `{ (0, {1}), .. }`; donors come out sorted, each once."""
+    """Read `{ (0, {1}), .. }`; return it with donors sorted, each once."""
     donors = sorted({(int(parameter), _index(index)) for parameter, index in _entries(lexer, _DONOR, "(0, {1})")})
     return RawText("{ " + ", ".join(f"({parameter}, {braces(index)})" for parameter, index in donors) + " }" if donors else "{}")
 
 
 def _entries(lexer: Lexer, entry: re.Pattern[str], example: str) -> list[tuple[str, ...]]:
-    """Return the groups of each entry in braces, without the comma's."""
+    """Return the regex groups of each entry in the braces, without the comma."""
     begin = lexer.pos
     raw = re.sub(r"/\*.*?\*/", " ", lexer.raw_value(), flags=re.DOTALL)
     if FOREIGN.search(raw):
@@ -95,7 +95,7 @@ HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {
 
 
 def parse_header(lexer: Lexer) -> tuple[str, dict[str, AttributeValue]]:
-    """Read from `HloModule` on; return the name and the attributes."""
+    """Read the header, whose `HloModule` is the current token; return the name and the attributes."""
     lexer.advance()
     if not lexer.at_name:
         raise lexer.error(f"expects a module name, but sees {lexer.seen()}")

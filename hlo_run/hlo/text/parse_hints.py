@@ -1,4 +1,4 @@
-"""What the parser says of words that are no names, opcodes or types, and what may have been meant."""
+"""Errors and hints of the parser for words that are not valid names, opcodes or types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 
 
 def name_hint(lexer: Lexer) -> str:
-    """Return the hint where a name should stand and another token does."""
+    """Return the hint for a token that is not the expected instruction name."""
     if lexer.kind == "attr":
         return "put a blank before the '=' that follows an instruction's name"
     if lexer.value in RESERVED:
@@ -21,7 +21,7 @@ def name_hint(lexer: Lexer) -> str:
 
 
 def unknown_opcode(lexer: Lexer) -> ParseError:
-    """Return the error at a word that is no opcode."""
+    """Return the error for a word that is not an opcode."""
     if lexer.kind == "ident" and lexer.text[lexer.pos : lexer.pos + 1] == "[":
         if lexer.value in DTYPES:
             return lexer.error("cannot read the shape that begins here", hint="a shape is written like f32[2,3]{1,0}")
@@ -34,13 +34,13 @@ def unknown_opcode(lexer: Lexer) -> ParseError:
 
 
 def legal_name(name: str) -> str:
-    """Return what XLA makes of a name; other characters than a name's never get here."""
+    """Return XLA's legal form of a name, whose characters are already valid: type names get a `_`, `__x` becomes `a_x`."""
     if name in DTYPES or name in ("token", "opaque"):
         return f"{name}_"
     return f"a{name[1:]}" if name.startswith("__") and not name.startswith("__xla_") else name
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint that names the one of `known` that is spelled most like `word`; empty if none is."""
+    """Return a hint with the member of `known` that is most similar to `word`, or "" if none is similar."""
     close = difflib.get_close_matches(word[:80], list(known)[:5000], n=1)
     return f"did you mean '{close[0]}'?" if close else ""

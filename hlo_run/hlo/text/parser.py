@@ -1,6 +1,6 @@
-"""HLO text to graph: a module with its header, bare computations, or one single instruction.
+"""Parse HLO text: a module with its header, bare computations, or a single instruction.
 
-Shapes that the text leaves out stay open (`UNKNOWN_SHAPE`); `ops.infer` fills them.
+Shapes that the text omits are `UNKNOWN_SHAPE`; `ops.infer` fills them in.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["HEADER_ATTRIBUTES", "UNKNOWN_SHAPE", "parse_module"]
 
 
 def parse_module(text: str, file: str = "<text>") -> HloModule:
-    """Return the module that `text` spells, with `file` as the name in every `where`.
+    """Parse `text` into a module; `file` is the name in every `where`.
 
-    Raises ParseError for text that is not HLO and Unsupported for valid HLO beyond us. Shapes are not checked here.
+    Raises ParseError for text that is not HLO, and Unsupported for valid HLO that we do not handle. Shapes are not checked.
     """
     try:
         with paused_collection():
             return _module(Lexer(text, file))
     except RecursionError:
-        # Shapes and computations nest on stacks of our own; what else nests is shallow in any text that means something.
+        # Shapes and computations use explicit stacks; anything else is nested deeply only in meaningless text.
         raise ParseError("maximum recursion depth exceeded", hint="something in the text is nested very deep") from None
 
 
@@ -65,7 +65,7 @@ def _computations(lexer: Lexer, name: str | None) -> HloModule:
 
 
 def _single_instruction(lexer: Lexer) -> HloModule:
-    """Return a scheduled module of one instruction, called `_` as its entry is."""
+    """Return a scheduled module `_` with one instruction in its entry, also `_`."""
     is_named = lexer.value == "ROOT" or (lexer.at_name and lexer.is_followed_by("="))
     if not is_named and not starts_shape(lexer):
         raise lexer.error(
@@ -97,7 +97,7 @@ def _check_async_callers(module: HloModule) -> None:
 
 
 def _number_frames(module: HloModule, tables: FrameTables | None) -> None:
-    """Number the frames that instructions name by first use; a frame that is not in the tables is dropped."""
+    """Renumber the stack frames of instructions by first use; drop a frame that is not in the tables."""
     if tables is not None:
         module.attrs["stack_frames"] = tables.used
     for instruction in module.instructions:

@@ -1,4 +1,4 @@
-"""What of a text is open while it is read: bodies, and instructions whose operands or attributes are not all there."""
+"""Records of the open parts of a text: bodies, and instructions whose operands or attributes are not complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Names: TypeAlias = "dict[str, HloInstruction]"
 
 
 class Body:
-    """A body that is open: its computation, the one around it with its names, where it began."""
+    """An open body: its computation, the computation around it with its names, and the start position."""
 
     __slots__ = ("computation", "outer", "start")
 
@@ -28,10 +28,10 @@ class Body:
 
 
 class Pending:
-    """An instruction that is open. `wrapped` is the opcode that an async op in short spelling wraps, else None.
+    """An open instruction. `wrapped` is the opcode that an async op in short form wraps, else None.
 
-    `in_operands` and `wants_operand` say where to go on after a nested instruction, `list_name` (with `listed`) or
-    `called_name` after a nested body.
+    `in_operands` and `wants_operand` say where to continue after a nested instruction; `list_name` (with `listed`) or
+    `called_name` say it after a nested body.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Pending:
         self.listed: list[HloComputation] = []
 
     def deliver(self, computation: HloComputation) -> None:
-        """Take the computation that an attribute named or held."""
+        """Store the computation that an attribute names or contains."""
         if self.list_name:
             self.listed.append(computation)
         else:

@@ -1,7 +1,7 @@
-"""The forms of an instruction that XLA itself prints, each read by one match: most lines of most texts look like this.
+"""A fast path of the parser: read an instruction as XLA prints it with one regular expression match.
 
-Whatever is spelled in another way, or is wrong, is left to the token by token reader, which also knows the place of every
-error. Both read the same language: nothing here takes what the tokens would not.
+Other forms and errors are left to the token reader, which also knows the place of every error. Both accept the same
+language: this path reads no text that the token reader refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INDEX = re.compile(r"/\*index=\d+\*/")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`ROOT %name = SHAPE opcode(`: `start` is where the name begins, `end` is after the parenthesis."""
+    """`ROOT %name = SHAPE opcode(`: `start` is the position of the name, `end` the one after the parenthesis."""
 
     is_root: bool
     name: str
@@ -40,7 +40,7 @@ class Head:
 
 
 def read_head(lexer: Lexer) -> Head | None:
-    """Return the instruction's head at the current token, or None if it is not of this form; the lexer stays."""
+    """Return the instruction's head at the current token, or None if it has another form; the lexer does not move."""
     found = _HEAD.match(lexer.text, lexer.start)
     if found is None:
         return None
@@ -55,7 +55,7 @@ def read_head(lexer: Lexer) -> Head | None:
 
 
 def read_operands(lexer: Lexer, begin: int, names: Mapping[str, HloInstruction]) -> tuple[list[HloInstruction], int] | None:
-    """Return the operands `%a, %b)` at `begin` and where they end; None if that is not all there is, or not known."""
+    """Return the operands `%a, %b)` at `begin` and the position after them; None for another form or an unknown name."""
     found = _OPERANDS.match(lexer.text, begin)
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""Plain values of the graph: types, shapes, literals, shardings and the records that attributes hold."""
+"""Plain values of the graph: element types, shapes, literals, shardings, attribute records."""

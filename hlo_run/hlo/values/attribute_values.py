@@ -1,6 +1,6 @@
-"""The closed set of values that an instruction's or a module's attribute may have.
+"""The closed set of values of instruction and module attributes.
 
-Each is hashable, and prints with `str` as HLO text spells it unless it is a plain number, word, or tuple of such.
+Each is hashable. `str` returns its HLO text, except for plain numbers, words, and tuples of them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hlo_run.hlo.values.sharding import Sharding, without_metadata
 
 
 class RawText(str):
-    """An attribute's value exactly as written, brackets and quotes included."""
+    """An attribute's value as in the text, with brackets and quotes."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WindowDim:
-    """One dimension of a window; the fields are XLA's. `reversal` runs the window backwards."""
+    """One dimension of a window; the fields are XLA's. `reversal` reverses the window."""
 
     size: int = 1
     stride: int = 1
@@ -60,7 +60,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class OperandLabels:
-    """What each dimension of one array of a convolution is.
+    """The dimension numbers of one array of a convolution.
 
     `letters` are `bf` (batch, feature) for input and output, `io` (input and output feature) for the kernel; `first_dim` and
     `second_dim` are the dimensions that they name, `spatial_dims` those of the window's dimensions in their order.
@@ -73,7 +73,7 @@ class OperandLabels:
 
     @property
     def rank(self) -> int:
-        """The number of dimensions; those after the last one with a name do not count."""
+        """The number of dimensions up to the last one with a label."""
         return 1 + max(self.first_dim, self.second_dim, *self.spatial_dims)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class DimLabels:
 
 @dataclass(frozen=True, slots=True)
 class TensorSparsity:
-    """`non_zeros` of each `block_size` elements along `dimension`, which lie `stride` apart, are stored."""
+    """Of each `block_size` elements along `dimension`, `stride` apart, only `non_zeros` are stored."""
 
     non_zeros: int = 0
     block_size: int = 0
@@ -112,7 +112,7 @@ class TensorSparsity:
 
 @dataclass(frozen=True, slots=True)
 class SparsityConfig:
-    """Which operands of a convolution are sparse."""
+    """The sparsity of a convolution's operands; None for a dense one."""
 
     lhs: TensorSparsity | None = None
     rhs: TensorSparsity | None = None
@@ -124,12 +124,12 @@ class SparsityConfig:
 
 @dataclass(frozen=True, slots=True)
 class FrontendAttributes:
-    """What a framework says about an instruction or module: (name, value) sorted by name, every name once."""
+    """The attributes that a framework gave an instruction or module: (name, value) sorted by name, every name once."""
 
     entries: tuple[tuple[str, str], ...] = ()
 
     def get(self, name: str) -> str | None:
-        """Return the value called `name`."""
+        """Return the value of `name`, or None."""
         return next((value for key, value in self.entries if key == name), None)
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ class FrontendAttributes:
 
 
 def string_or_json(text: str) -> str:
-    """Return `text` as it is if it reads as one JSON dictionary, else quoted."""
+    """Return `text` unchanged if it is one JSON dictionary, else quoted."""
     begin = len(text) - len(text.lstrip(" \t\r\n"))
     end = json_dict_end(text, begin) if text[begin : begin + 1] == "{" else None
     return text if end is not None and not text[end:].strip(" \t\r\n") else f'"{escape(text)}"'
@@ -145,7 +145,7 @@ def string_or_json(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Named numbers for a viewer, and which of them it shows."""
+    """Named numbers for a viewer, and the index of the one that it shows."""
 
     visualizing_index: int = 0
     values: tuple[tuple[str, float], ...] = ()
@@ -157,7 +157,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class ResultAccuracy:
-    """How accurate a function's result must be: `highest`, or within a tolerance (`mode` empty)."""
+    """The accuracy required of a result: `mode` is `default` or `highest`, or empty for the tolerances."""
 
     mode: str = "default"
     atol: float = 0.0
@@ -182,7 +182,7 @@ class OperandAliasing:
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The shardings on the two sides of a domain instruction; their metadata do not print."""
+    """The shardings on the two sides of a domain instruction; their metadata is not printed."""
 
     entry: Sharding
     exit: Sharding
@@ -195,7 +195,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ShapedLiteral:
-    """A literal with its shape, as `literal=` of a custom-call holds one; equal where the text is."""
+    """A literal with its shape, for `literal=` of a custom-call; two are equal if their text is."""
 
     shape: Shape
     value: Literal
@@ -217,7 +217,7 @@ class ShapedLiteral:
 
 
 def shaped_text(value: Literal, shape: Shape, reads_back: bool) -> str:
-    """Return `s32[2]{0} {1, 2}`, or for a tuple its elements so in parentheses."""
+    """Return `s32[2]{0} {1, 2}`, or for a tuple its elements in this form, in parentheses."""
     if isinstance(value, tuple):
         elements = zip(value, shape.tuple_shapes, strict=True)
         return "( " + ", ".join(shaped_text(element, inner, reads_back) for element, inner in elements) + " )"
@@ -226,7 +226,7 @@ def shaped_text(value: Literal, shape: Shape, reads_back: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EntryLayout:
-    """The header's `entry_computation_layout`: shapes with layouts as the caller passes and gets them."""
+    """The header's `entry_computation_layout`: shapes with the layouts of arguments and result at the caller."""
 
     parameters: tuple[Shape, ...]
     result: Shape

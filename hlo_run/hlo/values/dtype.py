@@ -1,4 +1,4 @@
-"""The element types of HLO, each defined in one row: name, width, numpy counterpart, and how a float is spelled in bits."""
+"""The element types of HLO: names, widths, numpy types."""
 
 from __future__ import annotations
 
@@ -63,9 +63,8 @@ class FloatFormat:
 class DType:
     """One element type.
 
-    `bits` is XLA's bit width (pred counts as 8, as everywhere in XLA:GPU); `storage_bits` is what a buffer holds per
-    element. `kind` is one of pred, signed, unsigned, float, complex, opaque. `numpy` is the type of a literal's items.
-    `format` is that of a float; of all others None.
+    `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `kind` is one of pred, signed, unsigned, float, complex.
+    `numpy` is the type of a literal's elements. `format` is the format of a float type, and None for other types.
     """
 
     name: str
@@ -80,7 +79,7 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Signed or unsigned integers; pred is not one."""
+        """True for signed and unsigned integers, not for pred."""
         return self.kind in ("signed", "unsigned")
 
     @property

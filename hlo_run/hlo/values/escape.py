@@ -1,4 +1,4 @@
-"""Strings as HLO text writes them: C escapes, and JSON dictionaries that stand without quotes."""
+"""Strings in HLO text: C escapes, and unquoted JSON dictionaries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _JSON = re.compile(r"""("(?:[^"\\]|\\.)*+")|([{}])|[^"{}]++""", re.DOTALL)
 
 
 def unescape(text: str) -> str | None:
-    """Return `text` with C escapes undone, None if one of them is none; bytes beyond UTF-8 become surrogate escapes."""
+    """Return `text` without C escapes, or None if one is invalid; bytes that are not UTF-8 become surrogate escapes."""
     if "\\" not in text:
         return text
     result = bytearray()
@@ -47,7 +47,7 @@ def _escaped_bytes(found: re.Match[str]) -> bytes | None:
 
 
 def escape(text: str) -> str:
-    """Return `text` with C escapes: quotes, backslashes, and in octal every byte beyond printable ASCII."""
+    """Return `text` with C escapes for quotes, backslashes, and (in octal) every byte outside printable ASCII."""
     if _PLAIN.fullmatch(text):
         return text
     return "".join(
@@ -56,7 +56,7 @@ def escape(text: str) -> str:
 
 
 def json_dict_end(text: str, begin: int) -> int | None:
-    """Return the position after the dictionary that opens at `begin`, None if it never closes; quotes hide braces."""
+    """Return the position after the dictionary that begins at `begin`, or None if it has no end; skips quoted braces."""
     depth, pos = 0, begin
     while found := _JSON.match(text, pos):
         pos = found.end()

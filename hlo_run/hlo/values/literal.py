@@ -1,6 +1,6 @@
-"""Literals: numpy arrays in logical order, tuples of them, and how XLA prints them.
+"""Literals (numpy arrays in logical order, or tuples of them) and their text as XLA prints it.
 
-f32 and f64 print in the shorter of two precisions that reads back equal, small floats in a fixed one.
+f32 and f64 are printed in the shorter of two precisions that parses back equal, narrower floats in a fixed one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _COMPONENTS = {"c64": "f32", "c128": "f64"}
 def format_literal(literal: Literal, shape: Shape, reads_back: bool = False) -> str:
     """Return the text between the parentheses of `constant(..)`: one line, no shapes.
 
-    XLA prints -0, which it then reads as the integer 0; with `reads_back` the text is -0.0, which keeps the sign.
+    XLA prints -0, which it parses as the integer 0. With `reads_back` the text is -0.0, which keeps the sign.
     """
     if not isinstance(literal, tuple):
         return _format_array(literal, shape, " ", reads_back)
     parts: list[str] = []
-    # Either a text to print or a value that is still to be printed, the next one last.
+    # A stack of text and of values to print.
     waiting: list[str | tuple[Literal, Shape]] = [(literal, shape)]
     while waiting:
         item = waiting.pop()
@@ -53,7 +53,7 @@ def format_literal(literal: Literal, shape: Shape, reads_back: bool = False) -> 
 def literal_to_string(literal: Literal, shape: Shape) -> str:
     """Return the literal with its shapes (no layouts), a line for each innermost row, as XLA's `Literal::ToString`.
 
-    An array with dynamic dimensions, which is as long as it is, has its sizes after the shape: `f32[<=8](3) {1, 2, 3}`.
+    An array with dynamic dimensions has its run-time sizes after the shape: `f32[<=8](3) {1, 2, 3}`.
     """
     if isinstance(literal, tuple) and shape.is_tuple:
         pairs = zip(literal, shape.tuple_shapes, strict=True)
@@ -70,7 +70,7 @@ def _format_array(literal: Array, shape: Shape, line_break: str, reads_back: boo
             return "true" if literal else "false"
         return item_formatter(shape.dtype, reads_back)(literal[()])
     if not literal.size and math.prod(literal.shape[: literal.shape.index(0)]) > _MOST_EMPTY_ROWS:
-        return "{...}"  # nothing is left out, and it reads back; XLA prints every empty row
+        return "{...}"  # it has no elements and parses back; XLA prints every empty row
     items = _items(literal, shape.dtype, reads_back)
     if shape.rank == 1:
         return "{" + ", ".join(items) + "}"
@@ -78,7 +78,7 @@ def _format_array(literal: Array, shape: Shape, line_break: str, reads_back: boo
 
 
 def _items(literal: Array, dtype: DType, reads_back: bool) -> Sequence[str]:
-    """Return the elements' texts in row-major order."""
+    """Return the text of each element, in row-major order."""
     flat = literal.reshape(-1)
     if dtype.kind == "pred" or dtype.is_integer:
         return [str(int(value)) for value in flat.tolist()]
@@ -86,7 +86,7 @@ def _items(literal: Array, dtype: DType, reads_back: bool) -> Sequence[str]:
 
 
 def _format_rows(items: Sequence[str], dims: tuple[int, ...], index: tuple[int, ...], line_break: str) -> str:
-    """Return nested braces for the block at `index`; beyond rank 3 every block says where it is."""
+    """Return nested braces for the block at `index`; above rank 3 every block begins with its index."""
     depth, rank = len(index), len(dims)
     if depth == rank - 1:
         indent = "" if line_break == " " else "  "
@@ -105,7 +105,7 @@ _SMALLEST_SCALE = 2.0**-127
 
 
 def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], str]:
-    """Return the function that prints one element (a numpy scalar); `reads_back` as for `format_literal`."""
+    """Return the function that prints one element (a numpy scalar); `reads_back` is that of `format_literal`."""
     if dtype.kind == "pred" or dtype.is_integer:
         return lambda value: str(int(value))
     if dtype.is_complex:
@@ -119,7 +119,7 @@ def item_formatter(dtype: DType, reads_back: bool = False) -> Callable[[Any], st
         if value != value:
             return _nan(value, dtype)
         if reads_back and dtype.name == "f8e8m0fnu" and float(value) == _SMALLEST_SCALE:
-            # The smallest f8e8m0fnu does not read back from XLA's two digits.
+            # XLA's two digits of the smallest f8e8m0fnu do not parse back.
             return f"{_SMALLEST_SCALE:.17g}"
         return f"{float(value):.{digits}g}" if value else _zero(float(value), reads_back)
 

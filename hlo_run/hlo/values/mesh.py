@@ -1,4 +1,4 @@
-"""Device meshes with named axes, and references to an axis or a part of one; replica groups and named shardings use them."""
+"""Device meshes with named axes, and references to axes and sub-axes, for replica groups and named shardings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hlo_run.hlo.values.tile_assignment import Iota
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Devices along named axes, `axes` with sizes from major to minor.
+    """Devices along named axes: `axes` has (name, size) from major to minor.
 
-    `order` says which device is where, row by row; None is 0, 1, 2, ... A mesh without axes is one device, `maximal_device`.
+    `order` has the devices in row-major order; None means 0, 1, 2, ... A mesh without axes is one device, `maximal_device`.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -26,7 +26,7 @@ class Mesh:
         return math.prod(size for _, size in self.axes)
 
     def devices(self) -> tuple[int, ...]:
-        """Return the devices, row by row."""
+        """Return the devices in row-major order."""
         if self.maximal_device is not None:
             return (self.maximal_device,)
         if self.order is None:
@@ -34,7 +34,7 @@ class Mesh:
         return self.order.numbers() if isinstance(self.order, Iota) else self.order
 
     def problem(self) -> str:
-        """Return what is wrong with the mesh; empty if nothing is."""
+        """Return the reason why the mesh is invalid, or ""."""
         names = [name for name, _ in self.axes]
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
@@ -62,9 +62,9 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class AxisRef:
-    """The axis number `axis` of a mesh, or with `sub_size` the part of it that has `pre_size` times as many devices before it.
+    """Axis number `axis` of a mesh; with `sub_size`, a sub-axis of it: `pre_size` is the product of the major sub-axes' sizes.
 
-    An axis of size 8 seen as 2 x 4 has the parts (1)2 and (2)4, written `'x':(1)2` and `'x':(2)4`.
+    An axis of size 8 split into 2 x 4 has the sub-axes `'x':(1)2` and `'x':(2)4`.
     """
 
     axis: int
@@ -79,7 +79,7 @@ class AxisRef:
         return None if self.sub_size is None else self.pre_size * self.sub_size
 
     def problem(self, mesh: Mesh) -> str:
-        """Return what is wrong with the reference into `mesh`; empty if nothing is."""
+        """Return the reason why the reference into `mesh` is invalid, or ""."""
         if self.sub_size is None:
             return ""
         full = mesh.axes[self.axis][1]
@@ -90,7 +90,7 @@ class AxisRef:
         return "Sub-axis size must be strictly less than the full axis size." if self.sub_size >= full else ""
 
     def overlaps(self, other: AxisRef) -> bool:
-        """True if the two parts share devices or cannot be parts of one axis side by side."""
+        """True if the two sub-axes overlap or cannot both be factors of one axis."""
         if self.axis != other.axis:
             return False
         if self.next_pre_size is None or other.next_pre_size is None:
@@ -106,7 +106,7 @@ class AxisRef:
 
 
 def axes_problem(axes: Sequence[AxisRef], mesh: Mesh) -> str:
-    """Return what is wrong with a list of axes of one mesh; empty if nothing is."""
+    """Return the reason why a list of axes of one mesh is invalid, or ""."""
     for axis in axes:
         if problem := axis.problem(mesh):
             return problem

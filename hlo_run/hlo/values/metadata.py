@@ -1,4 +1,4 @@
-"""Where an instruction comes from in a user's program (XLA's `OpMetadata`)."""
+"""The origin of an instruction in the user's program (XLA's `OpMetadata`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hlo_run.hlo.values.escape import escape
 
-# In the order in which they print; True marks text.
+# In printing order; True marks text fields.
 _FIELDS = (
     ("op_type", True),
     ("op_name", True),
@@ -24,7 +24,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class OpMetadata:
-    """The parts of `metadata={..}`; empty text, 0 and () are parts that are not there. A payload may be empty and there."""
+    """The fields of `metadata={..}`. Empty text, 0 and () mean an absent field; an absent payload is None."""
 
     op_type: str = ""
     op_name: str = ""
@@ -41,7 +41,7 @@ class OpMetadata:
 
     @property
     def says_something(self) -> bool:
-        """True if an instruction prints its metadata; lines and columns alone are not worth it."""
+        """True if the metadata is printed: it has more than lines and columns."""
         names = self.op_type or self.op_name or self.source_file or self.scheduling_name
         return bool(names or self.stack_frame_id) or self.metadata_payload is not None
 

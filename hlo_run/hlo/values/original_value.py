@@ -1,4 +1,4 @@
-"""Which instructions of the module as it was first written a value stands for (XLA's `OriginalValue`)."""
+"""The instructions of the original module that a value comes from (XLA's `OriginalValue`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class OriginalArray:
-    """The output of an instruction, or the element of it at `index`."""
+    """The output of an instruction, or its element at shape index `index`."""
 
     instruction: str
     index: tuple[int, ...] = ()
@@ -18,13 +18,13 @@ class OriginalArray:
         return f'{{"{self.instruction}"{index}}}'
 
 
-# A leaf that nothing is known of is None; a tuple may be empty.
+# A leaf of unknown origin is None; a tuple may be empty.
 OriginTree: TypeAlias = "OriginalArray | tuple[OriginTree, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)
 class OriginalValue:
-    """A tree like the value's shape; `is_synthetic_call` marks a call that did not exist before, and has no tree."""
+    """A tree with the structure of the value's shape; `is_synthetic_call` marks a new call, which has no tree."""
 
     tree: OriginTree = ()
     is_synthetic_call: bool = False
@@ -34,7 +34,7 @@ class OriginalValue:
 
 
 def _tree_text(tree: OriginTree) -> str:
-    # A stack of what is still to be written: the depth is the text's.
+    # An explicit stack, as the text sets the depth.
     parts: list[str] = []
     waiting: list[OriginTree | str] = [tree]
     while waiting:

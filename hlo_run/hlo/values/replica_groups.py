@@ -1,4 +1,4 @@
-"""Replica groups of collectives in their three spellings: lists, an arrangement of 0, 1, 2, .., and axes of a device mesh."""
+"""Replica groups of collectives in three forms: lists, an iota tile assignment, and axes of a device mesh."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IntLists: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 @dataclass(frozen=True, slots=True)
 class MeshGroups:
-    """One group per setting of all axes but `axes`; within a group the devices run over `axes`, the last fastest."""
+    """One group per index of all axes but `axes`; a group has the devices along `axes`, the last one fastest."""
 
     mesh: Mesh
     axes: tuple[AxisRef, ...]
@@ -42,7 +42,7 @@ class MeshGroups:
         return tuple(tuple(devices[p] for p in places[i : i + per_group]) for i in range(0, len(places), per_group))
 
     def _pieces(self, number: int) -> list[tuple[int, int]]:
-        """Return (pre_size, size) of the parts that axis `number` falls into, major first."""
+        """Return (pre_size, size) of the sub-axes into which `axes` divide axis `number`, major first."""
         full = self.mesh.axes[number][1]
         used = sorted((ref.pre_size, ref.size(self.mesh)) for ref in self.axes if ref.axis == number)
         pieces: list[tuple[int, int]] = []
@@ -64,14 +64,14 @@ class MeshGroups:
 class ReplicaGroups:
     """The groups of replicas (or partitions) that take part in a collective together.
 
-    `form` keeps the spelling: lists; tiles of two dimensions (groups, members); or axes of a mesh. No groups at all means
-    one group of everybody.
+    `form` is the form of the text: lists; tiles of two dimensions (groups, members); or axes of a mesh. An empty list means
+    one group of all.
     """
 
     form: IntLists | TileAssignment | MeshGroups = ()
 
     def groups(self) -> IntLists:
-        """Return the members of each group, in order; empty means one group of everybody."""
+        """Return the members of each group, in order; empty means one group of all."""
         if isinstance(self.form, TileAssignment):
             members, size = self.form.devices(), self.form.dims[1]
             return tuple(members[i : i + size] for i in range(0, len(members), size))

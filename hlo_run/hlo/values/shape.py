@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 
-# The size of a dimension without a bound (`?`), as XLA keeps it.
+# XLA's value for the size of a dimension without a bound (`?`).
 UNBOUNDED = -(2**63)
 
 _ELEMENT_SIZE = re.compile(r"E\(\d+\)")
@@ -19,7 +19,7 @@ _ELEMENT_SIZE = re.compile(r"E\(\d+\)")
 class Layout:
     """Physical order of an array: `minor_to_major[0]` is the dimension that varies fastest.
 
-    `extra` is the text between `:` and `}` of a layout (tiles, memory space, element bits), spelled as XLA prints it.
+    `extra` is the text between `:` and `}` of a layout (tiles, memory space, element bits), as XLA prints it.
     """
 
     minor_to_major: tuple[int, ...]
@@ -42,9 +42,9 @@ class Shape:
     """One HLO shape.
 
     `element_type` is a dtype name of `DTYPES`, or `tuple`, `buffer`, `token`, `opaque`. Arrays have `dims` (logical order;
-    for a dynamic dimension the bound, `UNBOUNDED` without one) and a layout (None only where the text left it open and
-    nothing filled it). Tuples have `tuple_shapes`, a buffer `b(f32[2])` has the array in it. `dynamic_dims` says per
-    dimension whether its size is dynamic (`<=N`, `?`); empty means none is.
+    for a dynamic dimension the bound, or `UNBOUNDED` without one) and a layout (None if neither the text nor a pass set
+    one). Tuples have `tuple_shapes`; those of a buffer `b(f32[2])` are its array. `dynamic_dims` says per dimension whether
+    its size is dynamic (`<=N`, `?`); empty means none is.
     """
 
     element_type: str
@@ -55,7 +55,7 @@ class Shape:
 
     @staticmethod
     def array(element_type: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...] | None = None) -> Shape:
-        """Return an array shape; without `minor_to_major` the layout is the descending one."""
+        """Return an array shape; the default layout is the descending one (row-major)."""
         order = tuple(reversed(range(len(dims)))) if minor_to_major is None else minor_to_major
         return Shape(element_type, dims, Layout(order))
 
@@ -92,14 +92,14 @@ class Shape:
 
     @property
     def has_default_layout(self) -> bool:
-        """True if elements lie in descending (row-major) order; dimensions of size 1 count too."""
+        """True if the layout is descending (row-major), including dimensions of size 1."""
         return self.minor_to_major == tuple(reversed(range(self.rank)))
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the buffer that holds the array: types below 8 bits are packed, pred takes one byte; tuples are 0.
+        """Bytes of the array's buffer: types below 8 bits are packed, pred takes one byte; 0 for tuples.
 
-        Dynamic sizes stand behind the elements, an s32 for each dimension.
+        A dynamic shape has its run-time sizes after the elements, an s32 per dimension.
         """
         dtype = DTYPES.get(self.element_type)
         if dtype is None:
@@ -118,18 +118,18 @@ class Shape:
                 yield index, shape
 
     def with_element_type(self, element_type: str) -> Shape:
-        """Return the same dimensions and layout with another element type; a packed element's size goes where it is another."""
+        """Return the shape with another element type; `E(bits)` is removed from the layout if the width differs."""
         changed = replace(self, element_type=element_type)
         if self.layout is None or "E(" not in self.layout.extra or changed.dtype.bits == self.dtype.bits:
             return changed
         return replace(changed, layout=replace(self.layout, extra=_ELEMENT_SIZE.sub("", self.layout.extra)))
 
     def in_default_order(self) -> Shape:
-        """Return the shape with every layout in descending order; what the layouts say besides stays."""
+        """Return the shape with every layout in descending order; the rest of the layouts is unchanged."""
         return self.map_leaves(_in_default_order)
 
     def map_leaves(self, change: Callable[[Shape], Shape]) -> Shape:
-        """Return the same tuples with `change(leaf)` for each leaf; nesting may be of any depth."""
+        """Return the shape with `change(leaf)` for each leaf; tuples may be nested to any depth."""
         done: list[Shape] = []
         waiting: list[tuple[Shape, bool]] = [(self, False)]
         while waiting:
@@ -162,9 +162,9 @@ class Shape:
         return True
 
     def to_string(self, layout: bool = True) -> str:
-        """Return HLO text: `f32[2,3]{1,0}`, `(f32[], s32[4]{0})`; with `layout` False no layouts, as XLA's human string.
+        """Return HLO text: `f32[2,3]{1,0}`, `(f32[], s32[4]{0})`; without `layout`, XLA's human string.
 
-        Scalars and tokens never print a plain layout. Tuples get `/*index=5*/` before every fifth element, as XLA's do.
+        Scalars and tokens have no plain layout. Tuples get `/*index=5*/` before every fifth element, as in XLA.
         """
         if self.element_type not in ("tuple", "buffer"):
             return self._leaf_text(layout)

@@ -1,4 +1,4 @@
-"""Shardings: how an array is spread over devices, by tiles or by the named axes of a mesh; tuples of them for tuples."""
+"""Shardings of arrays over devices, by tiles or by the named axes of a mesh; tuples of them for tuples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.hlo.values.mesh import AxisRef, Mesh, axes_problem
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.tile_assignment import TileAssignment
 
-# What the last dimensions of the tiles mean. Sorted so, with `replicated` last.
+# The order of the subgroups (the last dimensions of the tiles), with `replicated` last.
 _SUBGROUP_ORDER = ("maximal", "manual", "unreduced", "replicated")
 
 
@@ -19,9 +19,9 @@ _SUBGROUP_ORDER = ("maximal", "manual", "unreduced", "replicated")
 class SingleSharding:
     """The sharding of one array.
 
-    `kind` is replicated, manual, unknown, unreduced, maximal (all on `device`) or tiled (`tiles`). Of tiles, the last
-    dimensions are no dimensions of the array but groups of devices, one for each entry of `subgroups`: devices that hold
-    the same data (replicated), or that a hand-written program tells apart (manual). `shard_group` is (`as` or `like`, id).
+    `kind` is replicated, manual, unknown, unreduced, maximal (all on `device`) or tiled (`tiles`). The last dimensions of
+    tiles are subgroups of devices, not dimensions of the array, one for each entry of `subgroups`: devices with the same
+    data (replicated), or devices that a manual program distinguishes. `shard_group` is (`as` or `like`, id).
     """
 
     kind: str
@@ -51,7 +51,7 @@ class SingleSharding:
 
 @dataclass(frozen=True, slots=True)
 class DimSharding:
-    """The axes that one dimension of an array is spread over; an open one may get more."""
+    """The axes that shard one dimension of an array; more may be added if it is not closed."""
 
     axes: tuple[AxisRef, ...] = ()
     is_closed: bool = True
@@ -62,7 +62,7 @@ class DimSharding:
 
 @dataclass(frozen=True, slots=True)
 class NamedSharding:
-    """The sharding of one array over a mesh: axes for each dimension, and axes without a dimension by what they mean."""
+    """The sharding of one array over a mesh: the axes of each dimension, and the replicated, unreduced and manual axes."""
 
     mesh: Mesh
     dims: tuple[DimSharding, ...] = ()
@@ -73,13 +73,13 @@ class NamedSharding:
 
     @staticmethod
     def whole(mesh: Mesh, kind: str, metadata: tuple[OpMetadata, ...]) -> NamedSharding:
-        """Return the sharding that is `replicated`, `unreduced` or `manual` over all axes."""
+        """Return the sharding over `mesh` whose axes are all of one kind: `replicated`, `unreduced` or `manual`."""
         axes = tuple(map(AxisRef, range(len(mesh.axes))))
         unreduced, manual = axes if kind == "unreduced" else (), axes if kind == "manual" else ()
         return NamedSharding(mesh, unreduced=unreduced, manual=manual, metadata=metadata)
 
     def problem(self) -> str:
-        """Return what is wrong with the sharding; empty if nothing is."""
+        """Return the reason why the sharding is invalid, or ""."""
         groups = {"Replicated": self.replicated, "Unreduced": self.unreduced, "Manual": self.manual}
         for axes in (*(dim.axes for dim in self.dims), *groups.values()):
             if problem := axes_problem(axes, self.mesh):
@@ -129,7 +129,7 @@ Sharding: TypeAlias = "SingleSharding | NamedSharding | TupleSharding"
 
 
 def for_leaves(sharding: Sharding, leaf_count: int) -> Sharding:
-    """Return the sharding of a tuple of `leaf_count` leaves; one that is for a single array is repeated for each."""
+    """Return the sharding of a tuple of `leaf_count` leaves; that of a single array is repeated for each leaf."""
     if isinstance(sharding, TupleSharding):
         return sharding
     return TupleSharding((sharding,) * max(leaf_count, 1))
@@ -143,9 +143,9 @@ def without_metadata(sharding: Sharding) -> Sharding:
 
 
 def tiled(tiles: TileAssignment, subgroups: Sequence[str], metadata: tuple[OpMetadata, ...] = ()) -> SingleSharding:
-    """Return the one spelling of a tiling that XLA keeps: subgroups sorted, merged, and without those of size 1.
+    """Return XLA's canonical form of a tiling: subgroups sorted, merged, and without those of size 1.
 
-    Tiles that leave the array whole, in groups of one kind, come out as plainly of that kind.
+    Tiles that do not divide the array, with subgroups of one kind, become a sharding of that kind.
     """
     rank = len(tiles.dims) - len(subgroups)
     if not subgroups:
@@ -166,6 +166,6 @@ def tiled(tiles: TileAssignment, subgroups: Sequence[str], metadata: tuple[OpMet
     if kinds and kinds[-1] == "replicated":
         if len(merged.dims) == 1 or merged.dims[-1] == math.prod(merged.dims):
             return SingleSharding("replicated", metadata=metadata)
-        # Those of a row hold the same data, whatever their order.
+        # The devices of a row hold the same data, so their order has no meaning.
         merged = merged.sort_rows()
     return SingleSharding("tiled", tiles=merged, subgroups=tuple(kinds), metadata=metadata)

@@ -1,4 +1,4 @@
-"""Which device holds which tile: a list of devices, or an arrangement of 0, 1, 2, .. that a reshape and a transpose describe."""
+"""Tile assignments: the device of each tile, as a list or as an iota with a reshape and a transpose."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Iota:
-    """The numbers 0, 1, 2, .. reshaped to `reshape_dims`, transposed by `transpose_perm` and read row by row.
+    """The numbers 0, 1, 2, .. reshaped to `reshape_dims`, transposed by `transpose_perm`, in row-major order.
 
-    Make one with `Iota.canonical`: then two that arrange the numbers alike are equal.
+    `Iota.canonical` makes equal records for equal sequences.
     """
 
     reshape_dims: tuple[int, ...]
@@ -19,7 +19,7 @@ class Iota:
 
     @staticmethod
     def canonical(reshape_dims: Sequence[int], transpose_perm: Sequence[int]) -> Iota:
-        """Return the arrangement without dimensions of size 1, neighbours that stay neighbours merged into one."""
+        """Return the iota without dimensions of size 1, and with dimensions merged that stay adjacent in order."""
         order = [dim for dim in transpose_perm if reshape_dims[dim] != 1]
         runs: list[list[int]] = []
         kept = [dim for dim in range(len(reshape_dims)) if reshape_dims[dim] != 1]
@@ -34,10 +34,10 @@ class Iota:
         return Iota(sizes or (1,), tuple(by_place.index(run) for run in runs) or (0,))
 
     def split(self, extents: Sequence[int]) -> tuple[list[int], list[list[int]]] | None:
-        """Split dimensions so that those of `extents`, in which the numbers are read, are runs of whole ones.
+        """Split dimensions such that every extent of `extents`, the result's row-major dimensions, is a product of dimensions.
 
-        Returns the sizes after the split, and for each extent the dimensions that make it up in the order in which they are
-        read; None where a dimension would have to be split at no whole size.
+        Returns the sizes of the dimensions after the split, and for each extent its dimensions in the transposed order;
+        None if a size is not divisible.
         """
         waiting = [[dim, self.reshape_dims[dim]] for dim in reversed(self.transpose_perm)]
         parts: dict[int, list[int]] = {dim: [] for dim in range(len(self.reshape_dims))}
@@ -65,7 +65,7 @@ class Iota:
         return math.prod(self.reshape_dims)
 
     def numbers(self) -> tuple[int, ...]:
-        """Return the numbers in the order in which they are read."""
+        """Return the numbers in row-major order of the transposed array."""
         found = [0]
         for dim in self.transpose_perm:
             stride = math.prod(self.reshape_dims[dim + 1 :])
@@ -80,7 +80,7 @@ class Iota:
 
 @dataclass(frozen=True, slots=True)
 class TileAssignment:
-    """The devices of an array of tiles of extents `dims`, row by row; `order` is their list or an `Iota` of as many."""
+    """The devices of an array of tiles with extents `dims`, in row-major order: `order` is their list or an `Iota`."""
 
     dims: tuple[int, ...]
     order: Iota | tuple[int, ...]
@@ -94,11 +94,11 @@ class TileAssignment:
         return self.order.numbers() if isinstance(self.order, Iota) else self.order
 
     def reshape(self, dims: tuple[int, ...]) -> TileAssignment:
-        """Return the same devices as tiles of other extents."""
+        """Return the same devices with other extents."""
         return TileAssignment(dims, self.order)
 
     def transpose(self, perm: Sequence[int]) -> TileAssignment:
-        """Return the tiles with dimension `perm[i]` as the new dimension i; an `Iota` stays one where it can be split."""
+        """Transpose: the new dimension i is dimension `perm[i]`. An `Iota` stays one if `Iota.split` succeeds."""
         dims = tuple(self.dims[dim] for dim in perm)
         if [dim for dim in range(len(self.dims)) if self.dims[dim] != 1] == [dim for dim in perm if self.dims[dim] != 1]:
             return TileAssignment(dims, self.order)
@@ -113,7 +113,7 @@ class TileAssignment:
         return TileAssignment(dims, tuple(devices[place] for place in places))
 
     def sort_rows(self) -> TileAssignment:
-        """Return the tiles with the devices of each row of the last dimension ascending."""
+        """Return the tiles with the devices along the last dimension sorted."""
         size = self.dims[-1]
         if isinstance(self.order, Iota) and (split := self.order.split((self.count // size, size))) is not None:
             sizes, (rows_perm, row_perm) = split

@@ -1,1 +1,1 @@
-"""What a module must fulfil beyond the rules of single instructions."""
+"""Verify modules beyond the rules of single instructions."""

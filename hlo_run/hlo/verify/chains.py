@@ -1,4 +1,4 @@
-"""Checks of instructions that go together: the start, update and done of what runs beside others, and channels."""
+"""Verify async pairs and chains: the opcodes of start, update and done, their number, and their channels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARTS: dict[str, tuple[str, ...]] = {
 
 
 def verify_chains(module: HloModule) -> None:
-    """Refuse a start without its one done, a done of something else, and halves of a transfer that differ."""
+    """Raise ParseError for a start without exactly one done, a done of another op, and a transfer with different channels."""
     for computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode in _USERS:
@@ -56,7 +56,7 @@ def _verify_wrapped(start: HloInstruction) -> None:
             raise instruction_error(start, f"'{computation.name}' must hold nothing but parameters and its root")
 
 
-# A group of transfers may be wrapped together.
+# An async computation may contain a group of transfers.
 _SEND_RECV = frozenset("send recv send-done recv-done bitcast tuple get-tuple-element parameter".split())
 
 

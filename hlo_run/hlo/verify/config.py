@@ -1,4 +1,4 @@
-"""Checks of what a module says about itself: buffers that results share with parameters, donated buffers, the schedule."""
+"""Verify a module's configuration: input-output aliases, buffer donors, and the schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DONOR = re.compile(r"\((\d+), \{([\d,]*)\}\)")
 
 
 def aliases(module: HloModule) -> list[tuple[_Index, int, _Index, bool]]:
-    """Return (output index, parameter number, index within the parameter, must it be so) of `input_output_alias`."""
+    """Return (output index, parameter number, index within the parameter, is must-alias) of `input_output_alias`."""
     found = _ALIAS.findall(_text(module, "input_output_alias"))
     return [(_index(output), int(number), _index(place), kind == "must") for output, number, place, kind in found]
 
@@ -38,7 +38,7 @@ def _index(text: str) -> _Index:
 
 
 def verify_buffers(module: HloModule) -> None:
-    """Refuse aliases and donors that name no array, name one twice, or must alias arrays of other shapes."""
+    """Raise ParseError for aliases and donors that name no array or a repeated one, and must-aliases of different shapes."""
     root, seen = module.entry.root.shape, set[tuple[int, _Index]]()
     for output, number, place, must in aliases(module):
         where = f"input_output_alias {braces(output)}: ({number}, {braces(place)})"
@@ -77,7 +77,7 @@ def _part(shape: Shape, index: _Index) -> Shape | None:
 
 
 def verify_schedule(module: HloModule) -> None:
-    """Refuse a schedule that does not hold each instruction once, after what it waits for."""
+    """Raise ParseError unless a schedule has each instruction once, after its operands and control predecessors."""
     if module.schedule is None:
         return
     known = set(module.computations)

@@ -1,4 +1,4 @@
-"""Structural checks of a module: what must hold of any graph, parsed or made by a pass. Shapes are checked in `ops.infer`."""
+"""Verify the structure of a module, parsed or made by a pass. `ops.infer` checks the shapes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hlo_run.hlo.opcodes.table import OPCODES
 
 
 def verify_module(module: HloModule) -> None:
-    """Raise ParseError at the first thing that no valid module has.
+    """Raise ParseError at the first error in the structure of a module.
 
-    Checked: the entry, parameter numbers, operand counts, required attributes, use lists, cycles of instructions and of
+    Checks the entry, parameter numbers, operand counts, required attributes, use lists, cycles of instructions and of
     calls, and callers of fusion bodies.
     """
     if module.entry_computation is None or module.entry_computation not in module.computations:
@@ -24,7 +24,7 @@ def verify_module(module: HloModule) -> None:
 
 
 def _verify_calls(module: HloModule) -> None:
-    """Refuse cycles of calls, calls out of the module, and bodies shared by a fusion and another caller."""
+    """Raise ParseError for cycles of calls, calls out of the module, and bodies shared by a fusion and another caller."""
     known = set(module.computations)
     for computation in module.computations:
         for caller in computation.callers:
@@ -40,7 +40,7 @@ def _verify_calls(module: HloModule) -> None:
 
 
 def _visit_calls(start: HloComputation, state: dict[HloComputation, bool], known: set[HloComputation]) -> None:
-    """Walk the calls depth first; in `state` False means on the way, True means done."""
+    """Visit the calls depth first; in `state` False means visiting, True means done."""
     stack = [start]
     while stack:
         top = stack[-1]
@@ -98,7 +98,7 @@ def _verify_instruction(
 
 
 def _verify_acyclic(computation: HloComputation) -> None:
-    """Refuse instructions that wait for each other, by operands or control predecessors (Kahn's algorithm)."""
+    """Raise ParseError for a cycle of operands and control predecessors (Kahn's algorithm)."""
     waits = {i: {*i.operands, *i.control_predecessors} for i in computation.instructions}
     followers: dict[HloInstruction, list[HloInstruction]] = {i: [] for i in computation.instructions}
     for instruction, others in waits.items():
@@ -118,7 +118,7 @@ def _verify_acyclic(computation: HloComputation) -> None:
 
 
 def verify_entry_layout(module: HloModule) -> None:
-    """Refuse an entry_computation_layout that does not have the shapes of the entry's parameters and root."""
+    """Raise ParseError unless the entry_computation_layout has the shapes of the entry's parameters and root."""
     layout = module.attrs.get("entry_computation_layout")
     if not isinstance(layout, EntryLayout):
         return
@@ -139,7 +139,7 @@ def verify_entry_layout(module: HloModule) -> None:
 
 
 def written_name(instruction: HloInstruction) -> str:
-    """Return the name that stands in the text; the instruction's own may have got another number to be unique."""
+    """Return the instruction's name in the source text, which may differ in the number that makes names unique."""
     where = instruction.where
     found = _NAME.match(where.source_line, where.column - 1) if where else None
     root = _NUMBER.sub("", instruction.name)
@@ -151,5 +151,5 @@ _NUMBER = re.compile(r"\.\d+$")
 
 
 def instruction_error(instruction: HloInstruction, message: str) -> ParseError:
-    """Return the error of an instruction, named and placed."""
+    """Return an error with the instruction's name, opcode and source location."""
     return ParseError(f"'{written_name(instruction)}' ({instruction.opcode}): {message}", instruction.where)

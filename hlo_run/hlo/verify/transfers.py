@@ -1,4 +1,4 @@
-"""What XLA's compilers for CPU and GPU ask of a send or recv to another device: between which devices it goes."""
+"""Verify the source-target pairs of send and recv between devices, as XLA's compilers for CPU and GPU require."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LIST = re.compile(rf"\s*\{{\s*(?:{_PAIR}\s*(?:,\s*{_PAIR}\s*)*)?\}}\s*")
 
 
 def verify_transfers(module: HloModule) -> None:
-    """Refuse a send or recv between devices without valid source-target pairs, and what may wait for ever.
+    """Raise ParseError for a send or recv between devices without valid source-target pairs, and for possible deadlocks.
 
-    Within a computation every send has a recv of the same pairs, and no other collective comes between the two.
+    In a computation every send needs a recv of the same pairs, and no collective-permute may be between the two.
     """
     for computation in module.computations:
         waiting: dict[str, HloInstruction] = {}
@@ -44,7 +44,7 @@ def _match(instruction: HloInstruction, pairs: str, waiting: dict[str, HloInstru
 
 
 def _checked_pairs(instruction: HloInstruction) -> str:
-    """Return the pairs without blanks; refuse what no transfer can follow."""
+    """Return the text of the pairs without blanks; raises ParseError for repeated devices and cycles."""
     attributes = instruction.attrs.get("frontend_attributes")
     text = attributes.get(PAIRS) if isinstance(attributes, FrontendAttributes) else None
     if text is None:
@@ -57,7 +57,7 @@ def _checked_pairs(instruction: HloInstruction) -> str:
         raise instruction_error(instruction, f"{PAIRS}: expected each source and each target once, found {text}")
     for start in targets:
         place = targets[start]
-        # No device is reached twice, so a path that does not come back ends.
+        # No device is a target twice, so a path that does not return to its start ends.
         while place in targets and place != start:
             place = targets[place]
         if place == start:

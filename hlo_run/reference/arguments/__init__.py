@@ -1,1 +1,1 @@
-"""Random arguments, within what the module demands of them."""
+"""Random arguments that satisfy the constraints of the module."""

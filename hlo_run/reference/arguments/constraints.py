@@ -1,4 +1,4 @@
-"""What the uses of an entry parameter demand of its fake values: indices in bounds, sort keys, reduction identities."""
+"""Find the constraints on the fake values of an entry parameter: indices in bounds, sort keys, reduction identities."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.reference.arguments.value_flow import uses_of
 
-# Through these a gather's or scatter's indices are followed back to a parameter.
+# Ops between a parameter and a gather or scatter whose indices it is.
 _INDEX_MOVERS = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
-# A parameter's value goes through these unchanged enough for the constraint to hold.
+# Ops that change a parameter's value so little that the constraints of their users hold for it.
 _VALUE_KEEPERS = frozenset(("convert", "reduce-precision"))
-# The largest value for an integer that the condition of a loop compares: with any value at all a loop may run for hours.
+# The largest value of an integer that the condition of a loop compares: with larger ones a loop may run for hours.
 MOST_ROUNDS = 31
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What one parameter must hold; nothing by default.
+    """The constraints on the values of one parameter; none by default.
 
-    `index_limit` is the largest index (or number of rounds) allowed, the smallest is 0, `sorted_` asks for ascending order,
-    `no_duplicates` for keys that all differ, `identity` for a constant 0 or 1.
+    `index_limit` bounds values to the closed interval [0, index_limit]; `sorted_` means ascending order; `no_duplicates`
+    means distinct keys; `identity` is a constant 0 or 1.
     """
 
     index_limit: int | None = None
@@ -34,8 +34,8 @@ class Constraints:
 def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Constraints:
     """Return the constraints from all uses of an entry parameter, also within fusions, as XLA's `MakeFakeArguments`.
 
-    Unlike XLA's, integers that a loop's condition compares are small, so that loops end.
-    `path` picks a leaf of a tuple parameter. Raises Unsupported if the uses ask for things that do not go together.
+    Unlike in XLA, integers that a loop's condition compares are small, so that loops end.
+    `path` is the index of a leaf of a tuple parameter. Raises Unsupported if the constraints of the uses conflict.
     """
     demands = list(dict.fromkeys(_demands(parameter, path)))
     limits = [demand.index_limit for demand in demands if demand.index_limit is not None]
@@ -45,8 +45,8 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
         raise Unsupported(
             f"conflicting operand generation constraints on parameter '{parameter.name}'",
             parameter.where,
-            hint="give the arguments yourself, with --inputs=FILE.npz",
-            notes=("it is more than one of: an index, a key of a sort, the initial value of a reduction",),
+            hint="pass the arguments with --inputs=FILE.npz",
+            notes=("the parameter is used as more than one of: an index, a sort key, the initial value of a reduction",),
         )
     return Constraints(
         index_limit=min(limits) if limits else None,
@@ -57,9 +57,9 @@ def constraints_of(parameter: HloInstruction, path: tuple[int, ...] = ()) -> Con
 
 
 def _demands(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Constraints]:
-    """Yield what the uses of a parameter, or of what it was converted to, ask for: depth first, each value once.
+    """Yield the constraints from the uses of a parameter and of its conversions, depth first, each value once.
 
-    In a loop a converted value may be what is converted the next time.
+    In a loop, a conversion may be an operand of itself in the next iteration.
     """
     seen = {(origin, path)}
     waiting = [_value_demands(origin, path)]
@@ -75,7 +75,7 @@ def _demands(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Con
 
 
 def _value_demands(origin: HloInstruction, path: tuple[int, ...]) -> Iterator[Constraints | HloInstruction]:
-    """Yield what the uses of a value itself ask for, and the values that stand for it behind conversions and in fusions."""
+    """Yield the constraints from the uses of a value, and the values that are its conversions or its names in fusions."""
     for user, number in uses_of(origin, path):
         if user.opcode == "fusion":
             yield user.fused_computation.parameters[number]
@@ -110,25 +110,25 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
 
 
 def _is_in_condition(compare: HloInstruction) -> bool:
-    """True if the comparison of two numbers stands in the condition of a loop."""
+    """True if a comparison of two scalars is in the condition of a loop."""
     callers = compare.parent.callers if compare.parent is not None and compare.shape.rank == 0 else ()
     return any(caller.opcode == "while" and caller.called["condition"][0] is compare.parent for caller in callers)
 
 
 def _tells_equal_keys_apart(sort: HloInstruction) -> bool:
-    """True if the result shows in which order equal keys came: the order XLA leaves open must not matter."""
+    """True if the result depends on the order of equal keys, which XLA leaves open."""
     return len(list(sort.operands)) >= 2 or sort.attrs.get("is_stable", False) is True
 
 
 def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Constraints:
-    """The start of one dimension, or of all if the starts are one array."""
+    """Return the limit of the start of one dimension, or of all dimensions if the starts are one array."""
     room = [size - window for size, window in zip(user.operands[0].shape.dims, sizes, strict=True)]
     starts_are_scalars = user.operands[-1].shape.rank == 0
     return Constraints(index_limit=room[dim] if starts_are_scalars else min(room))
 
 
 def _group_size(user: HloInstruction) -> Constraints:
-    """All groups together are no longer than the dimension that they divide; XLA draws any numbers, which mean nothing."""
+    """Bound the group sizes so that their sum fits the ragged dimension; XLA draws any numbers, which are meaningless."""
     ragged: int = user.attrs["lhs_ragged_dims"][0]
     return Constraints(index_limit=user.operands[0].shape.dims[ragged] // max(1, user.operands[2].shape.dims[-1]))
 
@@ -145,7 +145,7 @@ def _gather_index(user: HloInstruction) -> Constraints:
 
 
 def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:
-    """Yield what gathers and scatters of the same computation ask whose indices are the elements, only moved about."""
+    """Yield the constraints of gathers and scatters, in the same computation, whose indices are the moved elements."""
     pending = [user for user in origin.users if _moves_indices(user)]
     while pending:
         moved = pending.pop()
@@ -163,7 +163,7 @@ def _moves_indices(instruction: HloInstruction) -> bool:
 
 
 def _identity(reducer: HloComputation) -> Constraints:
-    """The init of a sum is 0 and of a product 1; other reducers take what comes, as XLA's do."""
+    """Return the constraint on the initial value of a reduction: 0 for a sum, 1 for a product, else none, as in XLA."""
     root = reducer.root
     if len(root.operands) != 2 or len(set(root.operands)) != 2 or any(operand.opcode != "parameter" for operand in root.operands):
         return Constraints()

@@ -1,4 +1,4 @@
-"""Fake arguments: random values of the ranges XLA's tools use, within what the module's uses demand."""
+"""Make fake arguments: random values in the ranges of XLA's tools, within the constraints of the module's uses."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory,
 def make_fake_arguments(
     module: HloModule, engine: RandomEngine | int, use_large_float_range: bool = False, zero: bool = False
 ) -> list[Value]:
-    """Return one value per entry parameter, in order, drawn from one engine (or from a new one with that seed).
+    """Return one value per entry parameter, in order, drawn from an engine (or from a new one with the seed `engine`).
 
-    Pass the engine again for fresh data. With `zero` nothing is drawn and everything is 0. Raises Unsupported where the
-    uses of a parameter contradict each other, DeviceError where memory runs out.
+    Pass the same engine again for other data. With `zero` all values are 0 and nothing is drawn. Raises Unsupported if
+    the uses of a parameter conflict, DeviceError if memory runs out.
     """
     engine = RandomEngine(engine) if isinstance(engine, int) else engine
     found: list[Value] = []
@@ -50,7 +50,7 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero
 
 
 def random_feeds(seed: int) -> Feeds:
-    """Return feeds of random values, as arguments have them; every device has its own."""
+    """Return infeed data: random values in the ranges of fake arguments, from an engine per device."""
 
     def feed_of(device: int) -> Feed:
         engine = RandomEngine(seed + ((device + 1) << 40))

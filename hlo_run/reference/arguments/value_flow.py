@@ -1,4 +1,4 @@
-"""Where an unchanged value goes: through tuples, calls, loops, branches and async pairs, to the ops that use it."""
+"""Follow an unchanged value through tuples, calls, loops, branches and async pairs to the ops that use it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CALLING = frozenset(("call", "async-start"))
 
 
 def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]:
-    """Yield (user, operand number) of every op that gets the array at `path` of `origin` itself.
+    """Yield (user, operand number) of every op that has the array at `path` of `origin` as an operand.
 
-    The value is followed wherever it may go unchanged, as XLA's dataflow analysis does without SSA form: a loop's state
-    may hold its initial value in every iteration. Fusions are uses; who cares looks inside.
+    The value is followed to every place where it may be, as in XLA's dataflow analysis without SSA form: a loop's state
+    may hold its initial value in every iteration. A fusion is a use; the caller looks inside.
     """
     seen: dict[Position, None] = {}
     pending: list[Position] = [(origin, path)]
@@ -42,7 +42,7 @@ def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]
 
 
 def _through(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterator[Position]:
-    """Yield where the value at `path` of operand `number` is found again."""
+    """Yield the positions to which `user` forwards the value at `path` of operand `number`."""
     match user.opcode:
         case "tuple":
             yield user, (number, *path)
@@ -72,7 +72,7 @@ def _branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
 
 
 def _out_of_computation(instruction: HloInstruction, path: tuple[int, ...]) -> Iterator[Position]:
-    """Yield where a root's value is found in the callers."""
+    """Yield the positions in the callers to which a root's value is returned."""
     if not instruction.is_root or instruction.parent is None:
         return
     for caller in instruction.parent.callers:

@@ -1,1 +1,1 @@
-"""Two results side by side: what differs, how much, and where."""
+"""Compare two results: which elements differ, how much, and where."""

@@ -1,6 +1,6 @@
-"""When do a kernel and the reference agree? One bound per element type, for tests and corpus runs.
+"""Find the disagreements of a kernel with the reference, by one error bound per element type; for tests and corpus runs.
 
-The command line compares with XLA's fixed bounds; these are narrower for wide types and follow the magnitude of the data.
+The command line uses XLA's fixed bounds. The bounds here are narrower for wide types and scale with the data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.values import Value
 
-# Relative bounds; floats below 16 bits have NARROW_FLOAT_BOUND, everything else must be equal.
+# Relative bounds; floats below 16 bits have NARROW_FLOAT_BOUND, other types must be equal.
 BOUNDS = {"f64": 1e-9, "c128": 1e-9, "f32": 2e-4, "c64": 2e-4, "f16": 2e-2, "bf16": 6e-2}
 NARROW_FLOAT_BOUND = 0.3
 
@@ -21,8 +21,8 @@ NARROW_FLOAT_BOUND = 0.3
 def disagreements(expected: Value, actual: Value, shape: Shape) -> list[tuple[tuple[int, ...], Comparison]]:
     """Return (shape index, comparison) of every leaf that differs.
 
-    An element differs if it exceeds both the relative bound of its type and that bound times the largest finite
-    magnitude expected anywhere in the leaf.
+    An element differs if its relative error exceeds the bound of its type, and its absolute error exceeds that bound
+    times the largest finite expected magnitude in the leaf.
     """
     found: list[tuple[tuple[int, ...], Comparison]] = []
     for index, leaf, one, other in _leaves(shape, expected, actual, ()):

@@ -1,4 +1,4 @@
-"""XLA's comparison of two results: floats near each other, everything else equal; tuples leaf by leaf."""
+"""Compare two results as XLA does: floats must be near each other, other types equal; tuples leaf by leaf."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Comparison", "ErrorSpec", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The verdict on a whole result. `problem` is set if the two have no arrays in common to compare."""
+    """The comparison of a whole result. `problem` is set if the two results have different tuple structures."""
 
     shape: Shape
     spec: ErrorSpec
@@ -29,31 +29,31 @@ class Comparison:
 
     @property
     def mismatches(self) -> int:
-        """How many elements are wrong, over all arrays."""
+        """The number of wrong elements in all arrays."""
         return sum(leaf.mismatches for leaf in self.leaves)
 
     def summary(self) -> str:
-        """Return one line: how many elements are wrong and which is the first, and the worst errors in any case."""
+        """Return one line: the number of wrong elements, the first one, and the worst errors (also if all agree)."""
         return self.problem or report.summary(self.leaves, self.spec)
 
     def examine(self, precise: PreciseSource | None = None) -> Findings:
-        """Look closely at what differs; `precise` gives the float64 value of the result if it is asked."""
+        """Examine the leaves that differ. `precise`, called only if needed, returns the float64 value of the result."""
         return examine(self.leaves, self.shape, self.spec, self.problem, precise)
 
     def masks(self) -> list[Array]:
-        """Return per leaf which elements are wrong."""
+        """Return a mask of the wrong elements per leaf."""
         with quiet():
             return [mismatch_mask(leaf, self.spec) for leaf in self.leaves]
 
     def report(self, verbosity: int = 0) -> str:
-        """Return the detailed text in XLA's layout; from `verbosity` 2 on with literals of any size."""
+        """Return the detailed report in XLA's layout; with `verbosity` >= 2 it prints literals of any size."""
         return report.report(self.examine(), verbosity)
 
 
 def compare(expected: Value, actual: Value, shape: Shape, spec: ErrorSpec) -> Comparison:
-    """Return what differs between the reference's value and the tested one, `shape` being the result's.
+    """Compare the tested value `actual` with the reference's value `expected`; both are results of shape `shape`.
 
-    Rules: XLA's literal_comparison.cc, `Near`. Layouts do not matter, tokens are equal.
+    The rules are those of `Near` in XLA's literal_comparison.cc. Layouts do not matter, tokens are equal.
     """
     with quiet():
         leaves, problem = _compare(expected, actual, shape, (), spec)
@@ -63,7 +63,7 @@ def compare(expected: Value, actual: Value, shape: Shape, spec: ErrorSpec) -> Co
 def _compare(
     expected: Value, actual: Value, shape: Shape, path: tuple[int, ...], spec: ErrorSpec
 ) -> tuple[list[LeafComparison], str]:
-    """Return the leaves' comparisons, or why the two have no leaves in common."""
+    """Return the comparisons of the leaves, or the difference of the tuple structures."""
     if not shape.is_tuple:
         return [compare_leaf(expected, actual, shape, path, spec)] if shape.is_array else [], ""
     want, got = _elements(expected), _elements(actual)

@@ -1,4 +1,4 @@
-"""How far one float is from another: XLA's rules for absolute and relative errors, NaNs and infinities."""
+"""Compute the errors of floats by XLA's rules: absolute, relative and ulp errors, NaNs and infinities."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hlo_run.reference.values import Array, narrow, widen
 class ErrorSpec:
     """The bounds of a comparison; an element is wrong only if it exceeds both `abs` and `rel`.
 
-    `relaxed_nans`: the actual value may be no NaN where one is expected. `fewer_infs_ok`: an actual infinity counts as
-    the largest finite number. `low_precision` (a float type's name, n): values that are at most n numbers of that
-    type apart agree whatever the bounds say.
+    `relaxed_nans`: where NaN is expected, any actual value agrees. `fewer_infs_ok`: an actual infinity counts as
+    the largest finite number where a finite one is expected. `low_precision` (a float type's name, n): values at most n
+    steps of that type apart agree, whatever the bounds are.
     """
 
     abs: float = 0.0
@@ -31,9 +31,9 @@ class ErrorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ElementErrors:
-    """Per element: its errors in double, whether it is wrong, and whether a NaN is why.
+    """Per element: its errors in f64, whether it is wrong, and whether it is wrong because of a NaN.
 
-    `ulp_error` counts the steps of the element type's numbers between the two; infinite like the others.
+    `ulp_error` is the number of steps of the element type between the two values, or infinite.
     """
 
     abs_error: Array
@@ -44,7 +44,7 @@ class ElementErrors:
 
 
 def element_errors(expected: Array, actual: Array, dtype: DType, spec: ErrorSpec) -> ElementErrors:
-    """Return the errors of a line of floats; of a complex number the worse part's."""
+    """Return the errors of 1-d arrays of floats; a complex number has the errors of its worse part."""
     if dtype.is_complex:
         part = DTYPES["f32" if dtype.bits == 64 else "f64"]
         sides = [side.view(part.numpy).reshape(-1, 2) for side in (expected, actual)]
@@ -59,7 +59,7 @@ def element_errors(expected: Array, actual: Array, dtype: DType, spec: ErrorSpec
     same = same_bits(expected, actual)
     places = np.flatnonzero(~same)
     if places.size * 2 > same.size:
-        # Picking most of the elements would cost more than the errors of the few equal ones.
+        # To select most of the elements costs more than to compute the errors of the few equal ones.
         want, got = widen(expected, dtype), widen(actual, dtype)
         if np.isfinite(want).all() and np.isfinite(got).all():
             return _unequal_errors(want, got, dtype, spec)
@@ -73,14 +73,14 @@ def element_errors(expected: Array, actual: Array, dtype: DType, spec: ErrorSpec
 
 
 def same_bits(expected: Array, actual: Array) -> Array:
-    """Return per element whether both are the same bits."""
+    """Return per element whether both have the same bits."""
     bits = np.dtype(f"u{min(expected.dtype.itemsize, 8)}")
     same = expected.view(bits) == actual.view(bits)
     return same if expected.dtype.itemsize <= 8 else same.reshape(-1, 2).all(axis=1)
 
 
 def _unequal_errors(want: Array, got: Array, dtype: DType, spec: ErrorSpec) -> ElementErrors:
-    """Return the errors of elements whose bits differ, given in the computing type; equal finite ones do no harm."""
+    """Return the errors of elements in the computing type; finite elements may be equal, others must differ in bits."""
     ordinary = np.isfinite(want) & np.isfinite(got)
     if ordinary.all():
         errors = _finite_errors(want, got, dtype)
@@ -107,8 +107,8 @@ def _nan_mismatch(want_nan: Array, got_nan: Array, spec: ErrorSpec) -> Array:
 
 
 def _finite_errors(want: Array, got: Array, dtype: DType) -> list[Array]:
-    """Return the absolute, relative and ulp error of finite elements; of others something."""
-    # The difference is rounded to the element type, as XLA computes it there; one that the type cannot hold is infinite.
+    """Return the absolute, relative and ulp error of finite elements; those of other elements are undefined."""
+    # The difference is rounded to the element type, in which XLA computes it; one out of range is infinite.
     difference = np.abs(widen(narrow(np.abs(got - want), dtype), dtype)).astype(np.float64)
     if dtype.bits < 16:
         difference[np.isnan(difference)] = np.inf
@@ -127,16 +127,16 @@ def largest_finite(dtype: DType) -> Array:
 
 
 def float_distance(x: Array, y: Array, dtype: DType) -> Array:
-    """Return how many steps of `dtype`'s numbers lie between x and y, rounded to it, as u64; ±0 are one number."""
+    """Return the number of steps of `dtype` between x and y, both rounded to it, as u64; +0 and -0 are one number."""
     first, second = (_ordinal(convert(side, _computing_dtype(side), dtype), dtype) for side in (x, y))
     if dtype.bits < 64:
         return np.abs(first - second).view(np.uint64)
-    # The distance of two f64 may need 64 bits: subtracting the smaller from the larger modulo 2^64 gives it.
+    # The distance of two f64 may need 64 bits: it is the larger minus the smaller ordinal modulo 2^64.
     return np.where(first > second, first - second, second - first).view(np.uint64)
 
 
 def float_distance_between(x: object, y: object, name: str) -> int:
-    """Return the distance of two numbers of any float type in numbers of the type called `name`."""
+    """Return the number of steps of the float type `name` between two numbers of any float type."""
     first, second = (np.asarray(side).astype(np.float64).reshape(1) for side in (x, y))
     return int(float_distance(first, second, DTYPES[name])[0])
 
@@ -146,11 +146,11 @@ def _computing_dtype(array: Array) -> DType:
 
 
 def _ordinal(x: Array, dtype: DType) -> Array:
-    """Return the place of each number among all of its type, counted from zero, as s64."""
+    """Return the ordinal of each number among all numbers of its type, as s64; that of zero is 0."""
     if dtype.bits >= 16:
         bits = x.view(np.dtype(f"i{x.dtype.itemsize}"))
         negative = bits >> (dtype.bits - 1)
-        # Of a negative number all bits but the sign are turned around; -0 is then -1, hence the 1 added.
+        # In a negative number all bits but the sign are inverted, which makes -0 a -1: 1 is added.
         return ((bits ^ (negative & np.iinfo(bits.dtype).max)) - negative).astype(np.int64)
     bits = element_bits(x, dtype).astype(np.int64)
     if dtype.name == "f8e8m0fnu":

@@ -1,4 +1,4 @@
-"""Single elements as text: with as many digits as tell a number from its neighbours."""
+"""Print single elements, with enough digits to tell a number from its neighbours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMPONENTS = {"c64": "f32", "c128": "f64"}
 
 
 def element_text(value: object, dtype: DType) -> str:
-    """Return one element, `true`, `-7`, `0.1` or `(0.1, 2)`."""
+    """Return the text of one element: `true`, `-7`, `0.1` or `(0.1, 2)`."""
     if dtype.kind == "pred":
         return "true" if value else "false"
     if dtype.is_integer:
@@ -21,13 +21,13 @@ def element_text(value: object, dtype: DType) -> str:
 
 
 def column_text(value: object, dtype: DType) -> str:
-    """Return a float (or a complex number) in a column wide enough for every value of its type."""
+    """Return the text of a float or complex number, padded to the width of the longest value of its type."""
     digits = _digits(dtype)
     return _float_text(value, dtype, digits, digits + 7)
 
 
 def precise_text(value: object, dtype: DType, digits: int = 12) -> str:
-    """Return the float64 value of an element of type `dtype`: all its digits are seldom worth reading, 12 are."""
+    """Return the text of the float64 value of an element of type `dtype`, with 12 digits rather than all 17."""
     return _float_text(value, dtype, digits, 0)
 
 
@@ -39,6 +39,6 @@ def _float_text(value: object, dtype: DType, digits: int, width: int) -> str:
 
 
 def _digits(dtype: DType) -> int:
-    """Decimal digits that are enough to tell any two numbers of the type apart (C++'s max_digits10)."""
+    """Return the number of decimal digits that tell any two numbers of the type apart (C++'s max_digits10)."""
     name = _COMPONENTS.get(dtype.name, dtype.name)
     return math.ceil(1 + (DTYPES[name].float_format.mantissa_bits + 1) * math.log10(2))

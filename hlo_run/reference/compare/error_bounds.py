@@ -1,4 +1,4 @@
-"""Error bounds that would let a comparison pass: the frontier of pairs (abs, rel), rounded up to one digit."""
+"""Find error bounds with which a comparison would pass: the frontier of pairs (abs, rel), rounded up to one digit."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 
 from hlo_run.reference.values import Array
 
-# 0 and all numbers of one significant digit, ascending; the place behind the last one stands for infinity.
+# 0 and all numbers of one significant digit, ascending; the index after the last one is infinity.
 _BOUNDS: Array = np.unique([0.0, *(float(f"{digit}e{power}") for power in range(-330, 308) for digit in range(1, 10))])
 
 
 @dataclass(slots=True)
 class BoundFinder:
-    """Collects errors; an element passes if its absolute error or its relative error is within its bound."""
+    """Collects errors. An element passes if its absolute error or its relative error is within the bound."""
 
-    # By the place of the absolute error in _BOUNDS, the largest place of a relative error; -1 where there is none.
+    # For each index of an absolute error in _BOUNDS, the largest index of a relative error, or -1.
     _worst_rel: Array = field(default_factory=lambda: np.full(len(_BOUNDS) + 1, -1, np.int64))
 
     def add(self, abs_errors: Array, rel_errors: Array) -> None:
-        """Take more elements into account."""
+        """Add the errors of more elements."""
         erring = abs_errors > 0
         abs_places = np.searchsorted(_BOUNDS, abs_errors[erring], side="left")
         rel_places = np.searchsorted(_BOUNDS, rel_errors[erring], side="left")
         np.maximum.at(self._worst_rel, abs_places, rel_places)
 
     def options(self) -> list[tuple[float, float]]:
-        """Return the pairs (abs, rel) that would pass and that no other pair betters, the smallest abs first."""
-        # needed[p]: the place of the rel bound that covers every element whose absolute error is beyond place p.
+        """Return the pairs (abs, rel) with which the comparison would pass and that no other pair improves, by ascending abs."""
+        # needed[p]: the index of the rel bound that covers every element whose absolute error exceeds _BOUNDS[p].
         needed = np.append(np.maximum.accumulate(self._worst_rel[::-1])[::-1][1:], -1)
         found: list[tuple[float, float]] = []
         previous = len(_BOUNDS)

@@ -1,7 +1,7 @@
-"""What there is to say about a comparison that failed: counts, histograms, the top mismatches, bounds that would pass.
+"""Examine a failed comparison: counts, histograms, the top mismatches, bounds with which it would pass.
 
-A second walk over the arrays, made only when somebody wants to know. Everything here is plain data; `report.py` and
-`report_json.py` spell it.
+This is a second pass over the arrays, made only for a report. The results are plain data; `report.py` and
+`report_json.py` print them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hlo_run.reference.values import Array, Value, as_array, quiet, widen
 
 MAGNITUDE_BOUNDS = (0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0, math.inf)
 ERROR_BOUNDS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)
-# Kept for artefacts; texts show fewer.
+# The number kept for files; texts show fewer.
 MAX_TOP_MISMATCHES = 100
 
 PreciseSource: TypeAlias = Callable[[], "Value | None"]
@@ -33,7 +33,7 @@ PreciseSource: TypeAlias = Callable[[], "Value | None"]
 
 @dataclass(frozen=True, slots=True)
 class TopMismatch:
-    """One wrong element; `precise` is what the reference makes of it in float64, None if nobody asked it or it cannot."""
+    """One wrong element; `precise` is the reference's value in float64, or None if it was not computed."""
 
     index: tuple[int, ...]
     expected: object
@@ -45,7 +45,7 @@ class TopMismatch:
 
     @property
     def nearer(self) -> str:
-        """Which side is nearer to the float64 value: `expected`, `actual`, or nothing if none is."""
+        """The side that is nearer to the float64 value: `expected`, `actual`, or "" if neither is."""
         if self.precise is None:
             return ""
         distances = [float(distance(np.asarray([side]), np.asarray([self.precise]))[0]) for side in (self.expected, self.actual)]
@@ -56,9 +56,9 @@ class TopMismatch:
 
 @dataclass(slots=True)
 class Histograms:
-    """XLA's buckets: magnitudes of actual values, and each error of the elements that exceed the bound of the other.
+    """Counts in XLA's buckets: magnitudes of actual values, and one error of the elements that exceed the other's bound.
 
-    The error buckets are cumulative: how many are at least `ERROR_BOUNDS[i]`.
+    The error buckets are cumulative: they count errors of at least `ERROR_BOUNDS[i]`.
     """
 
     magnitudes: Array = field(default_factory=lambda: np.zeros(len(MAGNITUDE_BOUNDS) - 1, np.int64))
@@ -69,7 +69,7 @@ class Histograms:
     abs_of_exceeding_rel: Array = field(default_factory=lambda: np.zeros(len(ERROR_BOUNDS), np.int64))
 
     def add(self, magnitude: Array, errors: ElementErrors, spec: ErrorSpec) -> None:
-        """Take more elements into account."""
+        """Count more elements."""
         self.magnitudes += np.histogram(magnitude[np.isfinite(magnitude)], MAGNITUDE_BOUNDS)[0]
         wrong = magnitude[errors.mismatch]
         self.wrong_magnitudes += np.histogram(wrong[np.isfinite(wrong)], MAGNITUDE_BOUNDS)[0]
@@ -82,9 +82,9 @@ class Histograms:
 
 @dataclass(frozen=True, slots=True)
 class LeafFindings:
-    """All about one array that differs. Integers and pred have no histograms and no bounds.
+    """The findings on one array that differs. Integers and pred have no histograms and no bounds.
 
-    `bounds` are the pairs (abs, rel) that would pass, best first by abs; none if a NaN or an infinity is in the way.
+    `bounds` are pairs (abs, rel) with which it would pass, by ascending abs; none if a NaN or infinity is on one side only.
     """
 
     leaf: LeafComparison
@@ -98,9 +98,9 @@ class LeafFindings:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What `examine` found on a result of `shape`: one record per leaf that differs, and what the leaves have in common.
+    """The result of `examine` on a result of `shape`: one record per leaf that differs, and patterns over all leaves.
 
-    `problem` is set instead if the two results have no arrays in common.
+    `problem` is set instead if the two results have different tuple structures.
     """
 
     shape: Shape
@@ -114,9 +114,9 @@ class Findings:
 def examine(
     leaves: Sequence[LeafComparison], shape: Shape, spec: ErrorSpec, problem: str = "", precise: PreciseSource | None = None
 ) -> Findings:
-    """Look closely at every leaf that differs.
+    """Examine every leaf that differs.
 
-    `precise` evaluates the module in float64; it is called once if a float leaf differs, and may return None.
+    `precise` returns the result in float64, or None. It is called once, and only if a float leaf differs.
     """
     compared = tuple(leaves)
     wrong = [leaf for leaf in compared if not leaf.ok]
@@ -141,7 +141,7 @@ def _examine_leaf(leaf: LeafComparison, spec: ErrorSpec, precise: Value | None) 
 
 
 class _Walk:
-    """The second walk over two arrays."""
+    """The second pass over two arrays."""
 
     def __init__(self, leaf: LeafComparison, spec: ErrorSpec) -> None:
         self.histograms = Histograms()
@@ -182,7 +182,7 @@ class _Walk:
         self._top = heapq.nlargest(MAX_TOP_MISMATCHES, self._top)
 
     def top(self, precise: PreciseLeaf | None) -> tuple[TopMismatch, ...]:
-        """Return the mismatches of largest relative error; of equals the first elements."""
+        """Return the mismatches with the largest relative errors; equal errors are in the order of the elements."""
         found: list[TopMismatch] = []
         for rel_error, place, abs_error, ulp_error in self._top:
             index = multi_index(-place, self._expected.shape)

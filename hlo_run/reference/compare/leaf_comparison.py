@@ -1,4 +1,4 @@
-"""The comparison of one array of a result, step by step through large ones."""
+"""Compare one array of a result, in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The element that errs most in one respect: its index and both values."""
+    """The element with the largest error of one kind: its index and both values."""
 
     error: float
     index: tuple[int, ...]
@@ -28,9 +28,9 @@ class Worst:
 class LeafComparison:
     """One array of the result, at shape index `path`.
 
-    `problem` says why the arrays cannot be compared at all (types or dimensions differ). `shape` has the sizes that
-    dynamic dimensions had in this run. `first` is the first wrong element in row-major order. The worst elements are
-    over all elements, right ones too: None for an array without elements; integers have `worst_abs` alone, pred none.
+    `problem` says why the arrays cannot be compared (types or dimensions differ). `shape` has the run-time sizes of
+    dynamic dimensions. `first` is the first wrong element in row-major order. The worst elements include right ones;
+    they are None for an array without elements. Integers have only `worst_abs`, pred has none.
     """
 
     path: tuple[int, ...]
@@ -51,12 +51,12 @@ class LeafComparison:
 
     @property
     def is_near(self) -> bool:
-        """True if the type's elements need only be near each other, False if they must be equal."""
+        """True if elements of this type must be near each other, False if they must be equal."""
         return self.shape.dtype.kind in ("float", "complex")
 
 
 def compare_leaf(expected: Value, actual: Value, shape: Shape, path: tuple[int, ...], spec: ErrorSpec) -> LeafComparison:
-    """Compare two values that should be arrays of `shape`: floats and complex numbers near, others exactly."""
+    """Compare two values, expected to be arrays of `shape`: floats and complex numbers by `spec`, others exactly."""
     if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return LeafComparison(path, shape, expected, actual, problem="one is an array, the other is not")
     problem = _shape_problem(expected, actual, shape)
@@ -70,7 +70,7 @@ def compare_leaf(expected: Value, actual: Value, shape: Shape, path: tuple[int, 
 
 
 def _shape_problem(expected: Array, actual: Array, shape: Shape) -> str:
-    """Return XLA's words for arrays that are not of the same shape; empty if they are."""
+    """Return the difference of the arrays' shapes in XLA's words, or ""."""
     names = {dtype.numpy: name for name, dtype in DTYPES.items()}
     want, got = (f"{names[array.dtype]}[{','.join(map(str, array.shape))}]" for array in (expected, actual))
     if expected.dtype != actual.dtype or expected.dtype != shape.dtype.numpy:
@@ -99,7 +99,7 @@ def _compare_exactly(expected: Array, actual: Array, shape: Shape, path: tuple[i
 
 
 def integer_distance(first: Array, second: Array, dtype: DType) -> Array:
-    """Return how far integers are from each other, as u64: exact, even from one end of s64 to the other."""
+    """Return the distances of integers as u64: exact, even from one end of s64 to the other."""
     kind = np.int64 if dtype.is_signed else np.uint64
     one, other = first.astype(kind), second.astype(kind)
     return np.where(one > other, one - other, other - one).view(np.uint64)
@@ -126,7 +126,7 @@ def _compare_floats(expected: Array, actual: Array, shape: Shape, path: tuple[in
 
 
 def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
-    """Return which elements of a leaf are wrong; if it cannot be compared, none of its own sizes is right."""
+    """Return a mask of the wrong elements of a leaf; if it cannot be compared, all elements of its shape are."""
     expected, actual = leaf.expected, leaf.actual
     if leaf.problem or not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
         return np.ones(leaf.shape.dims, np.bool_)
@@ -139,7 +139,7 @@ def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
 
 
 def steps(expected: Array, actual: Array) -> Iterator[tuple[int, Array, Array]]:
-    """Yield (number of the first element, elements, elements) of two arrays of one shape, in row-major order."""
+    """Yield chunks of two arrays of one shape in row-major order: (number of the first element, elements, elements)."""
     flat_expected = np.ascontiguousarray(expected).reshape(-1)
     flat_actual = np.ascontiguousarray(actual).reshape(-1)
     for start in range(0, flat_expected.size, CHUNK_ELEMENTS):
@@ -147,7 +147,7 @@ def steps(expected: Array, actual: Array) -> Iterator[tuple[int, Array, Array]]:
 
 
 def _worse(known: Worst | None, errors: Array, start: int, expected: Array, actual: Array) -> Worst | None:
-    """Return the worse of the worst element so far and the worst of a step."""
+    """Return the worse of the worst element so far and the worst one of a chunk."""
     place = int(np.argmax(errors))
     error = float(errors[place])
     return known if known and known.error >= error else _worst(error, start + place, expected, actual)
@@ -159,5 +159,5 @@ def _worst(error: float, place: int, expected: Array, actual: Array) -> Worst:
 
 
 def multi_index(place: int, dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the index of the element at `place` in row-major order."""
+    """Return the index of element number `place` in row-major order."""
     return tuple(int(i) for i in np.unravel_index(place, dims)) if dims else ()

@@ -1,4 +1,4 @@
-"""Where mismatches are: one index of a dimension, its tail, every k-th, a block, a run; said in words."""
+"""Describe in words where mismatches are: one index of a dimension, its tail, every k-th, a block, a run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from hlo_run.reference.values import Array
 
-# Periods in row-major order that kernels have: vector widths, warps, tiles, blocks.
+# Periods of kernels in row-major order: vector widths, warps, tiles, blocks.
 _FLAT_PERIODS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def place_patterns(mask: Array) -> list[str]:
-    """Return what stands out about the true elements of a mask of an array's dimensions; nothing for a scalar."""
+    """Return sentences on where the true elements of a mask are; `mask` has the array's dimensions. Empty for a scalar."""
     count = int(np.count_nonzero(mask))
     if mask.size <= 1 or not count:
         return []
@@ -26,7 +26,7 @@ def place_patterns(mask: Array) -> list[str]:
 
 
 def _dimension_pattern(mask: Array, dim: int) -> str:
-    """Return which indices of one dimension have mismatches, if those are few or regular."""
+    """Return a phrase on the indices of one dimension that have mismatches, if they are few or regular; else ""."""
     size = mask.shape[dim]
     others = tuple(d for d in range(mask.ndim) if d != dim)
     bad = np.flatnonzero(mask.any(axis=others))
@@ -44,7 +44,7 @@ def _dimension_pattern(mask: Array, dim: int) -> str:
 
 
 def _periodic(bad: Array, size: int, name: str) -> str:
-    """Return `every k-th index` or the residues that all bad indices have, where enough periods show them."""
+    """Return a phrase with `every k-th index`, or with the residues of all bad indices if enough periods have them."""
     gaps = np.diff(bad)
     step = int(gaps[0])
     if bad.size >= 3 and (gaps == step).all():
@@ -53,20 +53,20 @@ def _periodic(bad: Array, size: int, name: str) -> str:
     share = 1.0
     for period in _FLAT_PERIODS:
         residues = np.unique(bad % period)
-        # Seen in most of the periods: else the residues are only where the few bad indices happen to be.
+        # The residues must occur in most of the periods: else few bad indices show a pattern by accident.
         if bad.size * 4 >= 3 * residues.size * (size // period) >= 9 and _is_sparse(residues, period, share):
             sparsest, share = f"where the index {name} modulo {period} is {_span(residues)}", residues.size / period
     return sparsest
 
 
 def _is_sparse(residues: Array, period: int, share: float) -> bool:
-    """True if the residues are one piece of at most half the period, and fewer than the share known so far."""
+    """True if the residues are contiguous, at most half the period, and a smaller share than the best one so far."""
     contiguous = residues[-1] - residues[0] + 1 == residues.size
     return bool(residues.size * 2 <= period and contiguous and residues.size / period < share)
 
 
 def _flat_pattern(flat: Array, count: int) -> str:
-    """Return how mismatches lie in row-major order: one run of elements, or some residues of a period."""
+    """Return a sentence on mismatches in row-major order, if they are one run or some residues of a period; else ""."""
     first = int(np.argmax(flat))
     last = flat.size - 1 - int(np.argmax(flat[::-1]))
     if count == last - first + 1:
@@ -90,7 +90,7 @@ def _flat_pattern(flat: Array, count: int) -> str:
 
 
 def _density(mask: Array, count: int) -> str:
-    """Say so if everything is wrong where those dimensions cross."""
+    """Return whether every element in the product of the dimensions' bad indices differs, as the end of a sentence."""
     box = 1
     for dim in range(mask.ndim):
         box *= int(np.count_nonzero(mask.any(axis=tuple(d for d in range(mask.ndim) if d != dim))))

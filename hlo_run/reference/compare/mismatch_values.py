@@ -1,4 +1,4 @@
-"""What wrong values look like: zero, NaN, negated, scaled, or the expected values of other places."""
+"""Describe wrong values: zero, NaN, negated, scaled, or the expected values of other elements."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors
 from hlo_run.reference.compare.leaf_comparison import LeafComparison
 from hlo_run.reference.values import Array, computing_type, narrow, widen
 
-# This share of a sample must show a thing for it to be said.
+# The share of a sample that must fit a pattern.
 _SHARE = 0.9
-# Fewer samples prove nothing about moved values; values of narrow types agree by accident, so they need more.
+# The fewest samples that can show moved values. Values of narrow types agree by accident, so they need more.
 _FEW, _FEW_NARROW = 6, 48
 _MAX_PERMUTED_DIMS = 4
 _SHIFTS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 
 
 def value_patterns(leaf: LeafComparison, expected: Array, actual: Array, places: Array, spec: ErrorSpec) -> list[str]:
-    """Return what the actual values at `places` (row-major numbers of mismatches) have in common."""
+    """Return sentences on what the actual values at `places` (row-major numbers of mismatches) have in common."""
     if not places.size:
         return []
     dtype = leaf.shape.dtype
@@ -39,14 +39,14 @@ def value_patterns(leaf: LeafComparison, expected: Array, actual: Array, places:
 
 
 def agree(expected: Array, actual: Array, dtype: DType, spec: ErrorSpec) -> Array:
-    """Return per element whether the comparison would let it pass."""
+    """Return per element whether it agrees by the rules of the comparison."""
     if dtype.kind in ("float", "complex"):
         return ~element_errors(expected, actual, dtype, spec).mismatch
     return expected == actual
 
 
 def _plain_pattern(want: Array, got: Array, dtype: DType) -> str:
-    """Return what can be seen without any other element: all zero, all NaN, all infinite, all the same."""
+    """Return the pattern of the values alone, or "": all zero, all NaN, all infinite, all the same."""
     if dtype.kind == "pred":
         return "" if got.size < 2 or got.min() != got.max() else f"every mismatch is {str(bool(got[0])).lower()}"
     if dtype.is_float or dtype.is_complex:
@@ -72,7 +72,7 @@ def _smallest_normal(dtype: DType) -> float:
 
 
 def _moved_pattern(expected: Array, got: Array, places: Array, dtype: DType, spec: ErrorSpec) -> str:
-    """Return from which other places the actual values seem to come."""
+    """Return the pattern by which actual values are expected values of other elements, or ""."""
     if not expected.ndim:
         return ""
     flat = np.ascontiguousarray(expected).reshape(-1)
@@ -83,7 +83,7 @@ def _moved_pattern(expected: Array, got: Array, places: Array, dtype: DType, spe
 
 
 def _sources(dims: tuple[int, ...], places: Array) -> Iterator[tuple[str, Array]]:
-    """Yield a sentence and the places whose expected values the actual ones would then be."""
+    """Yield pairs of a pattern and the elements (row-major numbers) whose expected values the actual ones would be."""
     index = np.unravel_index(places, dims)
     for dim, size in enumerate(dims):
         for shift in _SHIFTS:
@@ -100,7 +100,7 @@ def _sources(dims: tuple[int, ...], places: Array) -> Iterator[tuple[str, Array]
 
 
 def _transposed(dims: tuple[int, ...], places: Array) -> Iterator[tuple[str, Array]]:
-    """Yield every other order in which the elements may have been written."""
+    """Yield the pattern and the elements for every other order of dimensions in which the array may have been written."""
     wide = [dim for dim, size in enumerate(dims) if size > 1]
     if not 2 <= len(wide) <= _MAX_PERMUTED_DIMS:
         return
@@ -117,7 +117,7 @@ def _transposed(dims: tuple[int, ...], places: Array) -> Iterator[tuple[str, Arr
 
 
 def _related(want: Array, got: Array, dtype: DType, spec: ErrorSpec) -> str:
-    """Return how the actual values follow from the expected ones: negated, conjugated, scaled, off by a constant."""
+    """Return how the actual values follow from the expected ones: negated, conjugated, scaled, off by a constant; or ""."""
     with_sign = not dtype.is_unsigned and dtype.name != "f8e8m0fnu"
     wide_want, wide_got = widen(want, dtype), widen(got, dtype)
     if with_sign and np.mean(agree(narrow(-wide_want, dtype), got, dtype, spec)) >= _SHARE:

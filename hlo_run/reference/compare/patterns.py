@@ -1,7 +1,7 @@
-"""What mismatches have in common: where they are, and what the wrong values look like. Hints, not proofs.
+"""Find patterns of mismatches: where they are, and what the wrong values look like. Patterns are hints, not proofs.
 
-Places are exact: they come from a mask of all mismatches. Values are judged by a sample of them: at a mismatch the
-actual value is not the expected one, so one that is the expected value of another place is no accident.
+Patterns of places are exact: they come from a mask of all mismatches. Patterns of values come from a sample: a wrong
+value that equals the expected value of another element is hardly an accident.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAMPLES = 4096
 
 
 class PatternFinder:
-    """Collects the mismatches of one leaf, step by step; then says what they have in common."""
+    """Collects the mismatches of one leaf in chunks, and then finds their patterns."""
 
     def __init__(self, leaf: LeafComparison, spec: ErrorSpec) -> None:
         self._leaf, self._spec = leaf, spec
@@ -31,13 +31,13 @@ class PatternFinder:
         self._places: list[Array] = []
 
     def add(self, start: int, mismatch: Array, places: Array) -> None:
-        """Take the next elements into account; `places` says where `mismatch` is true."""
+        """Add the next elements; `places` are the indices where `mismatch` is true."""
         self._mask[start : start + mismatch.size] = mismatch
         self._places.append(start + places[(-self._seen) % self._stride :: self._stride])
         self._seen += places.size
 
     def found(self) -> tuple[str, ...]:
-        """Return what was found, places first; empty for a scalar or where nothing stands out."""
+        """Return the patterns as sentences, those of places first."""
         leaf = self._leaf
         sample = np.concatenate(self._places) if self._places else np.zeros(0, np.int64)
         values = value_patterns(leaf, as_array(leaf.expected), as_array(leaf.actual), sample, self._spec)
@@ -45,7 +45,7 @@ class PatternFinder:
 
 
 def leaf_patterns(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> tuple[str, ...]:
-    """Return what the leaves of a tuple that differ have in common: only some do, two are swapped."""
+    """Return patterns over the leaves of a tuple: which ones differ, and whether two are swapped."""
     wrong = [leaf for leaf in leaves if not leaf.ok and not leaf.problem]
     found: list[str] = []
     if len(wrong) > 1 and len(wrong) == len(leaves):

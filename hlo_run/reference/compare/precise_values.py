@@ -1,4 +1,4 @@
-"""The float64 value of a leaf that differs: which side is nearer to it, and is the reference itself off?"""
+"""Compare both sides of a leaf with its float64 value: which side is nearer, and where the reference itself is off."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value, as_array, nar
 
 @dataclass(frozen=True, slots=True)
 class PreciseLeaf:
-    """One leaf in float64 (complex: c128), and of its mismatches: how many are nearer to either side.
+    """One leaf in float64 (complex: c128), and how many of its mismatches are nearer to either side.
 
-    `expected_off` counts the mismatches whose expected value exceeds the bounds when it is held against the float64
-    value rounded to the type: there the module is ill-conditioned (or the expected value wrong).
+    `expected_off` counts the mismatches whose expected value differs by more than the bounds from the float64 value
+    rounded to the type: the module is ill-conditioned there, or the expected value is wrong.
     """
 
     values: Array
@@ -26,7 +26,7 @@ class PreciseLeaf:
 
     @property
     def verdict(self) -> str:
-        """What the float64 value says about the mismatches, in one sentence."""
+        """A sentence on what the float64 value says about the mismatches."""
         text = f"nearer to expected at {self.nearer_to_expected}, to actual at {self.nearer_to_actual} of the mismatches"
         if self.expected_off:
             text += f"; the expected value itself is out of bounds at {self.expected_off} (ill-conditioned there, or wrong)"
@@ -34,7 +34,7 @@ class PreciseLeaf:
 
 
 def precise_leaf(leaf: LeafComparison, value: Value | None, spec: ErrorSpec) -> PreciseLeaf | None:
-    """Return the float64 value of a leaf out of the whole result's; None if there is none of its sizes."""
+    """Return the findings for a leaf; `value` is the whole result in float64. None if it has no array of the leaf's sizes."""
     for number in leaf.path:
         if not isinstance(value, tuple):
             return None
@@ -61,7 +61,7 @@ def _count(want: Array, got: Array, precise: Array, leaf: LeafComparison, spec: 
 
 
 def distance(values: Array, precise: Array) -> Array:
-    """Return each distance; a NaN is infinitely far from a number and no way from another NaN, infinities likewise."""
+    """Return elementwise distances. Two NaNs, or two equal infinities, have distance 0; they are infinitely far from others."""
     wide = values.astype(precise.dtype)
     same = (wide == precise) | (np.isnan(wide) & np.isnan(precise))
     found = np.where(same, 0.0, np.abs(wide - precise))

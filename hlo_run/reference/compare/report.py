@@ -1,7 +1,7 @@
-"""The text of a comparison: one line in any case, and a report in the layout of XLA's, whose lines other tools parse.
+"""Print a comparison: a summary of one line, and a report in XLA's layout, whose lines other tools parse.
 
-What XLA's report lacks (worst errors, special values, float64 values, patterns) stands in blocks of its own after the
-suggested bounds.
+Our additions to XLA's report (worst errors, special values, float64 values, patterns) are blocks after the suggested
+bounds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORST = (("abs", "worst_abs"), ("rel", "worst_rel"), ("ulp", "worst_ulp"))
 
 
 def summary(leaves: Sequence[LeafComparison], spec: ErrorSpec) -> str:
-    """Return one line: what is wrong, or that nothing is; the bounds; the worst errors and where they are."""
+    """Return one line: the wrong elements, or that all agree; the bounds; the worst errors and where they are."""
     total = sum(leaf.shape.element_count for leaf in leaves)
     wrong = [leaf for leaf in leaves if not leaf.ok]
     if wrong and wrong[0].problem:
@@ -51,9 +51,9 @@ def _worst_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
 
 
 def report(findings: Findings, verbosity: int = 0) -> str:
-    """Return the detailed report on every leaf that differs, tuples with the place of each leaf; empty if none does.
+    """Return the detailed report on every leaf that differs, with shape indices if it is a tuple; empty if none does.
 
-    From `verbosity` 2 on literals of any size are printed.
+    With `verbosity` >= 2 literals of any size are printed.
     """
     if findings.problem or not findings.leaves:
         return findings.problem
@@ -119,7 +119,7 @@ def _float_report(found: LeafFindings, spec: ErrorSpec) -> list[str]:
 
 
 def _breakdown(name: str, bound: float, other: str, exceeding: int, counts: Array, total: int) -> list[str]:
-    """Return the block on the elements that exceed one bound: how their other error is distributed, cumulatively."""
+    """Return the lines on elements that exceed one bound: the cumulative distribution of their other error."""
     lines = [f"Elements exceeding {name} error bound {bound:g}: {_share(exceeding, total)}"]
     lines.append(f"{other} error breakdown of elements exceeding {name} error bound:")
     below = exceeding - int(counts[0])
@@ -143,7 +143,7 @@ def _mismatch_line(leaf: LeafComparison, mismatch: TopMismatch, spec: ErrorSpec)
 
 
 def _own_blocks(found: LeafFindings) -> Iterator[str]:
-    """Yield the lines on what XLA's report does not have."""
+    """Yield the lines that XLA's report does not have."""
     leaf = found.leaf
     for name, worst in worst_errors(leaf):
         yield (
@@ -161,22 +161,22 @@ def _own_blocks(found: LeafFindings) -> Iterator[str]:
 
 
 def worst_errors(leaf: LeafComparison) -> list[tuple[str, Worst]]:
-    """Return the name (abs, rel, ulp) and the worst element of every error that the leaf's type has."""
+    """Return (name, worst element) of every kind of error (abs, rel, ulp) that the leaf's type has."""
     return [(name, worst) for name, field in _WORST if (worst := getattr(leaf, field)) is not None]
 
 
 def error_text(error: float, name: str) -> str:
-    """Return an error; steps of the type (`ulp`) are whole numbers."""
+    """Return the text of an error; an `ulp` error is a whole number."""
     return f"{error:.0f}" if name == "ulp" and error < 1e6 else f"{error:.3g}"
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share as XLA prints it."""
+    """Return count / total as a percentage, as XLA prints it."""
     return f"{100 * count / total if total else 0:.4f}%"
 
 
 def join(index: Sequence[int]) -> str:
-    """Return an index without its braces."""
+    """Return the text of an index, without braces."""
     return ",".join(map(str, index))
 
 

@@ -1,4 +1,4 @@
-"""A comparison as plain records of dicts, lists, numbers and strings, ready for JSON; docs/report.md is the schema."""
+"""Convert a comparison to dicts, lists, numbers and strings for JSON; docs/report.md is the schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Record: TypeAlias = dict[str, Any]
 
 
 def comparison_record(comparison: Comparison, findings: Findings | None) -> Record:
-    """Return everything about a comparison; `findings` are there if it failed."""
+    """Return the record of a comparison; `findings` is None if it passed."""
     found = {found.leaf.path: found for found in findings.leaves} if findings is not None else {}
     return {
         "agrees": comparison.ok,
@@ -37,12 +37,12 @@ def comparison_record(comparison: Comparison, findings: Findings | None) -> Reco
 
 
 def number(value: float) -> float | str:
-    """Return a number as JSON knows it; `nan`, `inf` and `-inf` are strings."""
+    """Return a number for JSON; `nan`, `inf` and `-inf` become strings."""
     return value if math.isfinite(value) else str(value)
 
 
 def element(value: object, dtype: DType) -> Any:
-    """Return one element: exact, since every narrower float is a double; complex numbers are pairs."""
+    """Return one element for JSON, exactly: a complex number is a pair [real, imag]."""
     if dtype.kind == "pred":
         return bool(value)
     if dtype.is_integer:

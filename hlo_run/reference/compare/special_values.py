@@ -1,4 +1,4 @@
-"""NaNs and infinities on the two sides of a comparison, counted by class."""
+"""Count the NaNs and infinities on the two sides of a comparison by class."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.reference.values import Array
 
 @dataclass(slots=True)
 class SpecialValues:
-    """How many elements are of each class; a complex number is NaN or infinite if a part of it is."""
+    """The number of elements of each class; a complex number is NaN or infinite if one of its parts is."""
 
     nan_on_both_sides: int = 0
     nan_expected_only: int = 0
@@ -22,7 +22,7 @@ class SpecialValues:
     infinity_actual_only: int = 0
 
     def add(self, expected: Array, actual: Array) -> None:
-        """Take more elements into account, given in their computing type."""
+        """Count more elements, which are in their computing type."""
         finite = np.isfinite(expected) & np.isfinite(actual)
         if finite.all():
             return
@@ -43,9 +43,9 @@ class SpecialValues:
             setattr(self, name, getattr(self, name) + int(np.count_nonzero(found)))
 
     def counts(self) -> dict[str, int]:
-        """Return the count of every class by its name."""
+        """Return the dict name → count of all classes."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     def texts(self) -> list[str]:
-        """Return a line for every class that occurs."""
+        """Return `name: count` of every class that occurs."""
         return [f"{name.replace('_', ' ').replace('nan', 'NaN')}: {count}" for name, count in self.counts().items() if count]

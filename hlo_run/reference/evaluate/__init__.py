@@ -1,1 +1,1 @@
-"""Graph and arrays to arrays: control flow, devices, calls."""
+"""Evaluate a module on arrays: control flow, calls, collectives, simulated devices."""

@@ -1,4 +1,4 @@
-"""Pairs of start and done: the work is done at the start, as XLA's evaluator does; done hands the result out."""
+"""Evaluate asynchronous pairs. The start computes the result, as in XLA's evaluator, and the done returns it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hlo_run.reference.values import TOKEN, Calls, Value, as_tuple, table
 
 
 def contexts(shape: Shape, first: int = 2) -> tuple[Value, ...]:
-    """Return zeros for the elements of a start's shape from `first` on: what the hardware keeps there has no value."""
+    """Return zeros for the elements of a start's shape from `first` on: the contexts, which hold no values here."""
     return tuple(zeros(element) for element in shape.tuple_shapes[first:])
 
 
 def zeros(shape: Shape) -> Value:
-    """Return the value of a shape whose elements are all zero; dynamic dimensions have their bounds."""
+    """Return a value of `shape` with every element zero and dynamic dimensions as long as their bounds."""
     if shape.is_tuple:
         return tuple(zeros(element) for element in shape.tuple_shapes)
     return np.zeros(shape.dims, shape.dtype.numpy) if shape.is_array else TOKEN
@@ -36,7 +36,7 @@ def _async_update(_instruction: HloInstruction, operands: Sequence[Value], _call
 
 
 def _second(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """done of ((operands..), result, ..): the result."""
+    """Return the result from the operand ((operands..), result, ..)."""
     return as_tuple(operands[0])[1]
 
 

@@ -1,4 +1,4 @@
-"""Collectives over the devices of a run: the members of a group meet, the last to come makes everyone's result."""
+"""Evaluate collectives: the members of a group wait for each other, and the last one computes all results."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ Combine: TypeAlias = Callable[[list[list[Value]]], list[Value]]
 
 
 def meet(instruction: HloInstruction, operands: list[Value], device: Device, members: tuple[int, ...], combine: Combine) -> Frame:
-    """Wait until all members are here and return this device's part of what `combine` makes of their operands."""
+    """Wait until all members have arrived and return this device's result of `combine`.
+
+    `combine` gets the operands in the order of `members`. Raises Unsupported if the members' operands differ in shape.
+    """
     meetings = device.world.meetings
-    # Ops on one channel belong together wherever they stand: two branches of a conditional may meet.
+    # Ops on one channel belong together, even in different branches of a conditional.
     channel = instruction.attrs.get("channel_id")
     key = (instruction.opcode, channel if channel is not None else instruction, members)
     meeting = meetings.setdefault(key, Meeting())
@@ -42,13 +45,13 @@ def meet(instruction: HloInstruction, operands: list[Value], device: Device, mem
 
 def _who_is_missing(meeting: Meeting, members: tuple[int, ...]) -> str:
     missing = ", ".join(str(member) for member in members if member not in meeting.operands)
-    return f"of its group {{{','.join(map(str, members))}}}, {missing} did not come"
+    return f"in its group {{{','.join(map(str, members))}}}, device {missing} did not arrive"
 
 
 def _check_alike(instruction: HloInstruction, meeting: Meeting) -> None:
     shapes = {tuple(as_array(operand).shape for operand in operands) for operands in meeting.operands.values()}
     if len(shapes) > 1:
-        raise Unsupported("devices meet in one collective with operands of different shapes", instruction.where)
+        raise Unsupported("the devices of one collective have operands of different shapes", instruction.where)
 
 
 def _members(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
@@ -73,7 +76,7 @@ def _pack(parts: Sequence[Array], is_tuple: bool) -> Value:
 
 
 def _reduced(instruction: HloInstruction, device: Device, everyones: list[list[Value]]) -> tuple[Array, ...]:
-    """Return f over the members, operand by operand, in group order."""
+    """Return the reduction over the members, operand by operand, in group order."""
     (reducer,) = instruction.called["to_apply"]
     columns = [[as_array(operand) for operand in column] for column in zip(*everyones, strict=True)]
     opcode = recognised(reducer)
@@ -81,7 +84,7 @@ def _reduced(instruction: HloInstruction, device: Device, everyones: list[list[V
         return _folded_together(instruction, device, columns)
     results: list[Array] = []
     for operand, column in zip(instruction.operands, columns, strict=True):
-        # Sums in a wider type, as reduce makes them; whatever else there is goes step by step.
+        # Sums use a wider type, as in `reduce`. Other reducers are applied step by step.
         total = array_reduction(opcode, (0,), operand.shape.dtype) if opcode == "add" else None
         zero = np.zeros((), column[0].dtype)
         results.append(_folded(instruction, device, column) if total is None else np.asarray(total(np.stack(column), zero)))
@@ -114,7 +117,7 @@ def _all_reduce(instruction: HloInstruction, device: Device) -> Combine:
 
 
 def _reduce_scatter(instruction: HloInstruction, device: Device) -> Combine:
-    """all-reduce, then member i keeps the i-th piece of the dimension."""
+    """An all-reduce of which member i keeps the i-th piece of the dimension."""
     (dim,) = instruction.attrs["dimensions"]
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
@@ -130,7 +133,7 @@ def _gathered(instruction: HloInstruction, everyones: list[list[Value]]) -> tupl
 
 
 def _all_gather(instruction: HloInstruction, _device: Device) -> Combine:
-    """The members' operands one after the other along the dimension."""
+    """Concatenate the members' operands along the dimension."""
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
         return [_pack(_gathered(instruction, everyones), _result_shape(instruction).is_tuple)] * len(everyones)
@@ -139,7 +142,7 @@ def _all_gather(instruction: HloInstruction, _device: Device) -> Combine:
 
 
 def _all_to_all(instruction: HloInstruction, _device: Device) -> Combine:
-    """With a dimension: piece i of it goes to member i, and the pieces that come are joined. Else operand i goes there."""
+    """Send piece i of the dimension to member i and concatenate the received pieces; in the tuple form, send operand i."""
     dims: tuple[int, ...] = instruction.attrs.get("dimensions", ())
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
@@ -161,7 +164,7 @@ def _ragged_all_to_all(instruction: HloInstruction, _device: Device) -> Combine:
 
 
 def _broadcast(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """Everyone gets the operands of the group's first member; who is in no group gets zeros."""
+    """Return the operands of the group's first member; a device in no group gets zeros."""
     members = group_of(instruction, device)
     check_members(instruction, members, device.world)
     if not members:
@@ -177,7 +180,10 @@ def _broadcast(instruction: HloInstruction, operands: list[Value], device: Devic
 
 
 def _permute(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """The operands of whoever sends to this device; nobody: zeros, or the output as it was in the in-place form."""
+    """Return the operands of the device that sends to this one.
+
+    Without a sender the result is zeros, or in the in-place form the unchanged output operand.
+    """
     source, targets = permute_ends(instruction, device)
     in_place = len(operands) == 4 and "slice_sizes" in instruction.attrs
     sent = in_place_slices(instruction, operands) if in_place else tuple(operands)
@@ -194,12 +200,12 @@ def _permute(instruction: HloInstruction, operands: list[Value], device: Device)
 
 
 def _result_shape(instruction: HloInstruction) -> Shape:
-    """Return the shape of what comes out, which a start has as its second element."""
+    """Return the shape of the result: the second element of a start's shape."""
     return instruction.shape.tuple_shapes[1] if instruction.opcode.endswith("-start") else instruction.shape
 
 
 def _started(program: ProgramEvaluator) -> ProgramEvaluator:
-    """The start of a pair with value (operand or operands, result, contexts..)."""
+    """Return the evaluator of a start, whose value is (operand or operands, result, contexts..)."""
 
     def start(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
         kept = tuple(operands)
@@ -215,7 +221,7 @@ def _done_of_pair(_instruction: HloInstruction, operands: Sequence[Value], _call
 
 
 def _done_of_result(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """An all-reduce-start has the result's own shape."""
+    """Return the operand: an all-reduce-start has the shape of the result, without operands or contexts."""
     return operands[0]
 
 

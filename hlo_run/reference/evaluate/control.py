@@ -1,4 +1,4 @@
-"""Ops that pass values on or call computations: tuples, calls, loops, branches, barriers, tokens."""
+"""Evaluate ops that forward values or call computations: tuples, calls, loops, branches, barriers, tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _tuple(_instruction: HloInstruction, operands: Sequence[Value], _calls: Call
 
 
 def _prepare_get_tuple_element(instruction: HloInstruction) -> Kernel | None:
-    """Return a kernel for arrays that have no sizes of their own."""
+    """Return a kernel for an array without dynamic dimensions."""
     shape = instruction.shape
     return itemgetter(instruction.attrs["index"]) if shape.is_array and not any(shape.dynamic_dims) else None
 
@@ -45,7 +45,7 @@ def _call(instruction: HloInstruction, operands: list[Value], device: Device) ->
 
 def _while(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
     (condition,), (body,) = instruction.called["condition"], instruction.called["body"]
-    # The state lives in this list alone, and the body's frame empties it: its parts are freed while the body runs.
+    # Only this list holds the state, and the body's frame empties it: its parts are freed while the body runs.
     state = operands
     while as_array((yield device.frame(condition, list(state)))).item():
         state = [(yield device.frame(body, state))]
@@ -53,7 +53,7 @@ def _while(instruction: HloInstruction, operands: list[Value], device: Device) -
 
 
 def _conditional(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """A pred selects branch 0 when true; a number outside the branches, also a negative one, selects the last."""
+    """Run one branch: a true pred selects branch 0; an index out of range, negative or too large, selects the last one."""
     branches = instruction.called_computations
     selector = as_array(operands[0]).item()
     if isinstance(selector, bool):

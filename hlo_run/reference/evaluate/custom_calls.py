@@ -1,4 +1,4 @@
-"""Custom calls whose meaning is known: annotations, hints, crossings between whole arrays and shards, the old top-k."""
+"""Evaluate custom calls: annotations, hints, sharding boundaries, library calls, and registered functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hlo_run.reference.values import TOKEN, Array, Calls, Evaluator, Value, as_a
 
 
 def target_of(instruction: HloInstruction) -> str:
-    """Return the name of what a custom call calls."""
+    """Return the `custom_call_target` of a custom call, without quotes."""
     return str(instruction.attrs.get("custom_call_target", "")).strip('"')
 
 
@@ -32,12 +32,12 @@ def _identity(instruction: HloInstruction, operands: Sequence[Value], _calls: Ca
 
 
 def _first(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """A hint about gather or scatter indices: the indices."""
+    """Return the first operand: the indices of a gather or scatter that the hint is about."""
     return operands[0]
 
 
 def _buffer(instruction: HloInstruction, _operands: Sequence[Value], _calls: Calls) -> Value:
-    """Memory, a token or a workspace; nobody may read what is in it before writing."""
+    """Return zeros for memory, a token or a workspace: programs write it before they read it."""
     return zeros(array_of(instruction.shape))
 
 
@@ -82,13 +82,13 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
     except MemoryError:
         raise out_of_memory(instruction) from None
     except (ValueError, IndexError) as error:
-        # Unlike HLO's own ops, a library's call has no verifier.
-        what = f"the custom call '{target}': its operands do not fit together"
+        # The verifier checks HLO ops, but not the operands of custom calls.
+        what = f"the operands of the custom call '{target}' do not fit together"
         raise Unsupported(what, instruction.where, notes=(f"instruction %{instruction.name}", str(error))) from error
 
 
 def _registered(instruction: HloInstruction, target: str, operands: list[Value]) -> Value:
-    """Call the function that somebody registered, with copies that it may keep."""
+    """Call the function registered for the target, with copies of the operands that it may keep."""
     config = str(instruction.attrs.get("backend_config", ""))
     copies = [_copied(operand) for operand in operands]
     return _as_value(instruction, instruction.shape, custom_calls.call(target, "Interpreter", copies, config, instruction.name))
@@ -99,7 +99,7 @@ def _copied(value: Value) -> Value:
 
 
 def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
-    """Return what a function returned as a value of `shape`; raises DeviceError if it is none."""
+    """Return the result of a registered function as a value of `shape`; raises DeviceError if it does not fit."""
     shape = array_of(shape)
     if shape.is_tuple:
         parts = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]

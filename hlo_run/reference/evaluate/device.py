@@ -1,4 +1,4 @@
-"""A simulated device and the plans that it runs, on its own stack of frames, so that it can stop and wait for other devices."""
+"""A simulated device: it runs plans on its own stack of frames, so it can stop where it waits for other devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hlo_run.reference.values import Array, Evaluator, Kernel, Value, as_array, 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a device stands still: it goes on once `ready`; `what` says what it waits for, in a deadlock's error."""
+    """Why a device waits: it continues when `ready` returns true; `what` describes the wait in the error of a deadlock."""
 
     instruction: HloInstruction
     ready: Callable[[], bool]
@@ -65,7 +65,7 @@ class Plan:
 
 
 class Meeting:
-    """Where the members of a group come together for one collective; `results` holds each member's once all are there."""
+    """One collective in progress: the operands of the members that arrived, and `results` once all have."""
 
     __slots__ = ("operands", "results")
 
@@ -76,7 +76,7 @@ class Meeting:
 
 @dataclass(slots=True)
 class World:
-    """What the devices of one run share: their number, meetings that wait for members, messages under way.
+    """The state that the devices of one run share: their number, collectives in progress, messages not yet received.
 
     `seed` is the module's; `rng_places` numbers its `rng` instructions.
     """
@@ -95,22 +95,22 @@ class World:
 
 
 class Plans(Protocol):
-    """What a device runs: the plans of a module's computations."""
+    """The plans of a module's computations, as `Device` asks for them."""
 
     def plan(self, computation: HloComputation, lifted: bool) -> Plan:
-        """Return the steps; with `lifted` for arrays in place of its scalars."""
+        """Return the plan of a computation; with `lifted`, the one that takes arrays in place of the scalars."""
         ...
 
     def is_liftable(self, computation: HloComputation) -> bool:
-        """True if it may be applied to arrays in place of its scalars."""
+        """True if the computation may be applied to arrays in place of its scalars."""
         ...
 
 
 class Device:
-    """Number `id` (replica-major) of the devices of a run; evaluators see it as their `Calls`.
+    """One device of a run, number `id` in replica-major order; evaluators use it as their `Calls`.
 
-    `counters` are the states of rng-get-and-update-state by instruction; `infeed` is asked for what infeed takes, `outfeed`
-    holds what outfeed gave.
+    `counters` holds the state of every rng-get-and-update-state. `infeed` provides the data of infeed, and `outfeed`
+    collects the data of outfeed.
     """
 
     def __init__(self, world: World, number: int, plans: Plans, infeed: Feed) -> None:
@@ -125,25 +125,25 @@ class Device:
         self._value: Value = ()
 
     def frame(self, computation: HloComputation, arguments: list[Value], lifted: bool = False) -> Frame:
-        """Return the run of a computation that has not begun; it empties `arguments`, so that they can be freed early."""
+        """Return a frame that will run a computation. It empties `arguments`, so that they can be freed early."""
         return self._run_plan(self.plans.plan(computation, lifted), arguments)
 
     def start(self, computation: HloComputation, arguments: Sequence[Value]) -> None:
-        """Get ready to run a computation with `advance`."""
+        """Prepare to run a computation; `advance` runs it."""
         self._stack, self._value = [self.frame(computation, list(arguments))], ()
 
     def advance(self) -> Wait | None:
-        """Run until the end (None) or until something is not there yet."""
+        """Run until the computation ends (returns None) or has to wait for another device."""
         self._value, wait = _drive(self._stack)
         return wait
 
     @property
     def result(self) -> Value:
-        """The value of the computation that was started, once `advance` returned None."""
+        """The value of the started computation, after `advance` has returned None."""
         return self._value
 
     def call(self, computation: HloComputation, arguments: Sequence[Value], lifted: bool = False) -> Value:
-        """Return the root's value; see `Calls`. The computation must not meet other devices."""
+        """Return the root's value; see `Calls`. Raises Unsupported if the computation waits for another device."""
         value, wait = _drive([self.frame(computation, list(arguments), lifted)])
         if wait is not None:
             what = f"'{wait.instruction.opcode}' inside a computation of scalars"
@@ -179,7 +179,7 @@ class Device:
             else:
                 assert step.program is not None, "a step has one way to its value"
                 program = step.program(step.instruction, list(operands), self)
-                # The program owns its operands: what it drops must be free while it runs.
+                # The program owns its operands: it can free one while it runs only if no other reference is left.
                 operands = ()
                 value = yield program
             if step.dims is not None and (
@@ -194,7 +194,7 @@ class Device:
 
 def _drive(stack: list[Frame]) -> tuple[Value, Wait | None]:
     """Run the frames of a stack, innermost last, until the outermost returns or a frame waits."""
-    # A frame that has not begun takes None, and one that waited looks for itself what there is now.
+    # A new frame must be sent None, and a frame that waited checks its condition itself.
     value: Value | None = None
     while stack:
         try:
@@ -212,13 +212,17 @@ def _drive(stack: list[Frame]) -> tuple[Value, Wait | None]:
 
 
 def check_array(step: Step, value: Value) -> None:
-    """Hold every evaluator to the shape that inference promised: a wrong oracle must not go unseen."""
+    """Check that a value has the dimensions and type of the step's shape.
+
+    Raises Unsupported for mixed precision in an op that only moves elements, InternalError for any other difference:
+    the evaluator is wrong.
+    """
     array = as_array(value)
     if array.shape != step.dims or (array.dtype is not step.dtype and array.dtype != step.dtype):
         instruction = step.instruction
         sources = [operand.shape for operand in instruction.operands if operand.shape.is_array]
         if array.shape == step.dims and sources and sources[0].dtype.numpy == array.dtype and sources[0].dtype.is_float:
-            # Mixed precision is valid in what is read, but what only moves elements has no rounding to do.
+            # The verifier accepts mixed precision, but an op that only moves elements does not convert them.
             kept = f"'{instruction.opcode}' from {sources[0].element_type} to {instruction.shape.element_type}"
             raise Unsupported(f"{kept} in the reference", instruction.where, hint="convert before or after it")
         found = f"{array.dtype}{list(array.shape)}"
@@ -226,7 +230,7 @@ def check_array(step: Step, value: Value) -> None:
 
 
 def shape_mismatch(value: Value, shape: Shape) -> str:
-    """Return how a value differs from a shape in dimensions or type, or nothing; a dynamic dimension may be smaller."""
+    """Return how a value differs from a shape in dimensions or type, or ""; a dynamic dimension may be smaller."""
     if isinstance(value, tuple) or not shape.is_array:
         if isinstance(value, tuple) and shape.is_tuple and len(value) == len(shape.tuple_shapes):
             found = (shape_mismatch(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))

@@ -1,4 +1,4 @@
-"""The reference evaluator: plans of computations, run on one simulated device or on several together."""
+"""The reference evaluator: it plans the computations of a module and runs them on one or several simulated devices."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def evaluate(
 
 
 class Reference:
-    """A module ready to be evaluated, any number of times.
+    """A module that can be evaluated any number of times.
 
     `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
     the module has narrower types). The module must not be edited afterwards.
@@ -93,7 +93,7 @@ class Reference:
         self._effects = find_effects(self._module.computations)
         self._liftable: set[HloComputation] | None = None
         self._plans: dict[tuple[HloComputation, bool], Plan] = {}
-        # What outfeed gave in the last run; one list per device.
+        # The data of outfeed in the last run; one list per device.
         self.outfeed: list[list[Value]] = []
 
     def run(
@@ -104,13 +104,13 @@ class Reference:
         seed: int = 42,
         feeds: Feeds = NO_FEEDS,
     ) -> list[Value]:
-        """Return each device's value of the entry's root; device replica · partitions + partition has that place.
+        """Return each device's value of the entry's root, in the order replica · partitions + partition.
 
-        `arguments` are the devices' arguments, one per entry parameter: arrays in logical order with the numpy type of
-        `DTYPES`, dynamic dimensions as long as they are. The results' arrays are contiguous and may be an argument
-        itself. `seed` is the module's seed, which `rng` draws from; `feeds` is what infeed takes.
-        Raises `Unsupported` for an instruction without evaluation (only if it is reached), DeviceError where memory
-        runs out or devices wait for each other for ever.
+        `arguments` has one list per device, with one value per entry parameter: arrays in logical order with the numpy
+        type of `DTYPES`, and dynamic dimensions at their actual size. The arrays of the results are contiguous; one may
+        be an argument itself. `seed` is the module's seed, which `rng` draws from. `feeds` provides the data of infeed.
+        Raises UsageError for wrong arguments, Unsupported for an instruction without an evaluator (only if it is
+        reached), DeviceError if memory runs out or in a deadlock of the devices.
         """
         world = World(replicas, partitions, seed)
         if len(arguments) != world.size:
@@ -124,7 +124,7 @@ class Reference:
             return [_finished(device.result) for device in devices]
 
     def plan(self, computation: HloComputation, lifted: bool) -> Plan:
-        """Return the steps of a computation; see `Plans`."""
+        """Return the plan of a computation, made once; see `Plans`."""
         key = (computation, lifted)
         plan = self._plans.get(key)
         if plan is None:
@@ -138,7 +138,7 @@ class Reference:
         return computation in self._liftable
 
     def _accepted(self, values: Sequence[Value]) -> list[Value]:
-        """Return the arguments as the entry takes them; raises UsageError for wrong ones."""
+        """Check the arguments and return them as the entry takes them; raises UsageError."""
         parameters = self._original.entry.parameters
         if len(values) != len(parameters):
             raise UsageError(f"the module takes {len(parameters)} arguments, but {len(values)} are given")
@@ -167,7 +167,7 @@ def _choose_lifted(instruction: HloInstruction) -> tuple[Evaluator | None, Progr
 
 
 def _run_together(devices: Sequence[Device]) -> None:
-    """Run each device until it waits, in turn, until all are done; raises DeviceError if none can go on."""
+    """Run each device in turn until it waits, and repeat until all are done; raises DeviceError if none can continue."""
     waiting: dict[int, Wait | None] = dict.fromkeys(range(len(devices)))
     while waiting:
         went_on = False

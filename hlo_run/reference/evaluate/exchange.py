@@ -1,4 +1,4 @@
-"""How data goes from device to device: messages, slices written in place, ragged pieces."""
+"""Move data between devices: messages, in-place slices of collective-permute, pieces of ragged-all-to-all."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.device import Device, Frame, Wait
 from hlo_run.reference.values import Array, Value, as_array, as_tuple
 
-# What kind of message, and its channel, or the instruction that sends it if there is none.
+# The kind of message, and its channel; without a channel, the instruction that sends it.
 Lane: TypeAlias = "tuple[str, int | HloInstruction]"
 
 
 def post(device: Device, lane: Lane, target: int, value: Value) -> None:
-    """Send a message; never waits. Messages of one lane between two devices keep their order."""
+    """Send a message without waiting. Messages of one lane between two devices keep their order."""
     device.world.messages.setdefault((lane, device.id, target), deque()).append(value)
 
 
 def receive(instruction: HloInstruction, device: Device, lane: Lane, source: int) -> Frame:
-    """Wait for the next message of a lane and return it."""
+    """Wait for the next message of a lane from device `source` and return it."""
     key = (lane, source, device.id)
     messages = device.world.messages
     where = f" on channel {lane[1]}" if isinstance(lane[1], int) else ""
@@ -33,16 +33,16 @@ def receive(instruction: HloInstruction, device: Device, lane: Lane, source: int
 
 
 def ragged_all_to_all(instruction: HloInstruction, everyones: Sequence[Sequence[Array]]) -> list[Array]:
-    """Return each member's output: `input[offset : + size]` of every member, where that member says it goes.
+    """Return each member's output, with the rows `input[offset : offset + size]` that every member sends to it.
 
     Operands: input, output, input offsets, send sizes, output offsets (places in the receiver's output), receive sizes.
-    Offsets and sizes have one entry per member, or a row of entries each if they have two dimensions. Rows that nobody
-    writes keep the output operand's values.
+    Offsets and sizes have one entry per member, or one row of entries per member if they have two dimensions. Rows
+    that no member writes keep the output operand's values. Raises Unsupported for a piece out of bounds.
     """
     outputs: list[Array] = [np.array(operands[1]) for operands in everyones]
     for data, _, starts, sizes, places, _ in everyones:
         if starts.shape[0] % len(everyones) or not starts.ndim:
-            raise Unsupported("'ragged-all-to-all' whose offsets do not divide among the members", instruction.where)
+            raise Unsupported("'ragged-all-to-all' whose number of offsets is not a multiple of its members", instruction.where)
         for number, (start, size, place) in enumerate(_triples(starts, sizes, places)):
             member = number // (starts.size // len(everyones))
             output = outputs[member]
@@ -60,7 +60,10 @@ def _triples(*arrays: Array) -> list[tuple[int, ...]]:
 
 
 def in_place_slices(instruction: HloInstruction, operands: Sequence[Value]) -> tuple[Value, ...]:
-    """Return what the in-place form of collective-permute sends: (input, output, input starts, output starts) → slices."""
+    """Return the slices that the in-place form of collective-permute sends.
+
+    Operands: input, output, input starts, output starts. Raises Unsupported for slice_sizes of another rank.
+    """
     inputs, starts = _buffers(operands[0]), _starts(operands[2])
     sizes = _slice_sizes(instruction, inputs)
     return tuple(
@@ -70,7 +73,7 @@ def in_place_slices(instruction: HloInstruction, operands: Sequence[Value]) -> t
 
 
 def in_place_update(instruction: HloInstruction, operands: Sequence[Value], slices: Sequence[Value]) -> Value:
-    """Return the outputs of the in-place form with the received slices written at the output starts."""
+    """Return the outputs of the in-place collective-permute, with the received slices written at the output starts."""
     outputs, starts = [np.array(array) for array in _buffers(operands[1])], _starts(operands[3])
     for output, start, received in zip(outputs, starts, slices, strict=True):
         piece = as_array(received)
@@ -83,7 +86,7 @@ def _buffers(value: Value) -> list[Array]:
 
 
 def _starts(value: Value) -> list[list[int]]:
-    """Return the start of each slice; one slice may come as a bare tuple of scalars."""
+    """Return the start of each slice; the start of a single slice may be a flat tuple of scalars."""
     rows = as_tuple(value)
     tuples = rows if all(isinstance(row, tuple) for row in rows) else (rows,)
     return [[int(as_array(index)) for index in as_tuple(row)] for row in tuples]

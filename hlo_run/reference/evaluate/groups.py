@@ -1,9 +1,9 @@
-"""Who takes part in a collective: the group of a device, from replica groups, channel and mode (`ops.md` 11).
+"""Find the devices that take part in a collective: the group of a device, from replica groups, channel and mode.
 
 Devices are numbered replica-major: replica · partitions + partition. The modes are XLA's `CollectiveOpGroupMode`:
 
-    no channel_id                                      groups of replicas, each partition for itself
-    channel_id, the op knows no use_global_device_ids  groups of partitions, each replica for itself
+    no channel_id                                      groups of replicas, each partition on its own
+    channel_id, the op has no use_global_device_ids    groups of partitions, each replica on its own
     channel_id, use_global_device_ids false            groups of replicas with all their partitions
     channel_id, use_global_device_ids true             groups of device numbers
 """
@@ -22,7 +22,10 @@ IntLists = tuple[tuple[int, ...], ...]
 
 
 def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
-    """Return the numbers of the devices that meet this one, in the group's order; empty if it is in no group."""
+    """Return the numbers of the devices in this device's group, in the group's order; empty if it is in no group.
+
+    Raises ParseError for use_global_device_ids without a channel_id.
+    """
     world = device.world
     groups = _groups(instruction.attrs.get("replica_groups"))
     has_channel = instruction.attrs.get("channel_id") is not None
@@ -41,15 +44,18 @@ def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
 
 
 def check_members(instruction: HloInstruction, members: tuple[int, ...], world: World) -> None:
-    """Raise ParseError if a group names a device that this run has not."""
+    """Raise ParseError if a group names a device that the run does not have."""
     for member in members:
         if not 0 <= member < world.size:
-            message = f"a replica group names device {member}, but there are {world.replicas} x {world.partitions} devices"
-            raise _error(instruction, message, "--num_replicas=N and --num_partitions=N say how many there are")
+            message = f"a replica group names device {member}, but the run has {world.replicas} x {world.partitions} devices"
+            raise _error(instruction, message, "set their number with --num_replicas=N and --num_partitions=N")
 
 
 def permute_ends(instruction: HloInstruction, device: Device) -> tuple[int | None, list[int]]:
-    """Return who sends to this device (None: nobody) and to whom it sends, as device numbers."""
+    """Return the device that sends to this one, or None, and the devices that this one sends to, as device numbers.
+
+    Raises ParseError if a pair names a device that the run does not have.
+    """
     world = device.world
     has_channel = instruction.attrs.get("channel_id") is not None
     own = device.partition if has_channel else device.replica
@@ -69,7 +75,7 @@ def _groups(value: ReplicaGroups | IntLists | None) -> IntLists:
 
 
 def _pick(groups: IntLists, own: int, count: int) -> tuple[int, ...]:
-    """Return the group that holds `own`; no groups at all are one group of everybody."""
+    """Return the group that contains `own`; without groups, all are one group."""
     if not any(groups):
         return tuple(range(count))
     return next((group for group in groups if own in group), ())

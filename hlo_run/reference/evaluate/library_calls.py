@@ -1,4 +1,4 @@
-"""The custom calls by which XLA:GPU has libraries compute: cuBLAS products and solves, cuDNN convolutions, CUB sorts."""
+"""Evaluate XLA:GPU's custom calls to libraries: cuBLAS products and solves, cuDNN convolutions, CUB sorts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _config(instruction: HloInstruction) -> Mapping[str, Any]:
     try:
         config = json.loads(str(instruction.attrs.get("backend_config", "")) or "{}")
     except ValueError:
-        raise unsupported(instruction, "a custom call whose backend_config is no JSON") from None
+        raise unsupported(instruction, "a custom call whose backend_config is not JSON") from None
     return cast("Mapping[str, Any]", config) if isinstance(config, dict) else {}
 
 
 def _with_workspace(instruction: HloInstruction, *arrays: Array) -> Value:
-    """Return the arrays, with what the shape has besides: workspaces, in which nobody may read."""
+    """Return the arrays, followed by zeros for the other elements of the shape: workspaces, whose content is undefined."""
     if not instruction.shape.is_tuple:
         return arrays[0]
     return (*arrays, *(zeros(shape) for shape in instruction.shape.tuple_shapes[len(arrays) :]))
@@ -44,7 +44,7 @@ def _part(instruction: HloInstruction, index: int) -> Shape:
     return instruction.shape.tuple_shapes[index] if instruction.shape.is_tuple else instruction.shape
 
 
-# How many scales the operands of a product have, and the range of the types of results that have one.
+# The number of operand scales of a product, and the largest values of the result types that have a scale.
 _OPERAND_SCALES = 2
 _LARGEST_RESULT = {"f8e4m3fn": (2 - 2.0**-2) * 2.0**8, "f8e5m2": (2 - 2.0**-2) * 2.0**15}
 
@@ -53,7 +53,10 @@ _LARGEST_RESULT = {"f8e4m3fn": (2 - 2.0**-2) * 2.0**8, "f8e5m2": (2 - 2.0**-2) *
 
 
 def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """epilogue(alpha * scales * a . b + beta * c + bias), rounded once; 8-bit results times a scale, and within their range."""
+    """Return epilogue(alpha * scales * a . b + beta * c + bias), rounded once.
+
+    8-bit results are multiplied by their scale and clamped to their range.
+    """
     config: Mapping[str, Any] = _config(instruction).get("gemm_backend_config", {})
     result = _part(instruction, 0).dtype
     wide = _wide(result)
@@ -65,7 +68,7 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
         value = value * value.dtype.type(alpha if result.is_complex else alpha.real)
     beta, epilogue = float(config.get("beta", 0)), str(config.get("epilogue", "DEFAULT"))
     addend = rest.pop(0) if beta else None
-    # Without a beta of its own a matrix to add stays unread; scales are those of products of 8-bit floats.
+    # An addend is used only if beta is not 0. Only products of 8-bit floats have scales.
     is_f8 = str(instruction.attrs["custom_call_target"]).endswith("$f8")
     bias = rest.pop(_place_of_bias(rest) if is_f8 else -1) if "BIAS" in epilogue else None
     for scale in rest[:_OPERAND_SCALES] if is_f8 else ():
@@ -84,18 +87,18 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
 
 
 def _place_of_bias(rest: Sequence[Array]) -> int:
-    """The bias stands behind the scales of both operands, and before that of the result; it alone may be a vector."""
+    """Return the index of the bias: after the scales of the operands, before that of the result; scales have rank 0."""
     return next((place for place, array in enumerate(rest) if array.ndim), len(rest) - 1)
 
 
 def _along_columns(bias: Array, value: Array) -> Array:
-    """A bias that is shorter than the rows, which XLA pads for the library, leaves the rest alone."""
+    """Pad a bias with zeros to the length of a row: XLA pads the rows for the library, but not the bias."""
     missing = value.shape[-1] - bias.shape[-1] if bias.ndim and value.ndim else 0
     return np.pad(bias, (0, missing)) if missing > 0 else bias
 
 
 def _scaled_result(value: Array, scales: Sequence[Array], result: DType) -> Array:
-    """Only results of 8 bits have a scale; the last one is it, older modules have that of the addend before it."""
+    """Scale and clamp an 8-bit result. Its scale is the last one: older modules have the addend's scale before it."""
     if not scales or result.name not in _LARGEST_RESULT:
         return value
     largest = value.dtype.type(_LARGEST_RESULT[result.name])
@@ -141,7 +144,7 @@ def _forward(instruction: HloInstruction, operands: Sequence[Value], _calls: Cal
 
 
 def _after(instruction: HloInstruction, value: Array, extras: Sequence[Array]) -> Array:
-    """activation(scale * value + side_scale * side + bias)"""
+    """Return activation(scale * value + side_scale * side + bias)."""
     config: Mapping[str, Any] = _config(instruction).get("cudnn_conv_backend_config", {})
     labels: DimLabels = instruction.attrs["dim_labels"]
     number = value.dtype.type
@@ -191,7 +194,7 @@ def _window(instruction: HloInstruction) -> tuple[WindowDim, ...]:
 
 
 def _backward_input(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """Every element of the result's gradient goes, times each weight, to the element of the source that it came from."""
+    """Add every element of the result's gradient, times each weight, to the input element that it was computed from."""
     gradient, weights = _wide_operands(instruction, operands)[:2]
     window, groups = _window(instruction), int(instruction.attrs.get("feature_group_count", 1))
     labels = convolution_labels(instruction.attrs["dim_labels"])
@@ -221,13 +224,13 @@ def _reach(dim: WindowDim, places: int) -> int:
 
 
 def _places(dim: WindowDim, tap: int, places: int) -> slice:
-    """Return the padded source's elements that one tap of the window sees."""
+    """Return the elements of the padded source that one tap of the window reads."""
     start = (dim.size - 1 - tap if dim.reversal else tap) * dim.window_dilation
     return slice(start, start + (places - 1) * dim.stride + 1, dim.stride)
 
 
 def _backward_filter(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """A convolution of the source by the result's gradient, with batch and features exchanged."""
+    """Convolve the source with the result's gradient, with batch and features exchanged."""
     source, gradient = _wide_operands(instruction, operands)[:2]
     window, groups = _window(instruction), int(instruction.attrs.get("feature_group_count", 1))
     labels = convolution_labels(instruction.attrs["dim_labels"])
@@ -262,11 +265,11 @@ def _triangular_solve(instruction: HloInstruction, operands: Sequence[Value], ca
 
 
 def _radix_sort(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """Sort the last dimension by the first operand; a second one goes along."""
+    """Sort the last dimension by the keys in the first operand; a second operand is permuted with it."""
     arrays = [as_array(operand) for operand in operands]
     dtype = instruction.operands[0].shape.dtype
     keys = total_order_key(arrays[0], dtype) if dtype.is_float else widen(arrays[0], dtype)
-    # A call of CUB's writes {descending = true, ..}, what becomes one JSON.
+    # A CUB call has {descending = true, ..}, a call that becomes one has JSON.
     descending = re.search(r'descending"?\s*[:=]\s*true', str(instruction.attrs.get("backend_config", "")))
     order = stable_order(keys, descending is not None)
     return _with_workspace(instruction, *(np.take_along_axis(array, order, -1) for array in arrays))

@@ -1,4 +1,4 @@
-"""Computations of scalars applied to whole arrays: every scalar stands for the array of its values."""
+"""Lifted evaluation: apply a computation of scalars to whole arrays, with an array in place of each scalar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAME = frozenset(
 
 
 def find_liftable(computations: Sequence[HloComputation], elementwise: frozenset[str]) -> set[HloComputation]:
-    """Return the computations that may be applied to arrays in place of scalars."""
+    """Return the computations that may be applied to arrays in place of scalars; `elementwise` are opcodes."""
     liftable: set[HloComputation] = set()
     for computation in callees_first(computations):
         if all(_is_liftable(instruction, elementwise, liftable) for instruction in computation.instructions):
@@ -43,17 +43,17 @@ def _is_liftable(instruction: HloInstruction, elementwise: frozenset[str], lifta
 
 
 def identity(_instruction: HloInstruction, operands: Sequence[Value], _calls: object) -> Value:
-    """A scalar broadcast, reshaped, .. to a scalar."""
+    """Return the operand: a broadcast, reshape, .. from a scalar to a scalar."""
     return operands[0]
 
 
 def lifted_call(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """A fusion or call on arrays of scalars."""
+    """Evaluate a fusion or call on arrays in place of scalars."""
     return (yield device.frame(instruction.called_computations[0], operands, lifted=True))
 
 
 def lifted_conditional(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """Each branch runs on the elements that select it, and on no others."""
+    """Run each branch on the elements that select it."""
     branches = instruction.called_computations
     selector = as_array(operands[0])
     last = len(branches) - 1
@@ -71,7 +71,7 @@ def lifted_conditional(instruction: HloInstruction, operands: list[Value], devic
 
 
 def lifted_while(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """Every element makes its own number of rounds; those that are done take no part any more."""
+    """Run each element for its own number of iterations; elements that are done leave the loop."""
     (condition,), (body,) = instruction.called["condition"], instruction.called["body"]
     dims = _dims(operands)
     state = _leaves(lambda leaf: _spread(leaf, dims), operands[0])
@@ -113,7 +113,7 @@ def _empty(shape: Shape, count: int) -> Value:
 
 
 def _put(target: Value, at: Array, source: Value) -> None:
-    """Write the elements of `source`, one per place in `at`, into the arrays of `target`, which nobody else holds."""
+    """Write the elements of `source` into the arrays of `target`, in place, at the indices `at`."""
     if isinstance(target, tuple):
         assert isinstance(source, tuple), "a computation's value has its root's shape"
         for inner, part in zip(target, source, strict=True):

@@ -1,4 +1,4 @@
-"""Plans: a computation as a list of steps over numbered slots, made once and run as often as the computation is called."""
+"""Plan a computation: a list of steps over numbered slots, made once and run at every call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsuppo
 
 # What can be made of constants alone without taking memory.
 _VIEWS_OF_CONSTANTS = frozenset(("constant", "broadcast", "iota"))
-# What happens even where the root does not need it.
+# Ops that are run even if the root does not need them.
 _EFFECTS = frozenset(("send", "send-done", "recv", "recv-done", "infeed", "outfeed", "rng-get-and-update-state"))
 
 
@@ -26,7 +26,10 @@ Chooser: TypeAlias = Callable[[HloInstruction], "tuple[Evaluator | None, Program
 
 
 def make_plan(computation: HloComputation, choose: Chooser, effects: Mapping[HloComputation, bool], check: bool) -> Plan:
-    """Return what the root needs and what has effects, operands first."""
+    """Return the plan of a computation: the instructions that the root needs or that have effects, operands first.
+
+    `effects` is the result of `find_effects`. With `check`, the value of every step is checked against its shape.
+    """
     order = _needed(computation, effects)
     slots = {instruction: number for number, instruction in enumerate(order)}
     last_reader = {operand: instruction for instruction in order for operand in instruction.operands}
@@ -55,14 +58,14 @@ def make_plan(computation: HloComputation, choose: Chooser, effects: Mapping[Hlo
 
 
 def _picker(slots: Sequence[int]) -> Callable[[list[Value | None]], Sequence[Value]]:
-    """Return what picks these slots, without a step of Python's for each."""
+    """Return a function that picks these slots, without a Python loop."""
     if len(slots) > 1:
         return itemgetter(*slots)
     return itemgetter(slice(slots[0], slots[0] + 1) if slots else slice(0, 0))
 
 
 def _kernel(instruction: HloInstruction, evaluate: Evaluator | None) -> Kernel | None:
-    """Return the kernel of an instruction, if its evaluator can prepare one; it refuses only where it is reached."""
+    """Return the kernel of an instruction, or None; the error of an unsupported one is raised only if it is reached."""
     if not isinstance(evaluate, Prepared):
         return None
     try:
@@ -72,7 +75,7 @@ def _kernel(instruction: HloInstruction, evaluate: Evaluator | None) -> Kernel |
 
 
 def _known_value(instruction: HloInstruction, evaluate: Evaluator | None, known: Mapping[HloInstruction, Value]) -> Value | None:
-    """Return the value of a constant, or a view of one; None if it must be evaluated in each run."""
+    """Return the value of a constant or of a view of constants; None if it must be evaluated in each run."""
     if instruction.opcode not in _VIEWS_OF_CONSTANTS or not all(operand in known for operand in instruction.operands):
         return None
     kernel = _kernel(instruction, evaluate)
@@ -102,15 +105,15 @@ def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool])
 
 
 def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, bool]) -> bool:
-    """True if evaluating the instruction does more than make its value."""
+    """True if evaluating the instruction does more than compute its value."""
     if instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect"):
-        # A call without a function has no effect here; it is an error only where its value is needed.
+        # A call without a registered function has no effect here; it is an error only if its value is needed.
         return is_registered(str(instruction.attrs["custom_call_target"]).strip('"'), "Interpreter")
     return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)
 
 
 def find_effects(computations: Iterable[HloComputation]) -> dict[HloComputation, bool]:
-    """Return for each computation (callees first, as modules list them) whether running it has effects."""
+    """Return whether running each computation has effects: its own, or those of a computation that it calls."""
     effects: dict[HloComputation, bool] = {}
     for computation in callees_first(computations):
         effects[computation] = any(has_effect(i, effects) for i in computation.instructions)

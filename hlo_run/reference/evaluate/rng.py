@@ -1,7 +1,7 @@
-"""rng-bit-generator, bit for bit as XLA; rng and rng-get-and-update-state as its GPU and CPU expander make them.
+"""Evaluate random numbers: rng-bit-generator bit for bit as XLA, rng and rng-get-and-update-state as XLA's expanders.
 
-`rng` takes Philox bits from the state of its own rng-get-and-update-state. XLA mixes its key from the number that the
-instruction happens to have in the process; ours is its number among the module's `rng`, so that two runs agree.
+Every `rng` draws Philox bits from its own rng-get-and-update-state. XLA mixes the key from the instruction's number in
+the process; ours is its number among the module's `rng` instructions, so that two runs agree.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def _rng_bit_generator(instruction: HloInstruction, operands: Sequence[Value], _
 
 
 def _from_bits(bits: Array, dtype: DType) -> Array:
-    """Return the elements with these bits, of which the low ones count."""
+    """Return the elements whose bits are the low bits of these."""
     if dtype.bits < 8:
         bits = bits & np.array((1 << dtype.bits) - 1, bits.dtype)
     return from_element_bits(bits.astype(f"u{max(1, dtype.bits // 8)}"), dtype)
 
 
 def _philox(state: list[int], shape: Shape) -> tuple[list[int], Array]:
-    """The state is key, low and high half of the counter; of two words, the key is the high half too."""
+    """Return the new state and the bits. The state is key, counter low, counter high; with two words, high is the key."""
     key, low = state[0], state[1]
     high = state[2] if len(state) == 3 else key
     is_wide = shape.dtype.bits == 64
@@ -68,7 +68,7 @@ def _pairs(low: Array, high: Array) -> Array:
 
 
 def _three_fry(state: list[int], shape: Shape) -> tuple[list[int], Array]:
-    """64-bit elements take a block each; narrower ones share one with the next in the dimension that is split."""
+    """Return the new state and the bits: a block per 64-bit element, or per two narrower ones along the split dimension."""
     key, counter = state
     dims = shape.dims
     if shape.dtype.bits == 64:
@@ -94,7 +94,7 @@ def _split_dim(dims: Sequence[int]) -> int:
 
 
 def interleave(pair: tuple[Array, Array], dims: Sequence[int], split: int) -> Array:
-    """Return the elements of two arrays in turn along `split`, cut to `dims`; a scalar is the first array's."""
+    """Interleave two arrays along dimension `split` and cut the result to `dims`; with `split` < 0 return the first."""
     if split < 0:
         return pair[0]
     both = np.stack(pair, axis=split + 1)
@@ -116,7 +116,7 @@ def _rng_get_and_update_state(instruction: HloInstruction, _operands: list[Value
 
 
 def _rng(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """Philox bits made into numbers; see `random_numbers`."""
+    """Make numbers from Philox bits; see `random_numbers`."""
     yield from ()
     shape = instruction.shape
     if len(operands) != 2 or shape.dtype.kind not in ("float", "signed", "unsigned"):
@@ -133,8 +133,8 @@ def _key(instruction: HloInstruction, device: Device) -> int:
     places = device.world.rng_places
     if not places:
         computation = instruction.parent
-        assert computation is not None, "it stands in a computation"
-        assert computation.module is not None, "it stands in a module"
+        assert computation is not None, "the instruction is in a computation"
+        assert computation.module is not None, "the computation is in a module"
         drawing = (other for other in computation.module.instructions if other.opcode == "rng")
         places.update({other: number for number, other in enumerate(drawing, 1)})
     place = places[instruction]
@@ -142,9 +142,10 @@ def _key(instruction: HloInstruction, device: Device) -> int:
 
 
 def random_numbers(distribution: str, first: Array, second: Array, shape: Shape, key: int, state: int) -> Array:
-    """Return uniform numbers in [first, second), or normal ones of mean `first` and deviation `second`.
+    """Return uniform numbers in [first, second), or normal numbers of mean `first` and standard deviation `second`.
 
-    Floats below 32 bits are made in f32 and converted. Every step rounds, as in XLA's expansion.
+    `key` is the 64-bit key and `state` the 128-bit counter of Philox. Floats below 32 bits are made in f32 and
+    converted. Every step rounds, as in XLA's expansion.
     """
     dtype = shape.dtype
     if dtype.is_integer:
@@ -160,7 +161,7 @@ def random_numbers(distribution: str, first: Array, second: Array, shape: Shape,
 
 
 def _units(real: DType, dims: tuple[int, ...], key: int, state: int) -> Array:
-    """Return numbers in [0, 1): the top bits of random words, as many as the mantissa has."""
+    """Return numbers in [0, 1) from the top bits of random words: 23 bits for f32, 52 for f64."""
     bits = _words(Shape.array("u64" if real.bits == 64 else "u32", dims), key, state)
     mantissa = real.float_format.mantissa_bits
     return (bits >> bits.dtype.type(real.bits - mantissa)).astype(real.numpy) * real.numpy.type(2.0**-mantissa)
@@ -172,7 +173,7 @@ def _words(shape: Shape, key: int, state: int) -> Array:
 
 
 def _uniform_ints(first: Array, second: Array, shape: Shape, key: int, state: int) -> Array:
-    """first + bits mod (second - first), all wrapping."""
+    """Return first + bits mod (second - first), with wrapping arithmetic."""
     dtype = shape.dtype
     mask = (1 << dtype.bits) - 1
     lowest = int(first)
@@ -183,7 +184,7 @@ def _uniform_ints(first: Array, second: Array, shape: Shape, key: int, state: in
 
 
 def _normal(real: DType, dims: tuple[int, ...], key: int, state: int) -> Array:
-    """Return Box-Muller numbers of pairs along the split dimension: the sine's at even places, the cosine's at odd ones."""
+    """Return normal numbers by Box-Muller, in pairs along the split dimension: sine at even indices, cosine at odd ones."""
     split = _split_dim(dims)
     halved = tuple((size + 1) // 2 if dim == split else size for dim, size in enumerate(dims))
     after = split + 1

@@ -1,4 +1,4 @@
-"""From whole arrays to each partition's shard and back, as a sharding's tiles say."""
+"""Evaluate SPMDFullToShardShape and SPMDShardToFullShape: from whole arrays to each partition's shard and back."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How many tiles an array has per dimension, and the tile (row-major number) of each partition."""
+    """The number of tiles per dimension of an array, and the tile (row-major number) of each partition."""
 
     counts: tuple[int, ...]
     tile_of: dict[int, int]
 
 
 def read_tiles(sharding: object, rank: int) -> Tiles | None:
-    """Return the tiles that a sharding like `{devices=[2,1,2]<=[4] last_tile_dim_replicate}` makes; None if it makes none."""
+    """Return the tiles of a sharding like `{devices=[2,1,2]<=[4] last_tile_dim_replicate}`; None if it has no `devices=`."""
     found = _TILES.search(str(sharding))
     if found is None:
         return None
@@ -37,7 +37,7 @@ def read_tiles(sharding: object, rank: int) -> Tiles | None:
         devices = np.arange(np.prod(reshaped)).reshape(reshaped)
         devices = (devices.transpose(_ints(found[3])) if found[3] else devices).reshape(-1)
     counts = dims[:rank]
-    # Dimensions after the array's own hold copies of a tile.
+    # Tile dimensions after the array's rank are copies of a tile.
     copies = devices.size // int(np.prod(counts, dtype=np.int64))
     return Tiles(tuple(counts), {int(device): place // copies for place, device in enumerate(devices)})
 
@@ -47,7 +47,10 @@ def _ints(text: str) -> list[int]:
 
 
 def to_shard(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """SPMDFullToShardShape: this partition's tile of the operand, by the sharding that the operand was given."""
+    """Evaluate SPMDFullToShardShape: return this partition's tile of the operand, by the operand's sharding.
+
+    Raises Unsupported if the sharding does not make the result's dimensions, or has more partitions than the run.
+    """
     yield from ()
     whole = as_array(operands[0])
     dims = instruction.shape.dims
@@ -58,7 +61,10 @@ def to_shard(instruction: HloInstruction, operands: list[Value], device: Device)
 
 
 def to_whole(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """SPMDShardToFullShape: the tiles of all partitions of this replica, put together."""
+    """Evaluate SPMDShardToFullShape: return the array made of the tiles of this replica's partitions.
+
+    Raises Unsupported if the sharding does not make the operand's dimensions, or has more partitions than the run.
+    """
     shard = as_array(operands[0])
     dims = instruction.shape.dims
     if shard.shape == dims:
@@ -79,10 +85,10 @@ def to_whole(instruction: HloInstruction, operands: list[Value], device: Device)
 
 
 def _tiles(instruction: HloInstruction, sharding: object, whole: tuple[int, ...], shard: tuple[int, ...]) -> Tiles:
-    """Return the tiles that lead from one shape to the other; raises Unsupported where the sharding does not."""
+    """Return the tiles of a sharding; raises Unsupported if they do not divide `whole` into `shard`."""
     tiles = read_tiles(sharding, len(whole))
     if tiles is None or tuple(-(-size // count) for size, count in zip(whole, tiles.counts, strict=True)) != shard:
-        text = f"a sharding that makes {list(shard)} of {list(whole)} is needed, found {sharding or 'none'}"
+        text = f"expected a sharding with shards {list(shard)} of {list(whole)}, found {sharding or 'none'}"
         raise Unsupported(text, instruction.where, notes=(f"instruction %{instruction.name}",))
     return tiles
 
@@ -101,7 +107,7 @@ def _tile(instruction: HloInstruction, tiles: Tiles, device: Device) -> int:
 
 
 def _fill(array: Array, dims: tuple[int, ...]) -> Array:
-    """Return the array with zeros up to `dims`: the last tile of a dimension may be smaller than the others."""
+    """Pad the array with zeros to `dims`: the last tile of a dimension may be smaller than the others."""
     if array.shape == dims:
         return array
     return np.pad(array, [(0, size - own) for size, own in zip(dims, array.shape, strict=True)])

@@ -1,4 +1,4 @@
-"""What enters and leaves a device's program: infeed and outfeed, send and recv."""
+"""Evaluate transfers in and out of a device's program: infeed and outfeed, send and recv."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _outfeed(_instruction: HloInstruction, operands: list[Value], device: Device
 
 
 def _send(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """Never waits: a message stays under way until somebody takes it. What the host gets, nobody asks for."""
+    """Send a message without waiting; it is kept until the receiver takes it. A message to the host is dropped."""
     yield from ()
     if instruction.attrs.get("is_host_transfer") is not True:
         channel = _channel(instruction)
@@ -45,17 +45,20 @@ def _send_done(_instruction: HloInstruction, _operands: list[Value], _device: De
 
 
 def _recv(instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
-    """The context says who sends, plus 1, and 0 for nobody: the done may be far away, in another round of a loop."""
+    """Return the recv's value, whose context is the source device plus 1, or 0 without a source.
+
+    The recv-done reads it there: it may be far away, in another iteration of a loop.
+    """
     yield from ()
     if instruction.attrs.get("is_host_transfer") is True:
-        raise unsupported(instruction, "'recv' from the host: nobody answers")
+        raise unsupported(instruction, "'recv' from the host: it has no host that sends")
     source = next((source for source, target in _pairs(instruction, device) if target == device.id), -1)
     data, _, token = as_tuple(zeros(instruction.shape))
     return data, np.asarray(source + 1, np.uint32), token
 
 
 def _recv_done(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
-    """Waits for the message; a device that is no target gets zeros, as with collective-permute."""
+    """Wait for the message and return it; a device that is not a target gets zeros, as with collective-permute."""
     data, context, token = as_tuple(operands[0])
     source = int(as_array(context)) - 1
     if source < 0:
@@ -68,7 +71,7 @@ def _channel(instruction: HloInstruction) -> int:
 
 
 def _pairs(instruction: HloInstruction, device: Device) -> list[tuple[int, int]]:
-    """Return (source, target) of a transfer; without a list of them the only device sends to itself."""
+    """Return the (source, target) pairs of a transfer; on one device, the default is that it sends to itself."""
     text = str(instruction.attrs.get("frontend_attributes", ""))
     _, found, rest = text.partition("_xla_send_recv_source_target_pairs=")
     if found:
@@ -76,9 +79,9 @@ def _pairs(instruction: HloInstruction, device: Device) -> list[tuple[int, int]]
         return [(int(source), int(target)) for source, target in _PAIR.findall(rest[: end + 2])]
     if device.world.size > 1:
         raise Unsupported(
-            f"'{instruction.opcode}' says nothing about who sends to whom",
+            f"'{instruction.opcode}' has no source-target pairs",
             instruction.where,
-            hint='frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,0}}"}',
+            hint='add frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,0}}"}',
             notes=(f"instruction %{instruction.name}",),
         )
     return [(0, 0)]

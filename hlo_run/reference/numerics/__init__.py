@@ -1,1 +1,1 @@
-"""What single opcodes compute, in numpy."""
+"""Evaluators of single opcodes, in numpy."""

@@ -1,4 +1,4 @@
-"""`batch-norm-training`, `-inference` and `-grad`: statistics of each feature in double, the rest in the computing type."""
+"""Evaluate `batch-norm-training`, `-inference` and `-grad` in f64, with one rounding at the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.reference.values import Array, Calls, Value, arrays_row, as_array, 
 
 
 class _Features:
-    """The operand of a batch norm in double, and how its per-feature arrays spread over it."""
+    """The operands of a batch norm in f64; `spread` broadcasts a per-feature array over the first operand."""
 
     def __init__(self, instruction: HloInstruction, operands: Sequence[Array]) -> None:
         types = [operand.shape.dtype for operand in instruction.operands]
@@ -22,7 +22,7 @@ class _Features:
         rank = self.arrays[0].ndim
         self.others = tuple(d for d in range(rank) if d != feature)
         self._spread = [-1 if d == feature else 1 for d in range(rank)]
-        # With no elements the statistics are 0 / 0.
+        # Without elements the statistics are 0 / 0.
         self.count = np.float64(np.prod([self.arrays[0].shape[d] for d in self.others], dtype=np.int64))
 
     def spread(self, per_feature: Array) -> Array:
@@ -39,7 +39,7 @@ def _typed(instruction: HloInstruction, results: Sequence[Array]) -> Value:
 
 
 def _training(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """The variance is the biased one."""
+    """Return the normalised operand, the mean and the biased variance."""
     given = _Features(instruction, [as_array(operand) for operand in operands])
     x, scale, offset = given.arrays
     mean = x.sum(given.others) / given.count
@@ -53,7 +53,7 @@ def _inference(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
 
 
 def _grad(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """Gradients of the operand, the scale and the offset."""
+    """Return the gradients of the operand, the scale and the offset."""
     given = _Features(instruction, [as_array(operand) for operand in operands])
     x, scale, mean, variance, grad = given.arrays
     inverse = 1 / np.sqrt(variance + given.epsilon)

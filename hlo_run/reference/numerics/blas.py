@@ -1,7 +1,7 @@
-"""Matrix products by the BLAS behind numpy, on threads of ours where they are large.
+"""Compute matrix products with numpy's BLAS, in our own threads if they are large.
 
-OpenBLAS starts its threads for products of some microseconds, and they spin while they wait for each other: where other
-programs want the cores too, a product of 30 us takes 50 ms. So while the reference runs, BLAS has one thread.
+OpenBLAS uses its threads even for products of some microseconds, and they spin while they wait for each other. If other
+programs use the cores too, a product of 30 us takes 50 ms. So BLAS has one thread while the reference runs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from hlo_run.reference.values import Array, in_threads, quiet
 
-# Multiplications from which on a second core is worth the start of a thread.
+# The smallest number of multiplications for which a second thread pays off.
 THREADED_PRODUCTS = 1 << 23
-# Names of OpenBLAS' functions in numpy's builds, with and without 64-bit integers, and in builds that take the system's.
+# Names of OpenBLAS's functions: in numpy's builds and the system's, with and without 64-bit integers.
 _PREFIXES = ("scipy_openblas", "openblas")
 _SUFFIXES = ("64_", "")
 
@@ -31,7 +31,7 @@ _runs: list[int] = []
 
 @contextmanager
 def one_blas_thread() -> Generator[None]:
-    """Let BLAS use the calling thread alone, if it is one that can be told so; runs may overlap."""
+    """Make OpenBLAS compute in the calling thread only; another BLAS is unchanged. Contexts may overlap."""
     functions = _thread_functions()
     if functions is None:
         yield
@@ -51,9 +51,9 @@ def one_blas_thread() -> Generator[None]:
 
 @cache
 def _thread_functions() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Return what gets and sets the number of BLAS' threads; None for a BLAS other than OpenBLAS."""
+    """Return the functions that get and set the number of BLAS threads; None for a BLAS other than OpenBLAS."""
     try:
-        # The extension module that BLAS is linked to: its name is numpy's own business.
+        # The extension module that BLAS is linked to; numpy may rename this private module.
         core: Any = importlib.import_module("numpy._core._multiarray_umath")
         library = ctypes.CDLL(core.__file__)
     except (ImportError, OSError):
@@ -68,8 +68,8 @@ def _thread_functions() -> tuple[Callable[[], int], Callable[[int], None]] | Non
 
 
 def matmul(left: Array, right: Array) -> Array:
-    """Return the products of [.., rows, depth] and [.., depth, columns], both contiguous in one of the last two dimensions."""
-    # An upper bound where both sides are stacks.
+    """Return the products of [.., rows, depth] and [.., depth, columns]; one of the last two dimensions is contiguous."""
+    # An upper bound of the multiplications if both sides are stacks.
     if left.size * right.size < THREADED_PRODUCTS:
         return np.matmul(left, right)
     stack = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -79,7 +79,7 @@ def matmul(left: Array, right: Array) -> Array:
     out = np.empty((*stack, rows, columns), left.dtype)
     many = math.prod(stack)
     if many > 1 and left.shape[:-2] == right.shape[:-2]:
-        # One thread takes some of the matrices.
+        # Each thread takes some of the matrices.
         a, b, c = (x.reshape(many, *x.shape[-2:]) for x in (left, right, out))
         _in_parts(lambda part: np.matmul(a[part], b[part], out=c[part]), many)
     elif rows >= columns:
@@ -91,7 +91,7 @@ def matmul(left: Array, right: Array) -> Array:
 
 def _in_parts(work: Callable[[slice], object], count: int) -> None:
     def some(begin: int, end: int) -> None:
-        # Errors are quiet per thread.
+        # np.errstate holds for one thread.
         with quiet():
             work(slice(begin, end))
 

@@ -1,4 +1,4 @@
-"""Products of stacked matrices, by BLAS wherever its result is the one wanted."""
+"""Compute products of stacked matrices, by BLAS where its result is exact enough."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from hlo_run.reference.convert import convert
 from hlo_run.reference.numerics.blas import matmul
 from hlo_run.reference.values import Array, widen
 
-# Every integer below this magnitude is a float64.
+# f64 represents every integer below this magnitude.
 _EXACT_INTEGERS = 2.0**53
 
 
 def operand_in(array: Array, source: DType, result: DType) -> Array:
-    """Return an operand of a dot or convolution: rounded to the result's type, then in the type that sums."""
+    """Return an operand of a dot or convolution: rounded to the result's type, then in its computing type, which sums."""
     return widen(convert(array, source, result), result)
 
 
 def stacked_matmul(left: Array, right: Array) -> Array:
-    """Return the products of [.., rows, depth] and [.., depth, columns] of one type, which is the result's.
+    """Return the products of [.., rows, depth] and [.., depth, columns] of one type, which is also the result's.
 
-    Floats and complex numbers are summed in their own type, ints wrap, products of bools are ORs of ANDs.
+    Floats and complex numbers are summed in their own type, ints wrap, a sum of products of bools is an OR of ANDs.
     """
     if left.dtype.kind in "fc":
         return matmul(_for_blas(left), _for_blas(right))
@@ -31,12 +31,12 @@ def stacked_matmul(left: Array, right: Array) -> Array:
 
 
 def _integer_matmul(left: Array, right: Array) -> Array:
-    """numpy has no fast product of ints: they go through float64 where no sum can leave its exact integers."""
+    """Multiply ints in f64 if every sum is exact there, as numpy has no fast product of ints; else in their type."""
     depth = left.shape[-1]
     if _magnitude(left) * _magnitude(right) * depth >= _EXACT_INTEGERS:
         return np.matmul(left, right)
     product = matmul(_for_blas(left.astype(np.float64)), _for_blas(right.astype(np.float64)))
-    # By way of int64, which wraps; a float that does not fit the target would not.
+    # Through int64, which wraps to the target; a direct conversion of a float out of range would not.
     return product.astype(np.int64).astype(left.dtype)
 
 
@@ -45,7 +45,7 @@ def _magnitude(array: Array) -> float:
 
 
 def _for_blas(array: Array) -> Array:
-    """Return the matrices laid out so that BLAS can read them: one of the two dimensions is contiguous."""
+    """Return the matrices in a layout that BLAS can read: one of the two dimensions is contiguous."""
     if array.flags.c_contiguous:
         return array
     rows, columns = array.strides[-2:]

@@ -1,4 +1,4 @@
-"""`convolution`: windows of the input as rows of a matrix, multiplied by the kernel as another."""
+"""Evaluate `convolution` as a matrix product: windows of the input are the rows, the kernel is the other matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlo_run.reference.numerics.blas import THREADED_PRODUCTS
 from hlo_run.reference.numerics.contraction import operand_in, stacked_matmul
 from hlo_run.reference.values import Array, Kernel, in_threads, narrow, prepared_row, quiet, table
 
-# Windows are copied out this many bytes at a time: little enough to stay in the cache until BLAS has read them.
+# Windows are copied in parts of this many bytes, which stay in the cache until BLAS has read them.
 _PATCH_BYTES = 1 << 21
 
 
@@ -43,16 +43,17 @@ def _convolution(instruction: HloInstruction) -> Kernel:
 
 
 def _batch_groups_as_features(source: Array, groups: int) -> Array:
-    """Let the blocks of the batch stand as groups of features: output block g then sees batch block g alone."""
+    """Turn the blocks of the batch into groups of features: output block g then depends on batch block g alone."""
     blocks = source.reshape(groups, source.shape[0] // groups, *source.shape[1:])
     moved = np.moveaxis(blocks, 0, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 
 
 def convolve(source: Array, kernel: Array, window: Sequence[WindowDim], groups: int) -> Array:
-    """Return [batch, spatial.., out features] of [batch, spatial.., in features] and [spatial.., in / groups, out].
+    """Return the convolution [batch, spatial.., out features].
 
-    Sums in the operands' type: floats in an order of BLAS' choosing, ints wrapping.
+    `source` is [batch, spatial.., in features] and `kernel` is [spatial.., in features / groups, out features]. Sums are
+    in the operands' type: floats in BLAS's order, ints wrapping.
     """
     reversed_dims = tuple(k for k, dim in enumerate(window) if dim.reversal)
     kernel = np.flip(kernel, reversed_dims) if reversed_dims else kernel
@@ -67,14 +68,14 @@ def convolve(source: Array, kernel: Array, window: Sequence[WindowDim], groups: 
 
 
 def output_size(dim: WindowDim, size: int) -> int:
-    """Return how many places the window has along a dimension of `size`."""
+    """Return the output size of a dimension of `size`: the number of positions of the window."""
     padded = dim.pad_low + (size - 1) * dim.base_dilation + 1 + dim.pad_high if size else dim.pad_low + dim.pad_high
     reach = (dim.size - 1) * dim.window_dilation + 1 if dim.size else 0
     return 0 if padded < reach else (padded - reach) // dim.stride + 1
 
 
 def _padded(source: Array, window: Sequence[WindowDim]) -> Array:
-    """Return the input with its dilation holes and padding filled with zeros; negative padding cuts elements off."""
+    """Return the input with zeros in dilation holes and padding; negative padding removes elements."""
     if all(dim.pad_low <= 0 and dim.pad_high <= 0 and dim.base_dilation == 1 for dim in window):
         cut = [slice(-dim.pad_low, size + dim.pad_high) for dim, size in zip(window, source.shape[1:-1], strict=True)]
         return source[(slice(None), *cut)]
@@ -82,7 +83,7 @@ def _padded(source: Array, window: Sequence[WindowDim]) -> Array:
         dim.pad_low + (size - 1) * dim.base_dilation + 1 + dim.pad_high
         for dim, size in zip(window, source.shape[1:-1], strict=True)
     ]
-    # In the input's own order of dimensions, which is mostly the better one to read windows from.
+    # In the memory order of the input, in which windows are mostly read faster.
     order = np.argsort([-stride for stride in source.strides], kind="stable")
     shape = (source.shape[0], *dims, source.shape[-1])
     padded = np.zeros([shape[d] for d in order], source.dtype).transpose(np.argsort(order))
@@ -101,7 +102,7 @@ def _padded(source: Array, window: Sequence[WindowDim]) -> Array:
 
 
 def _window_view(padded: Array, window: Sequence[WindowDim], out_spatial: Sequence[int]) -> Array:
-    """Return a view [batch, out spatial.., window spatial.., features]: what each place of the window sees."""
+    """Return a view [batch, out spatial.., window spatial.., features]: the elements in the window at each position."""
     batch_stride, *spatial, feature_stride = padded.strides
     outer = [stride * dim.stride for stride, dim in zip(spatial, window, strict=True)]
     inner = [stride * dim.window_dilation for stride, dim in zip(spatial, window, strict=True)]
@@ -110,7 +111,7 @@ def _window_view(padded: Array, window: Sequence[WindowDim], out_spatial: Sequen
 
 
 def _multiply_each_feature(dims: tuple[int, ...], windows: Array, kernel: Array) -> Array:
-    """Each input feature alone makes its own output features (a depthwise convolution): there is nothing for BLAS to sum."""
+    """Compute a depthwise convolution: each input feature has its own output features, so BLAS has nothing to sum."""
     rank = kernel.ndim - 2
     features = windows.shape[-1]
     out = np.zeros((*dims[:-1], features, dims[-1] // features), kernel.dtype)
@@ -121,7 +122,7 @@ def _multiply_each_feature(dims: tuple[int, ...], windows: Array, kernel: Array)
 
 
 def _multiply_windows(dims: tuple[int, ...], windows: Array, kernel: Array, groups: int) -> Array:
-    """Return the products of matrices [places, window x features] x [window x features, out], a stack of one per group."""
+    """Compute a convolution as products [places, window x features] x [window x features, out], one per group."""
     rank = kernel.ndim - 2
     features, outputs = windows.shape[-1] // groups, dims[-1] // groups
     depth = math.prod(kernel.shape[:-1])
@@ -131,7 +132,7 @@ def _multiply_windows(dims: tuple[int, ...], windows: Array, kernel: Array, grou
     places, places_in_kernel = tuple(range(rank + 1)), tuple(range(rank))
     inside = tuple(range(rank + 1, 2 * rank + 1))
     if seen.strides[-1] > min((seen.strides[d] for d in inside), default=0):
-        # Features that lie far apart go outside the window, so that neighbours are copied together.
+        # Features with a large stride are placed outside the window, so that neighbours are copied together.
         seen = seen.transpose(-2, *places, -1, *inside)
         weights = weights.transpose(-2, rank, *places_in_kernel, -1)
     else:
@@ -144,7 +145,7 @@ def _multiply_windows(dims: tuple[int, ...], windows: Array, kernel: Array, grou
     out = np.empty((*dims[:-1], groups * outputs), kernel.dtype)
 
     def fill(begin: int, end: int) -> None:
-        # Errors are quiet per thread.
+        # np.errstate holds for one thread.
         with quiet():
             for part in parts[begin:end]:
                 out[part] = _product(seen[(slice(None), *part)], matrix).reshape(out[part].shape)
@@ -157,14 +158,14 @@ def _multiply_windows(dims: tuple[int, ...], windows: Array, kernel: Array, grou
 
 
 def _product(seen: Array, matrix: Array) -> Array:
-    """Return [places, groups, out features] of what is seen in [groups, places.., depth..], in row-major order."""
+    """Return the products [places, groups x out features], in row-major order, from `seen` [groups, places.., depth..]."""
     groups, depth, outputs = matrix.shape
     product = stacked_matmul(seen.reshape(groups, -1, depth), matrix)
     return product[0] if groups == 1 else np.ascontiguousarray(product.transpose(1, 0, 2)).reshape(-1, groups * outputs)
 
 
 def _parts(dims: tuple[int, ...], bytes_each: int) -> Iterator[tuple[slice, ...]]:
-    """Yield parts of the places, cut along the leading dimensions, whose windows take about `_PATCH_BYTES`."""
+    """Yield parts of the output positions, cut along the leading dimensions, whose windows take about `_PATCH_BYTES`."""
     dim, inner = 0, math.prod(dims[1:]) * bytes_each
     while inner > _PATCH_BYTES and dim < len(dims) - 1:
         dim += 1

@@ -1,4 +1,4 @@
-"""The counter-based generators of rng-bit-generator, bit for bit: Philox-4x32 and Threefry-2x32, all blocks at once."""
+"""The counter-based generators of rng-bit-generator, bit for bit: Philox-4x32 and Threefry-2x32, vectorized in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dot` and `scaled-dot`: batched contractions; operands are rounded to the result's type first, or as an algorithm says."""
+"""Evaluate `dot` and `scaled-dot`: operands are first rounded to the result's type, or as the algorithm says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DotDims:
 
 
 def dot_dims(instruction: HloInstruction) -> DotDims:
-    """Return the dimension numbers that an instruction's attributes say."""
+    """Return the dimension numbers in an instruction's attributes."""
     names = ("lhs_batch_dims", "rhs_batch_dims", "lhs_contracting_dims", "rhs_contracting_dims")
     return DotDims(*(tuple(instruction.attrs.get(name, ())) for name in names))
 
@@ -50,12 +50,12 @@ def _dot(instruction: HloInstruction) -> Kernel:
 
 
 def _through_bf16(array: Array) -> Array:
-    """Return f32 numbers rounded to bf16, which an algorithm may ask for."""
+    """Return f32 numbers rounded to bf16, for dot_bf16_bf16_f32."""
     return widen(convert(array, DTYPES["f32"], DTYPES["bf16"]), DTYPES["f32"])
 
 
 def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tuple[Array, Array]:
-    """Return both sides in the type that sums."""
+    """Return both sides in the computing type of the result, which sums."""
     left, right = (
         operand_in(operand, source.shape.dtype, instruction.shape.dtype)
         for operand, source in zip(operands[:2], instruction.operands, strict=False)
@@ -64,15 +64,15 @@ def wide_operands(instruction: HloInstruction, operands: Sequence[Array]) -> tup
 
 
 def contract(lhs: Array, rhs: Array, dims: DotDims) -> Array:
-    """Return the dot of two arrays of one type; see `contraction`."""
+    """Return the dot of two arrays of one type; `contraction` says how the result's dimensions are ordered."""
     return contraction(lhs.shape, rhs.shape, dims)(lhs, rhs)
 
 
 def contraction(lhs: Sequence[int], rhs: Sequence[int], dims: DotDims) -> Kernel:
-    """Return the dot of arrays of these dimensions and one type.
+    """Return a kernel for the dot of arrays of these dimensions and one type.
 
-    The result has the batch dimensions (in the lhs' order), lhs' free ones, rhs' free ones. Products of bools are ORs of ANDs.
-    A side without a batch is multiplied by all of the other's, which only library calls do.
+    The result has the batch dimensions (in the lhs's order), the free ones of lhs, the free ones of rhs. With bools it is
+    an OR of ANDs. A side without batch dimensions is multiplied by every matrix of the other; only library calls do so.
     """
     lhs_free = [d for d in range(len(lhs)) if d not in (*dims.lhs_batch, *dims.lhs_contracting)]
     rhs_free = [d for d in range(len(rhs)) if d not in (*dims.rhs_batch, *dims.rhs_contracting)]
@@ -90,7 +90,7 @@ def contraction(lhs: Sequence[int], rhs: Sequence[int], dims: DotDims) -> Kernel
 
 
 def _arrange(order: tuple[int, ...], dims: Sequence[int], matrices: tuple[int, ...]) -> Kernel:
-    """Return what puts the dimensions of an array into `order` and joins them to those of matrices."""
+    """Return a function that transposes an array to `order` and reshapes it to `matrices`."""
     in_order = order == tuple(range(len(dims)))
     if in_order:
         return methodcaller("reshape", matrices)
@@ -104,9 +104,9 @@ def _arrange(order: tuple[int, ...], dims: Sequence[int], matrices: tuple[int, .
 
 
 def _scaled_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    """A dot of operands times their scales, one scale per block of each dimension; a scale of rank 0 means none.
+    """Return the dot of the scaled operands: one scale per block of each dimension; rank 0 means unscaled.
 
-    The products with the scales are made in the computing type of the wider of the two and not rounded further.
+    Operands are scaled in the widest computing type of all operands and the result, and not rounded before the dot.
     """
     result = instruction.shape.dtype
     types = [operand.shape.dtype for operand in instruction.operands]

@@ -1,8 +1,8 @@
-"""Dynamic sizes: arrays in buffers of their bounds, whose run-time sizes travel with them.
+"""Evaluate ops on dynamic dimensions: arrays are buffers of the bounds and carry their run-time sizes.
 
-An op on dynamic arrays is the op on the arrays cut to their sizes; its result is put back into a buffer of its bounds.
-So reductions, sorts, products see no padding. set-dimension-size leaves the buffer as it is: a later, larger size
-brings back what was there. Which steps this concerns is known from the shapes, so static modules pay nothing.
+An op on dynamic arrays is evaluated on the arrays cut to their sizes, and its result is put into a buffer of its bounds.
+So reductions, sorts and products see no padding. set-dimension-size keeps the buffer: a later, larger size shows its old
+elements again. The shapes say which steps are dynamic, so static modules pay nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Base: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
 class Bounded(np.ndarray[Any, np.dtype[Any]]):
-    """An array of a buffer's bounds with the sizes that count; only dynamic steps and pass-through ops see one."""
+    """An array with the dimensions of its bounds, and its run-time sizes; only dynamic and pass-through ops see one."""
 
     sizes: Sizes
 
@@ -42,19 +42,19 @@ def _bounded(array: Array, sizes: Sizes) -> Array:
 
 
 def sizes_of(array: Array) -> Sizes:
-    """Return the run-time sizes."""
+    """Return the run-time sizes of an array: its dimensions if it is static."""
     return array.sizes if isinstance(array, Bounded) else array.shape
 
 
 def cut(array: Array) -> Array:
-    """Return the array without what lies beyond its sizes."""
+    """Return the array without the elements beyond its run-time sizes."""
     if not isinstance(array, Bounded):
         return array
     return np.asarray(array)[tuple(slice(0, size) for size in array.sizes)]
 
 
 def _put(array: Array, shape: Shape) -> Array:
-    """Return an array of run-time sizes as the value of a shape: in a buffer of the bounds if that is dynamic."""
+    """Return an array of run-time sizes as a value of `shape`: in a buffer of the bounds if the shape is dynamic."""
     if not any(shape.dynamic_dims):
         return array
     buffer = np.zeros(shape.dims, array.dtype)
@@ -63,19 +63,19 @@ def _put(array: Array, shape: Shape) -> Array:
 
 
 def enter(value: Value, shape: Shape) -> Value:
-    """Return an argument, whose dynamic dimensions are as long as they are, as values are inside."""
+    """Convert an argument, whose dynamic dimensions have their run-time sizes, to a value with buffers of the bounds."""
     if isinstance(value, tuple):
         return tuple(enter(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
     return _put(np.asarray(value), shape)
 
 
 def leave(array: Array) -> Array:
-    """Return a result as callers see it: dynamic dimensions are as long as they are."""
+    """Convert a result array to one whose dynamic dimensions have their run-time sizes; the inverse of `enter`."""
     return np.asarray(cut(array))
 
 
 def is_dynamic(instruction: HloInstruction) -> bool:
-    """True if the instruction sees or makes dynamic sizes and does not just hand its operands on."""
+    """True if the instruction reads or makes dynamic dimensions; ops that only forward their operands do not."""
     if instruction.opcode in _PASS_ON:
         return False
     shapes = [instruction.shape, *(operand.shape for operand in instruction.operands)]
@@ -88,7 +88,7 @@ _PASS_ON = frozenset(
 
 
 def evaluator(instruction: HloInstruction, static: Evaluator | None) -> Evaluator | None:
-    """Return how a dynamic instruction is evaluated; `static` is how it is on arrays without dynamic sizes."""
+    """Return the evaluator of a dynamic instruction; `static` is its evaluator for static arrays. None if it has none."""
     own = _OWN.get(instruction.opcode)
     if own is not None or static is None:
         return own
@@ -118,7 +118,7 @@ def _on_cut_arrays(instruction: HloInstruction, operands: list[Array], calls: Ca
 
 
 def _alike(instruction: HloInstruction, arrays: list[Array]) -> list[Array]:
-    """Cut the operands of an elementwise op to the smallest of them: a static one may meet a dynamic one."""
+    """Cut the operands of an elementwise op to the smallest sizes, as some may be static and others dynamic."""
     shapes = {array.shape for array in arrays if array.ndim}
     dims = instruction.shape.dims
     if len(shapes) < 2 or any(o.shape.dims not in ((), dims) for o in instruction.operands):
@@ -128,7 +128,7 @@ def _alike(instruction: HloInstruction, arrays: list[Array]) -> list[Array]:
 
 
 def _view(instruction: HloInstruction, arrays: Sequence[Array]) -> HloInstruction:
-    """Return the instruction as it would be written for arrays of these dimensions; it stands in no computation."""
+    """Return a copy of the instruction for arrays of these dimensions, outside any computation."""
     operands = [
         HloInstruction(operand.name, "parameter", _static(operand.shape, array.shape), (), {}, None, operand.where)
         for operand, array in zip(instruction.operands, arrays, strict=True)
@@ -174,7 +174,7 @@ def _same_sizes(view: HloInstruction, _operands: Sequence[Array]) -> Sizes:
 
 
 def _reshape_sizes(view: HloInstruction, operands: Sequence[Array]) -> Sizes:
-    """Return the sizes of a reshape: in each group of dimensions that stay together, one dynamic one takes what is left."""
+    """Return the sizes of a reshape: in each group of `common_factors`, the dynamic dimension takes the remaining factor."""
     before, bounds = operands[0].shape, view.shape.dims
     sizes = list(bounds)
     dynamic = view.shape.dynamic_dims or (False,) * len(bounds)
@@ -194,7 +194,7 @@ def _reshape_sizes(view: HloInstruction, operands: Sequence[Array]) -> Sizes:
 
 
 def common_factors(first: Sizes, second: Sizes) -> list[tuple[list[int], list[int]]]:
-    """Return the smallest groups of dimensions of both that hold equally many elements."""
+    """Return the smallest groups (dimensions of first, dimensions of second) with equal numbers of elements."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(first) or j < len(second):
@@ -216,7 +216,7 @@ def common_factors(first: Sizes, second: Sizes) -> list[tuple[list[int], list[in
 
 
 def _whole_sizes(instruction: HloInstruction, operands: Sequence[Array]) -> Sizes:
-    """Return the sizes after a slice or update: a dimension that is kept whole keeps its size, others are static."""
+    """Return the sizes after a slice or update: a dimension that keeps its bound keeps its size, others are static."""
     before = sizes_of(operands[0])
     bounds = instruction.operands[0].shape.dims
     pairs = zip(before, bounds, instruction.shape.dims, strict=True)
@@ -228,7 +228,7 @@ def _own_dims(view: HloInstruction, _operands: Sequence[Array]) -> Sizes:
 
 
 SizeRule: TypeAlias = "Callable[[HloInstruction, Sequence[Array]], Sizes]"
-# Ops without a shape rule, whose written shape decides.
+# Result sizes of ops without a shape rule, from the shape in the text.
 _RESULT_SIZES: dict[str, SizeRule] = {
     "broadcast": _broadcast_sizes,
     "reshape": _reshape_sizes,
@@ -237,7 +237,7 @@ _RESULT_SIZES: dict[str, SizeRule] = {
     **dict.fromkeys(("convert", "bitcast-convert", "reduce-precision", "stochastic-convert", "copy"), _same_sizes),
     **dict.fromkeys(("slice", "dynamic-slice", "dynamic-update-slice"), _own_dims),
 }
-# Ops that work on the buffer as a whole: how many operands they read so, and the sizes of what they make.
+# Ops that read whole buffers: the number of leading operands that they read so, and the sizes of their results.
 _READS_WHOLE = {"slice": 1, "dynamic-slice": 1, "dynamic-update-slice": 1, "gather": 1}
 _WHOLE_RESULT_SIZES: dict[str, SizeRule] = dict.fromkeys(("slice", "dynamic-slice", "dynamic-update-slice"), _whole_sizes)
 
@@ -248,7 +248,7 @@ def _get_dimension_size(instruction: HloInstruction, operands: Sequence[Value], 
 
 
 def _set_dimension_size(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """The data stays; a size beyond the bound is the bound."""
+    """Set the size and keep the buffer; a size is clamped to [0, bound]."""
     array, (dim,) = as_array(operands[0]), instruction.attrs["dimensions"]
     sizes = list(sizes_of(array))
     sizes[dim] = min(max(int(as_array(operands[1])), 0), array.shape[dim])
@@ -259,7 +259,7 @@ def _set_dimension_size(instruction: HloInstruction, operands: Sequence[Value], 
 
 
 def _dynamic_reshape(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """The elements that count, in order, in dimensions of the sizes that the other operands give."""
+    """Reshape the elements within the run-time sizes to the sizes in the other operands."""
     array = cut(as_array(operands[0]))
     sizes = tuple(int(as_array(size)) for size in operands[1:])
     bounds = instruction.shape.dims
@@ -276,14 +276,14 @@ _OWN: dict[str, Evaluator] = {
 
 
 def pad_to_static(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """PadToStatic: the whole buffer and the size of each dimension."""
+    """Evaluate PadToStatic: return the whole buffer and the run-time size of each dimension."""
     array = as_array(operands[0])
     sizes = zip(sizes_of(array), instruction.shape.tuple_shapes[1:], strict=True)
     return (np.asarray(array), *(np.asarray(size, shape.dtype.numpy) for size, shape in sizes))
 
 
 def slice_to_dynamic(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """SliceToDynamic: a buffer with the sizes that the other operands give."""
+    """Evaluate SliceToDynamic: return the buffer with the run-time sizes in the other operands."""
     array = as_array(operands[0])
     room = [(0, max(0, bound - size)) for bound, size in zip(instruction.shape.dims, array.shape, strict=True)]
     return _bounded(

@@ -1,4 +1,4 @@
-"""Elementwise ops in numpy: one row an op, computed in the computing type and rounded to the result's type after every op."""
+"""Evaluate elementwise ops: each computes in the computing type of its operands and rounds to the result's type."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from hlo_run.reference.values import (
 
 @dataclass(frozen=True, slots=True)
 class _ByKind:
-    """What an op does per kind of its first operand's type; None where HLO does not define the op.
+    """The numpy function of an op per kind of its first operand's type; None if HLO does not define the op there.
 
-    `sized` makes the integer function from the type, for ops whose meaning depends on its width. `precise` says that
-    the floating-point function is inexact: it is then computed in double (complex: c128) whatever the type.
+    `sized` makes the integer function from the type, for ops whose result depends on its width. `precise` means that
+    the floating-point function is inexact: it is always computed in f64 (complex: c128).
     """
 
     pred: Function | None = None
@@ -65,13 +65,13 @@ def _row(opcode: str, by_kind: _ByKind) -> Row:
 
 
 def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: bool) -> Kernel:
-    """Return what applies `function` to the widened operands and rounds to `result`."""
-    # Mixed precision may mix f32 with narrower floats and f64 with f32; the wider type computes.
+    """Return a kernel that applies `function` to the widened operands and rounds to `result`."""
+    # Operands of mixed precision (f32 with narrower floats, f64 with f32) compute in the wider type.
     computing: np.dtype[Any] = np.result_type(*(computing_type(dtype) for dtype in types))
     if inexact:
         computing = precise_type(computing)
     if all(dtype.numpy == computing for dtype in types) and _gives(function, computing, len(types)) == result.numpy:
-        # One pass over the elements that makes nothing on the way.
+        # One pass over the elements, without intermediate arrays.
         return function
 
     def chunk(*parts: Array) -> Array:
@@ -81,26 +81,26 @@ def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: 
 
 
 def _gives(function: Function, computing: np.dtype[Any], count: int) -> np.dtype[Any] | None:
-    """Return the type that a numpy function makes of operands of one type; None if it is a function of ours."""
+    """Return the result type of a ufunc on `count` operands of type `computing`; None if it is not a ufunc."""
     if not isinstance(function, np.ufunc):
         return None
     return function.resolve_dtypes((*(computing,) * count, None))[-1]
 
 
 def _number(opcode: str, function: Function, **kinds: Function | None) -> Row:
-    """An op that is the same numpy function on ints, floats and complex numbers; `kinds` says where it is not."""
+    """Return the row of an op with one function for ints, floats and complex numbers; `kinds` has the exceptions."""
     filled = {"signed": function, "unsigned": function, "float_": function, "complex_": function, "pred": None, **kinds}
     by_kind = _ByKind(filled["pred"], filled["signed"], filled["unsigned"], filled["float_"], filled["complex_"])
     return _row(opcode, by_kind)
 
 
 def _inexact(opcode: str, function: Function, complex_: Function | None = None) -> Row:
-    """A transcendental function; complex too if it has a function for that."""
+    """Return the row of a transcendental function on floats, and on complex numbers if `complex_` is given."""
     return _row(opcode, _ByKind(float_=function, complex_=complex_, precise=True))
 
 
 def _analytic(opcode: str, function: Function) -> Row:
-    """A transcendental function that numpy has for floats and complex numbers alike."""
+    """Return the row of a transcendental function that numpy has for floats and complex numbers."""
     return _inexact(opcode, function, function)
 
 
@@ -157,7 +157,7 @@ EVALUATE = table(
     _row("imag", _ByKind(float_=_zero, complex_=c.imaginary_part)),
     _sized("popcnt", f.population_count),
     _sized("count-leading-zeros", f.leading_zeros),
-    # Exactly rounded in any type, except where it is complex.
+    # Correctly rounded in every real type.
     _row("sqrt", _ByKind(float_=np.sqrt, complex_=c.complex_sqrt)),
     _inexact("rsqrt", f.reciprocal_sqrt, c.complex_reciprocal_sqrt),
     _inexact("cbrt", np.cbrt),

@@ -1,7 +1,7 @@
-"""The error function on whole arrays in double: two polynomials, made when first used from the C library's values.
+"""The error function on f64 arrays, by two polynomials that interpolate the C library's values; made at first use.
 
-Near 0, erf(x) / x is a polynomial in x²; farther out, erfc(x)·exp(x²) is one in x. Both stay within 1e-14 of erf,
-relatively: far below the last digit of any narrower type.
+Near 0, erf(x) / x is a polynomial in x². Farther out, erfc(x)·exp(x²) is a polynomial in x. The relative error is
+at most 1e-14: far below the last digit of any narrower type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.polynomial import chebyshev
 
 from hlo_run.reference.values import Array
 
-# Up to here the first polynomial serves; from there to `_ONE`, beyond which erf is 1 in double, the second.
+# The first polynomial is for |x| < _NEAR, the second up to _ONE. Beyond _ONE, erf is ±1 in f64.
 _NEAR = 1.0
 _ONE = 6.0
 _DEGREES = (12, 26)
@@ -32,7 +32,7 @@ def erf(x: Array) -> Array:
 
 
 def _value(coefficients: list[float], x: Array, low: float, high: float) -> Array:
-    """Return a polynomial in [-1, 1] of x in [low, high]."""
+    """Evaluate a polynomial, whose variable is x mapped from [low, high] to [-1, 1]."""
     place = (x - (low + high) / 2) * (2 / (high - low))
     out = np.full_like(place, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
@@ -49,7 +49,7 @@ def _polynomials() -> tuple[list[float], list[float]]:
 
 
 def _interpolate(function: Callable[[float], float], low: float, high: float, degree: int) -> list[float]:
-    """Return the polynomial through the Chebyshev points of [low, high], moved to [-1, 1]; lowest power first."""
+    """Return the polynomial through the Chebyshev points of [low, high], mapped to [-1, 1]; lowest power first."""
     points = [math.cos(math.pi * (k + 0.5) / (degree + 1)) for k in range(degree + 1)]
     values = [function(point * (high - low) / 2 + (low + high) / 2) for point in points]
     return [float(c) for c in chebyshev.cheb2poly(chebyshev.chebfit(points, values, degree))]

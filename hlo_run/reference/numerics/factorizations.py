@@ -1,4 +1,4 @@
-"""Custom calls that factor matrices, as XLA expands them: LU, QR, Householder products, symmetric eigenvectors."""
+"""Evaluate XLA's custom calls that factor matrices: LU, QR, Householder products, symmetric eigenvectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, n
 
 
 def _row(factor: Callable[..., tuple[Array, ...]]) -> Evaluator:
-    """An evaluator that runs `factor` in double and rounds its results to the types of the instruction's leaves."""
+    """Return an evaluator that runs `factor` in f64 or c128 and rounds its results to the types of the shape's leaves."""
 
     def evaluate(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
         types = [operand.shape.dtype for operand in instruction.operands]
@@ -25,16 +25,15 @@ def _row(factor: Callable[..., tuple[Array, ...]]) -> Evaluator:
 
 
 def taxicab(values: Array) -> Array:
-    """Return |re| + |im|, by which BLAS finds the largest number."""
+    """Return |re| + |im|, by which BLAS compares complex magnitudes."""
     return np.abs(np.real(values)) + np.abs(np.imag(values))
 
 
 def lu(matrix: Array, size: Callable[[Array], Array] = np.abs) -> tuple[Array, Array, Array]:
-    """Return (L below and U on and above the diagonal, pivots, permutation of the rows), as LAPACK's getrf with numbers from 0.
+    """Return (packed, pivots, permutation) of matrices [.., rows, columns], as LAPACK's getrf with row numbers from 0.
 
-    The pivot is what is largest by `size`.
-
-    Column by column, for a whole stack at once: each column needs the elimination of those before it.
+    `packed` has L below the diagonal, without its ones, and U on and above it. `permutation` is the order of the rows.
+    The pivot is the largest element by `size`. Columns are eliminated in order, for the whole stack at once.
     """
     packed = matrix.copy()
     stack, (rows, columns) = packed.shape[:-2], packed.shape[-2:]
@@ -51,7 +50,7 @@ def lu(matrix: Array, size: Callable[[Array], Array] = np.abs) -> tuple[Array, A
         packed = np.take_along_axis(packed, order[..., None], -2)
         permutation = np.take_along_axis(permutation, order, -1)
         head = packed[..., k : k + 1, k : k + 1]
-        # A column of zeros has nothing to eliminate.
+        # A zero pivot means a column of zeros: nothing to eliminate.
         below = packed[..., k + 1 :, k : k + 1] / np.where(head == 0, 1, head)
         packed[..., k + 1 :, k : k + 1] = below
         packed[..., k + 1 :, k + 1 :] -= below * packed[..., k : k + 1, k + 1 :]
@@ -59,12 +58,15 @@ def lu(matrix: Array, size: Callable[[Array], Array] = np.abs) -> tuple[Array, A
 
 
 def qr(matrix: Array) -> tuple[Array, Array]:
-    """Return (R on and above the diagonal with the reflectors' vectors below it, their factors), as LAPACK's geqrf."""
+    """Return (packed, factors) of matrices [.., rows, columns], as LAPACK's geqrf.
+
+    `packed` has R on and above the diagonal and the reflectors' vectors below it. `factors` are their tau.
+    """
     packed = matrix.copy()
     rows, columns = packed.shape[-2:]
     steps = min(rows, columns)
     factors = np.zeros((*packed.shape[:-2], steps), packed.dtype)
-    # Each reflection works on what those before it made of the columns.
+    # Each reflection applies to the columns after the earlier reflections.
     for k in range(steps):
         vector, factor, head = reflector(packed[..., k:, k])
         factors[..., k] = factor
@@ -77,7 +79,10 @@ def qr(matrix: Array) -> tuple[Array, Array]:
 
 
 def reflector(column: Array) -> tuple[Array, Array, Array]:
-    """Return (v with v[0] = 1, tau, beta) so that (I - conj(tau) v vᴴ) column = (beta, 0, ..); tau is 0 if nothing is to do."""
+    """Return (v, tau, beta) with v[0] = 1 such that (I - conj(tau) v vᴴ) column = (beta, 0, ..).
+
+    Columns are the last dimension. tau is 0 if the column already has that form.
+    """
     alpha, tail = column[..., 0], column[..., 1:]
     tail_square = np.sum(np.abs(tail) ** 2, axis=-1)
     real = np.real(alpha)
@@ -92,7 +97,7 @@ def reflector(column: Array) -> tuple[Array, Array, Array]:
 
 
 def householder_product(packed: Array, factors: Array) -> tuple[Array]:
-    """Return the first columns of H1·H2·.., the reflections (I - tau v vᴴ) that `qr` left below the diagonal."""
+    """Return the first columns of H1·H2·.., with the reflections I - tau v vᴴ as `qr` packs them."""
     rows, columns = packed.shape[-2:]
     product = np.broadcast_to(np.eye(rows, columns, dtype=packed.dtype), packed.shape).copy()
     for k in reversed(range(factors.shape[-1])):
@@ -104,7 +109,7 @@ def householder_product(packed: Array, factors: Array) -> tuple[Array]:
 
 
 def _eigh(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    """(eigenvectors in columns, ascending eigenvalues) of the triangle that the configuration's first number chooses."""
+    """Return (eigenvectors in columns, ascending eigenvalues); the first number of the backend_config is 1 for lower."""
     lower = str(instruction.attrs.get("backend_config", "1")).strip('"').startswith("1")
 
     def factor(matrix: Array) -> tuple[Array, Array]:

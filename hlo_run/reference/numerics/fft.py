@@ -1,4 +1,4 @@
-"""`fft`: transforms of one to three innermost dimensions, computed in double."""
+"""Evaluate `fft`: transforms of one to three innermost dimensions, computed in f64."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _fft(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
 def transform(array: Array, kind: str, lengths: Sequence[int]) -> Array:
     """Return the transform of the innermost `len(lengths)` dimensions; inverses divide by the number of elements.
 
-    A real result takes the last of `lengths` from half as many numbers and ignores the imaginary parts that the
-    symmetry of a real signal's transform forbids.
+    IRFFT reads `length // 2 + 1` numbers of the last dimension. It ignores imaginary parts that must be zero in the
+    transform of a real signal.
     """
     axes = range(-len(lengths), 0)
     match kind:

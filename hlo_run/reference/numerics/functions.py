@@ -1,4 +1,4 @@
-"""Scalar functions that numpy lacks or defines otherwise than HLO, on whole arrays of the computing type."""
+"""Elementwise functions that numpy lacks or defines differently from HLO, on arrays of the computing type."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from hlo_run.reference.values import Array, Function
 
 
 def sign(x: Array) -> Array:
-    """NaN stays, zeros keep their sign, else ±1."""
+    """Return ±1; NaN stays and zeros keep their sign."""
     return np.where((x == 0) | np.isnan(x), x, np.copysign(x.dtype.type(1), x))
 
 
 def round_half_away(x: Array) -> Array:
-    """Halves go away from zero; adding 0.5 first would round 0.49999997 up."""
+    """Round to the nearest integer, halves away from zero; floor(x + 0.5) would round 0.49999997 up."""
     whole = np.trunc(x)
     return np.where(np.abs(x - whole) >= 0.5, whole + np.copysign(x.dtype.type(1), x), whole)
 
 
 def maximum(x: Array, y: Array) -> Array:
-    """NaN wins; +0 is above -0, which numpy leaves open."""
+    """Return the larger number, or NaN if one is NaN; +0 is larger than -0, which numpy leaves open."""
     larger = np.maximum(x, y)
     if _is_plus_zero(x) or _is_plus_zero(y):
-        # Of the usual bound, at little cost.
+        # A cheap path for the common bound +0.
         return larger + larger.dtype.type(0)
     if _is_never_zero(x) or _is_never_zero(y) or not (larger == 0).any():
         return larger
-    # Where both are zeros their sum is -0 only if both are.
+    # The sum of two zeros is -0 only if both are -0.
     return np.where((x == 0) & (y == 0), x + y, larger)
 
 
 def minimum(x: Array, y: Array) -> Array:
-    """NaN wins; -0 is below +0, which numpy leaves open."""
+    """Return the smaller number, or NaN if one is NaN; -0 is smaller than +0, which numpy leaves open."""
     smaller = np.minimum(x, y)
     if _is_never_zero(x) or _is_never_zero(y) or not (smaller == 0).any():
         return smaller
@@ -43,17 +43,17 @@ def minimum(x: Array, y: Array) -> Array:
 
 
 def _is_plus_zero(x: Array) -> bool:
-    """True if it is +0, repeated."""
+    """True if the array is a broadcast +0."""
     return not any(x.strides) and x.size > 0 and x.item(0) == 0 and not np.signbit(x.item(0))
 
 
 def _is_never_zero(x: Array) -> bool:
-    """True if it takes no look at many elements to know that none is 0: it is one number, repeated."""
+    """True if the array is a broadcast number other than 0, which needs a look at one element only."""
     return not any(x.strides) and x.size > 0 and x.item(0) != 0
 
 
 def clamp(low: Array, x: Array, high: Array) -> Array:
-    """min(high, max(x, low)): NaN anywhere gives NaN, and high wins over low."""
+    """Return min(high, max(x, low)): NaN in any operand gives NaN, and `high` wins over `low`."""
     return np.minimum(np.maximum(low, x), high)
 
 
@@ -66,37 +66,37 @@ def logistic(x: Array) -> Array:
 
 
 def divide_signed(x: Array, y: Array) -> Array:
-    """Truncates toward zero; x/0 = -1, MIN/-1 = MIN."""
+    """Return the quotient truncated toward zero; x/0 = -1, MIN/-1 = MIN."""
     divisor = _safe_divisor(x, y)
     return np.where(y == 0, x.dtype.type(-1), (x - np.fmod(x, divisor)) // divisor)
 
 
 def remainder_signed(x: Array, y: Array) -> Array:
-    """Sign of the dividend; x%0 = x, MIN%-1 = 0."""
+    """Return the remainder with the sign of the dividend; x%0 = x, MIN%-1 = 0."""
     return np.where(y == 0, x, np.fmod(x, _safe_divisor(x, y)))
 
 
 def _safe_divisor(x: Array, y: Array) -> Array:
-    """Return `y`, but 1 where the machine's division would trap; MIN/1 and MIN%1 are then what HLO wants of -1."""
+    """Return `y`, but 1 where the CPU's division would trap; MIN/1 and MIN%1 are HLO's results for MIN/-1 and MIN%-1."""
     lowest = np.iinfo(x.dtype).min
     return np.where((y == 0) | ((x == lowest) & (y == -1)), x.dtype.type(1), y)
 
 
 def divide_unsigned(x: Array, y: Array) -> Array:
-    """x/0 is all ones."""
+    """Return the quotient; x/0 has all bits set."""
     return np.where(y == 0, ~x.dtype.type(0), x // np.where(y == 0, x.dtype.type(1), y))
 
 
 def remainder_unsigned(x: Array, y: Array) -> Array:
-    """x%0 = x."""
+    """Return the remainder; x%0 = x."""
     return np.where(y == 0, x, x % np.where(y == 0, x.dtype.type(1), y))
 
 
 def power_integer(base: Array, exponent: Array) -> Array:
-    """Square and multiply, wrapping; a negative exponent gives 1 for base 1, ±1 for base -1, else 0.
+    """Return the wrapped power by square and multiply; a negative exponent gives 1 for base 1, ±1 for base -1, else 0.
 
-    Of the exponent the low 6 bits count, and an unsigned one's top bit makes it negative, as in the code XLA emits for
-    CPU and GPU: 3^65 is 3, and in u8 3^128 is 0.
+    Only the low 6 bits of the exponent are used, and the top bit of an unsigned exponent makes it negative, as in XLA's
+    code for CPU and GPU: 3^65 is 3, and in u8 3^128 is 0.
     """
     base, exponent = np.broadcast_arrays(base, exponent)
     out, square, left = np.ones_like(base), base, exponent & exponent.dtype.type(63)
@@ -111,7 +111,7 @@ def power_integer(base: Array, exponent: Array) -> Array:
 
 
 def multiply_high(dtype: DType) -> Function:
-    """Return the function that gives the upper half of the double-width product of two `dtype` ints."""
+    """Return the function that computes the upper half of the double-width product of two `dtype` ints."""
     if dtype.bits == 64:
         return _multiply_high_signed_64 if dtype.is_signed else _multiply_high_unsigned_64
     wide = np.dtype(np.int64 if dtype.is_signed else np.uint64)
@@ -145,7 +145,7 @@ def population_count(dtype: DType) -> Function:
 
 
 def leading_zeros(dtype: DType) -> Function:
-    """Return the function that counts the zeros above the highest set bit; 0 has as many as the type has bits."""
+    """Return the function that counts the zeros above the highest set bit of a `dtype` int; all bits for 0."""
 
     def count(x: Array) -> Array:
         smeared = as_unsigned(x, dtype.bits)
@@ -159,7 +159,7 @@ def leading_zeros(dtype: DType) -> Function:
 
 
 def shift_left(dtype: DType) -> Function:
-    """Return x << y; an amount that is, read unsigned, the width or more gives 0."""
+    """Return the function x << y; an unsigned amount of at least the width gives 0."""
 
     def shift(x: Array, y: Array) -> Array:
         return _shifted(dtype.bits, np.left_shift, as_unsigned(x, dtype.bits), y, 0).astype(x.dtype)
@@ -168,7 +168,7 @@ def shift_left(dtype: DType) -> Function:
 
 
 def shift_right_logical(dtype: DType) -> Function:
-    """Return x >> y with zeros moving in; too large an amount gives 0."""
+    """Return the function x >> y that shifts in zeros; an unsigned amount of at least the width gives 0."""
 
     def shift(x: Array, y: Array) -> Array:
         return _shifted(dtype.bits, np.right_shift, as_unsigned(x, dtype.bits), y, 0).astype(x.dtype)
@@ -177,9 +177,9 @@ def shift_right_logical(dtype: DType) -> Function:
 
 
 def shift_right_arithmetic(dtype: DType) -> Function:
-    """Return x >> y with copies of the sign bit moving in; too large an amount gives 0 or -1.
+    """Return the function x >> y that shifts in the sign bit; an unsigned amount of at least the width gives 0 or -1.
 
-    An unsigned type's top bit counts as its sign here too, as in XLA.
+    The top bit of an unsigned type is its sign too, as in XLA.
     """
 
     def shift(x: Array, y: Array) -> Array:

@@ -1,7 +1,7 @@
-"""`gather` and `scatter` as whole-array indexing: places in the operand are numbers of rows.
+"""Evaluate `gather` and `scatter` by indexing rows of the operand with numpy.
 
-A row is what a window takes whole: all dimensions from one on. Everything about windows is known beforehand; what is
-left to do with the indices is to bring them into bounds (or to drop what is out of them) and to add up.
+A row is the innermost dimensions that a window covers completely. The offsets of a window's rows depend on the shapes
+alone. An evaluation clamps the indices (gather) or drops windows out of bounds (scatter), and adds the offsets.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hlo_run.reference.values import Array, Calls, Kernel, Value, as_array, comp
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where windows of an operand lie, for index vectors in the last dimension of an array.
+    """The rows of the windows of an operand, for index vectors in the last dimension of an array.
 
-    `limits` are the largest starts per component of a vector, `strides` what a step of it is in rows. `offsets` are the
-    rows of a window, and of the batching dimensions, from its start on: they broadcast to [batch.., window dims..], of
-    which the dimensions from `row_dims` on are the inside of a row. `paired` says per element of the batch, in what
-    broadcasts to [batch..], whether the operand's batching dimensions reach so far; if not, `offsets` have their end.
+    `limits` are the largest starts per component of a vector, and `strides` the rows per step of a component. `offsets`
+    are the rows of a window relative to its start, including the batching dimensions; they broadcast to `dims`, which is
+    [batch.., window dims outside rows..]. `row_dims` are the dimensions of a row. `paired`, which broadcasts to [batch..],
+    is false for batch elements beyond the end of the operand's batching dimensions; their `offsets` are clamped to it.
     """
 
     limits: Array
@@ -40,7 +40,7 @@ class _Places:
         return math.prod(self.row_dims)
 
     def rows(self, starts: Array) -> Array:
-        """Return the numbers of the rows, [batch.., window dims outside rows..], for starts in bounds."""
+        """Return the row numbers, [batch.., window dims outside rows..], of windows at `starts`, which are in bounds."""
         line = (starts * self.strides).sum(-1, dtype=np.int64)
         return line.reshape(line.shape + (1,) * (self.offsets.ndim - line.ndim)) + self.offsets
 
@@ -55,8 +55,8 @@ def _places(
 ) -> _Places:
     """Return the places of windows of `sizes`.
 
-    `window_dims` are the operand's dimensions that the window keeps, `batching` pairs those that go along with one of the
-    `batch` dimensions of the indices.
+    `window_dims` are the operand's dimensions that the window keeps. `batching` has pairs of a batching dimension of the
+    operand and the number of its dimension in `batch`, the batch dimensions of the indices.
     """
     first = len(dims)
     while first and sizes[first - 1] == dims[first - 1] and first - 1 in window_dims:
@@ -78,12 +78,12 @@ def _places(
 
 
 def _along(line: Array, axis: int, rank: int) -> Array:
-    """Return a one-dimensional array as one of this rank, along `axis`."""
+    """Reshape a one-dimensional array to `rank` dimensions, with its elements along `axis`."""
     return line.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
 
 def _vectors(rank: int, vector_dim: int, dtype: DType, components: Sequence[int]) -> Kernel:
-    """Return what makes s64 index vectors, [batch.., component], of indices of this rank and type; of these components."""
+    """Return a function that converts indices to s64 vectors [batch.., component], with only these components."""
 
     def vectors(indices: Array) -> Array:
         if vector_dim == rank:
@@ -91,7 +91,7 @@ def _vectors(rank: int, vector_dim: int, dtype: DType, components: Sequence[int]
         elif vector_dim != rank - 1:
             indices = np.moveaxis(indices, vector_dim, -1)
         if dtype.bits == 64 and not dtype.is_signed:
-            # Huge unsigned indices are far out of bounds, not negative.
+            # Indices above the s64 range are out of bounds, not negative.
             indices = np.minimum(indices, np.uint64(2**62))
         if len(components) < indices.shape[-1]:
             indices = indices[..., components]
@@ -105,16 +105,16 @@ def _batch_dims(dims: Sequence[int], vector_dim: int) -> tuple[int, ...]:
 
 
 def _batching(operand_dims: Sequence[int], indices_dims: Sequence[int], vector_dim: int) -> list[tuple[int, int]]:
-    """Return pairs of an operand's dimension and the batch dimension that it goes along with.
+    """Return pairs of an operand's batching dimension and its dimension in the batch.
 
-    One that goes along with the dimension of the index vectors themselves has no pair: its place is 0, as on XLA:GPU.
+    A dimension paired with the index vector dimension is left out: its index is 0, as on XLA:GPU.
     """
     pairs = zip(operand_dims, indices_dims, strict=True)
     return [(dim, other - (other > vector_dim)) for dim, other in pairs if other != vector_dim]
 
 
 def _components(index_map: Sequence[int], batching_dims: Sequence[int]) -> list[int]:
-    """Return the components of an index vector that count: a batching dimension goes by the batch, whatever the vector says."""
+    """Return the used components of an index vector: those of batching dimensions are ignored."""
     return [number for number, dim in enumerate(index_map) if dim not in batching_dims]
 
 
@@ -146,13 +146,13 @@ def _gather(instruction: HloInstruction) -> Kernel:
 
 
 def _result_order(offset_dims: Sequence[int], batch_rank: int, rank: int) -> tuple[int, ...]:
-    """Return what brings [batch.., window..] into the result's order: window dimensions at `offset_dims`, batch ones between."""
+    """Return the permutation of [batch.., window..] to the result: window dimensions are at `offset_dims`."""
     batch = iter(range(batch_rank))
     return tuple(batch_rank + offset_dims.index(d) if d in offset_dims else next(batch) for d in range(rank))
 
 
 def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    """Updates in row-major order of the indices; a window that is not wholly in bounds is left out."""
+    """Apply updates in row-major order of the indices; a window that is partly out of bounds is skipped."""
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
     inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
@@ -175,7 +175,7 @@ def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Call
 
 
 def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
-    """Return the update with its scatter dimensions outside, its window dimensions inside."""
+    """Transpose the update to [scatter dims.., window dims..]."""
     window: tuple[int, ...] = instruction.attrs["update_window_dims"]
     return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window])
 
@@ -198,11 +198,11 @@ def _scatter_places(
 
 
 def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, updates: list[Array], calls: Calls) -> None:
-    """Combine rows of updates into the rows of `outs` with these numbers, in order where several meet."""
+    """Combine updates into rows of `outs`, in place; updates of the same row are combined in order."""
     (combiner,) = instruction.called["to_apply"]
     types = [operand.shape.dtype for operand in instruction.operands[: len(outs)]]
     if len(outs) == 1 and _overwrites(combiner):
-        # Of several values for one place numpy keeps the last.
+        # numpy keeps the last of several values for one row.
         outs[0][rows] = updates[0]
         return
     size = outs[0].shape[1]
@@ -218,17 +218,17 @@ def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, update
 
 
 def _elements(rows: Array, size: int) -> Array:
-    """Return the numbers of the elements of rows of `size`."""
+    """Return the element numbers [row, element] of rows of `size` elements."""
     return np.add.outer(rows * size, np.arange(size))
 
 
 def _overwrites(combiner: HloComputation) -> bool:
-    """True if the result is the update as it is."""
+    """True if the combiner returns the update."""
     return combiner.root.opcode == "parameter" and combiner.root.attrs["parameter_number"] == 1
 
 
 def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Array, dtype: DType) -> bool:
-    """Combine the updates into their places of `out`, a line, by one op in place; False if numpy has no such op."""
+    """Combine updates in place into elements of `out`, all 1-d, with a ufunc; return False if numpy has none for it."""
     reductions = PRED_REDUCTIONS if dtype.kind == "pred" else REDUCTIONS
     if opcode not in reductions or computing_type(dtype) != dtype.numpy or (dtype.is_complex and opcode not in _COMPLEX):
         return False
@@ -240,9 +240,9 @@ _COMPLEX = frozenset(("add", "multiply"))
 
 
 def rounds(targets: Array) -> Iterator[Array]:
-    """Yield positions so that no round meets a target twice and equal targets come in order of position.
+    """Yield rounds of positions: targets are distinct within a round, and equal targets keep their order over the rounds.
 
-    As many rounds as the commonest target has updates: those build on each other.
+    The number of rounds is the largest number of equal targets, whose updates depend on each other.
     """
     if not targets.size:
         return

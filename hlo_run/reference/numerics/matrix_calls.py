@@ -1,4 +1,4 @@
-"""JAX's linear algebra (`hlo/matrix_calls.py`), in double: whole stacks at once, reflections as the matrices that they are."""
+"""Evaluate JAX's linear algebra calls (`hlo/matrix_calls.py`) in f64 or c128, for stacks of matrices at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Function: TypeAlias = "Callable[[MatrixCall, Sequence[Array], Sequence[tuple[in
 
 
 def evaluator_of(target: str, config: str) -> Evaluator | None:
-    """Return what evaluates a custom call of linear algebra, None if it is something else."""
+    """Return the evaluator of a custom call to linear algebra; None for any other target."""
     call = matrix_call(target, config)
     if call is None:
         return None
@@ -54,7 +54,7 @@ def _potrf(call: MatrixCall, operands: Sequence[Array], _shapes: Sequence[tuple[
     for place in zip(*np.nonzero(failed), strict=True) if failed.ndim else [()] if failed else []:
         triangle = (matrix if call.lower else _adjoint(matrix))[place]
         status[place] = next(k for k in range(1, len(triangle) + 1) if np.any(np.isnan(cholesky(triangle[:k, :k]))))
-    # LAPACK leaves the other triangle as it was.
+    # LAPACK leaves the other triangle unchanged.
     whole = factor + np.triu(matrix, 1) if call.lower else _adjoint(factor) + np.tril(matrix, -1)
     return np.where(failed[..., None, None], np.nan, whole), status
 
@@ -94,7 +94,7 @@ def _geqp3(_call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[
 
 
 def _pivot_order(matrix: Array, given: Array) -> Array:
-    """Return the columns in order: those asked for, then always the one with most across the span of those before it."""
+    """Return the columns in pivot order: the requested ones, then always the one farthest from the span of those before."""
     order: Array = np.arange(matrix.shape[1], dtype=np.int64)
     fixed = 0
     for column in range(len(given)):
@@ -144,7 +144,7 @@ def _svd(call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int
 
 
 def _eigen(call: MatrixCall, matrix: Array) -> tuple[Array, Array, Array]:
-    """Return (values, left vectors, right vectors); those not wanted are zero."""
+    """Return (values, left vectors, right vectors); vectors that the call does not compute are zero."""
     values, right = np.linalg.eig(matrix)
     left = _adjoint(np.linalg.inv(right)) if call.left_vectors else np.zeros_like(right)
     if call.left_vectors:
@@ -165,7 +165,7 @@ def _geev_packed(call: MatrixCall, operands: Sequence[Array], _shapes: Sequence[
     (matrix,) = operands
     values, left, right = _eigen(call, matrix)
     if not np.iscomplexobj(matrix):
-        # Two columns for a pair: v = x + iy of the value above the axis as x, y; numpy's second vector is x - iy.
+        # A conjugate pair has two columns, x and y of its vector x + iy; numpy's second vector is x - iy.
         below = (np.imag(values) < 0)[..., None, :]
         left, right = (np.where(below, np.imag(np.conj(vectors)), np.real(vectors)) for vectors in (left, right))
     return matrix, values, left, right, _ok(matrix)
@@ -184,7 +184,7 @@ def _gees(call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[in
 
 
 def _turned(matrix: Array, step: int, last: int) -> tuple[Array, Array, Array]:
-    """Return (H A Hᴴ, v, tau) with the reflection that leaves one number below the diagonal of a column."""
+    """Return (H A Hᴴ, v, tau) with the reflection H that clears column `step` below its first subdiagonal."""
     vector, factor, _ = reflector(matrix[..., step + 1 : last, step])
     whole = np.zeros(matrix.shape[:-1], matrix.dtype)
     whole[..., step + 1 : last] = vector
@@ -225,7 +225,7 @@ def _sytrd(call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[i
 
 
 def _gtsv(_call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-    """The bands as a whole matrix, whose partial pivoting exchanges neighbours alone."""
+    """Solve with a dense matrix made of the bands, in which partial pivoting exchanges only neighbouring rows."""
     below, diagonal, above, right = operands
     size = diagonal.shape[-1]
     matrix = np.zeros((*diagonal.shape, size), diagonal.dtype)
@@ -271,7 +271,7 @@ def _syrk(call: MatrixCall, operands: Sequence[Array], _shapes: Sequence[tuple[i
 
 
 def _cholesky_update(_call: MatrixCall, operands: Sequence[Array], _shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-    """Rotations in the planes of a row of R and of w, each taking w's first number that is left into R's diagonal."""
+    """Update R by Givens rotations of row k and w, each of which turns w[k] into R's diagonal."""
     factor, vector = operands
     size = len(vector)
     rows = np.concatenate([factor, vector[None]])
@@ -286,7 +286,7 @@ def _cholesky_update(_call: MatrixCall, operands: Sequence[Array], _shapes: Sequ
 
 
 def _csr_product(_call: MatrixCall, operands: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-    """The sparse matrix as a dense one."""
+    """Multiply by a dense copy of the sparse matrix."""
     values, starts, columns, dense = operands
     matrix = np.zeros((shapes[0][0], dense.shape[0]), values.dtype)
     for row in range(len(matrix)):

@@ -1,14 +1,14 @@
-"""`--reference_precision=f64`: the module with every float in f64 and every complex number in c128.
+"""Widen a module for `--reference_precision=f64`: every float becomes f64, every complex number c128.
 
     p = bf16[8] parameter(0)                    p = f64[8] parameter(0)
     b = u16[8] bitcast-convert(p)       ⇒       c = bf16[8] convert(p)
     s = bf16[8] exponential(p)                  b = u16[8] bitcast-convert(c)
                                                 s = f64[8] exponential(p)
 
-So no evaluator knows of precision: each reads its types from the shapes, and nothing is rounded on the way. What is
-defined on a type's bits keeps its own types and is wrapped in converts: bitcast-convert, rng, stochastic-convert,
-infeed, outfeed. Roundings that the text asks for (convert, reduce-precision, a dot's algorithm) are dropped too, integers
-and pred stay. A loop that ends by comparing floats may take another number of rounds.
+Evaluators read their types from the shapes, so they need no change and do not round to narrower types. Ops that are
+defined on a type's bits keep their types and get converts around them: bitcast-convert, rng, stochastic-convert,
+infeed, outfeed. Roundings in the text (convert, reduce-precision, a dot's algorithm) are dropped too. Integers and
+pred stay. A loop whose condition compares floats may run another number of iterations.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _DTYPE_TO_WIDE = {"float": "f64", "complex": "c128"}
 def widen_module(module: HloModule) -> HloModule:
     """Return a copy of the module whose floats are f64 and whose complex numbers are c128; see the module's docstring."""
     copy = module.clone()
-    # The copies are in the order of the originals, which keep the types that the text has.
+    # The copies are in the order of the originals, which keep the types of the text.
     for old, new in zip(module.instructions, copy.instructions, strict=True):
         _widen_instruction(old, new)
     return copy
 
 
 def widen_value(value: Value, shape: Shape) -> Value:
-    """Return a value of `shape` with the types of the widened module; exact."""
+    """Convert a value of `shape` to the types of the widened module; exact."""
     if isinstance(value, tuple):
         return tuple(widen_value(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
     return value.astype(widen_shape(shape).dtype.numpy, copy=False)
 
 
 def round_value(value: Value, shape: Shape) -> Value:
-    """Return a value of the widened module rounded to the types of `shape`."""
+    """Round a value of the widened module to the types of `shape`."""
     if isinstance(value, tuple):
         return tuple(round_value(part, element) for part, element in zip(value, shape.tuple_shapes, strict=True))
     with quiet():
@@ -60,7 +60,7 @@ def widen_shape(shape: Shape) -> Shape:
 
 
 def wide_type(dtype: DType) -> str:
-    """Return the name of the type that stands for `dtype`."""
+    """Return the name of the type that replaces `dtype`."""
     return _DTYPE_TO_WIDE.get(dtype.kind, dtype.name)
 
 
@@ -81,7 +81,7 @@ def _widen_instruction(old: HloInstruction, new: HloInstruction) -> None:
 
 
 def _moves_whole_elements(instruction: HloInstruction) -> bool:
-    """True for a bitcast that keeps the element type: it needs no bits."""
+    """True for a bitcast that keeps the element type, which does not depend on the bits."""
     is_bitcast = instruction.opcode in ("bitcast", "bitcast-convert")
     return is_bitcast and instruction.shape.element_type == instruction.operands[0].shape.element_type
 
@@ -91,9 +91,9 @@ def _literal(literal: Value) -> Value:
 
 
 def _keep_own_types(old: HloInstruction, new: HloInstruction) -> None:
-    """Convert the operands to the types they were written with, and the result to the wide ones."""
+    """Convert the operands back to their own types, and the result to the wide types."""
     computation = new.parent
-    assert computation is not None, "a clone's instructions stand in computations"
+    assert computation is not None, "a clone's instructions are in computations"
     pairs = zip(old.operands, new.operands, strict=True)
     new.operands = [_convert(computation, operand, widen_shape(o.shape), o.shape) for o, operand in pairs]
     users, was_root = list(new.users), new.is_root
@@ -107,7 +107,7 @@ def _keep_own_types(old: HloInstruction, new: HloInstruction) -> None:
 
 
 def _convert(computation: HloComputation, source: HloInstruction, shape: Shape, target: Shape) -> HloInstruction:
-    """Return `source`, a value of `shape`, with the element types of `target`, part by part; itself if it has them."""
+    """Return the instruction that converts `source`, of `shape`, to the element types of `target`, leaf by leaf."""
     if shape == target:
         return source
     if not shape.is_tuple:

@@ -1,4 +1,4 @@
-"""`ragged-dot`: a dot whose lhs is divided into groups along one dimension, of sizes known at run time."""
+"""Evaluate `ragged-dot`: a dot whose lhs has groups along one dimension, with group sizes in an operand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Index = list[slice]
 
 
 def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    """What the ragged dimension is says how it goes; g groups, sizes [.., g]:
+    """Evaluate one of three forms, by the kind of the ragged dimension; g is the number of groups, sizes are [.., g].
 
-    free: [b,m,k] x [g,b,k,n] -> [b,m,n], each row takes its group's matrix, rows past the last group are 0;
+    free: [b,m,k] x [g,b,k,n] -> [b,m,n], each row takes its group's matrix, rows after the last group are 0;
     contracting: [b,m,k] x [b,k,n] -> [g,b,m,n], each group sums its own range of k;
-    batch: [b,m,k] x [b,k,n] -> [b,m,n], batches past the last group are 0.
+    batch: [b,m,k] x [b,k,n] -> [b,m,n], batches after the last group are 0.
     """
     lhs, rhs = wide_operands(instruction, operands)
     dims = dot_dims(instruction)
@@ -28,7 +28,7 @@ def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
     sizes = operands[2].astype(np.int64)
     before = _dims_before(lhs.ndim, dims, ragged)[-(sizes.ndim - 1) :] if sizes.ndim > 1 else []
     ends = np.clip(np.cumsum(sizes, axis=-1), 0, lhs.shape[ragged])
-    # Sizes may differ between rows of dimensions that stand outside the ragged one: one round for each such row.
+    # Sizes may depend on the indices of dimensions outside the ragged one: one step for each such index.
     for prefix in np.ndindex(*sizes.shape[:-1]):
         chosen = dict(zip(before, prefix, strict=True))
         bounds = [0, *(int(end) for end in ends[prefix])]
@@ -43,7 +43,7 @@ def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
 
 
 def _dims_before(rank: int, dims: DotDims, ragged: int) -> list[int]:
-    """Return the lhs' dimensions that sizes may depend on: batch ones, then those of the ragged one's kind outside it."""
+    """Return the lhs dimensions that sizes may depend on: batch ones, then those of the ragged one's kind before it."""
     if ragged in dims.lhs_batch:
         return list(dims.lhs_batch[: dims.lhs_batch.index(ragged)])
     if ragged in dims.lhs_contracting:
@@ -62,7 +62,7 @@ def _lhs_index(rank: int, chosen: dict[int, int], ragged: int, start: int, end: 
 
 
 def _rhs_index(rank: int, dims: DotDims, lhs_index: _Index) -> _Index:
-    """The same part of the batch and contracting dimensions on the other side."""
+    """Return the index of the rhs for the same part of the batch and contracting dimensions."""
     index = [slice(None)] * rank
     left, right = (*dims.lhs_batch, *dims.lhs_contracting), (*dims.rhs_batch, *dims.rhs_contracting)
     for lhs_dim, rhs_dim in zip(left, right, strict=True):
@@ -71,7 +71,7 @@ def _rhs_index(rank: int, dims: DotDims, lhs_index: _Index) -> _Index:
 
 
 def _out_index(dims: DotDims, lhs_index: _Index) -> _Index:
-    """Where the product goes: the lhs' batch and free dimensions lead the result's."""
+    """Return the index of the result for the product; the lhs's batch and free dimensions are its first ones."""
     return [lhs_index[d] for d in (*dims.lhs_batch, *_free_dims(len(lhs_index), dims))]
 
 

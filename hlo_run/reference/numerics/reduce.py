@@ -1,4 +1,4 @@
-"""`reduce` and `map`: computations of scalars applied over dimensions and elements."""
+"""Evaluate `reduce` and `map`, with numpy's reductions where they have the same roundings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from hlo_run.reference.values import (
     widen,
 )
 
-# Up to here a reducer that numpy has no reduction for runs in order, one vectorised step per reduced element; above,
-# neighbours are combined pairwise. Both orders are allowed; the first has the roundings of XLA's evaluator.
+# A reducer without a numpy reduction runs in order up to this many reduced elements, with one vectorised step each. Above,
+# neighbours are combined pairwise. Both orders are valid; the first has the roundings of XLA's evaluator.
 SEQUENTIAL_STEPS = 4096
 
 
 def recognised(computation: HloComputation) -> str | None:
-    """Return the opcode of a computation that is one op of its two parameters, in any order; else None."""
+    """Return the opcode of a computation of scalars that is one op of its two parameters, in any order; else None."""
     root = computation.root
     if len(computation.parameters) != 2 or set(root.operands) != set(computation.parameters):
         return None
@@ -39,7 +39,7 @@ def recognised(computation: HloComputation) -> str | None:
 
 
 def _prepare(instruction: HloInstruction) -> Kernel | None:
-    """Return numpy's own reduction for a reducer of one array that it has one for."""
+    """Return the kernel that reduces one array with a numpy reduction; None if numpy has none for the reducer."""
     (reducer,) = instruction.called["to_apply"]
     opcode = recognised(reducer)
     dtype = instruction.operands[0].shape.dtype
@@ -60,10 +60,10 @@ def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls
 
 
 def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel | None:
-    """Return what reduces (array, init) by one op with numpy's own reduction; None if it has none with the roundings we want.
+    """Return a kernel that reduces (array, init) over `dims` with a ufunc; None if numpy has none with the right roundings.
 
-    Sums of floats accumulate in double and round once, as XLA's evaluator does by default and XLA:CPU does in a wider
-    type. Products of narrow floats round at every step in both, so they take the slow way.
+    Sums of floats accumulate in f64 and round once: XLA's evaluator does so by default, XLA:CPU in a wider type.
+    Products of floats below 32 bits round at every step in both, so they have no ufunc.
     """
     ufunc = ufunc_of(opcode, dtype)
     if ufunc is None:
@@ -72,7 +72,7 @@ def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel 
     reduce: Callable[..., Array] = ufunc.reduce
 
     def kernel(array: Array, init: Array) -> Array:
-        # numpy has no identity for maximum and minimum; the init is one operand of the reduction anyway.
+        # numpy has no identity for maximum and minimum, but the init is part of the reduction.
         return reduce(array, dims, wide, initial=init).astype(dtype.numpy, copy=False)
 
     def widened(array: Array, init: Array) -> Array:
@@ -82,7 +82,7 @@ def array_reduction(opcode: str, dims: tuple[int, ...], dtype: DType) -> Kernel 
 
 
 def ufunc_of(opcode: str, dtype: DType) -> np.ufunc | None:
-    """Return numpy's function that reduces as HLO's op does; see `array_reduction`."""
+    """Return the ufunc that reduces like an HLO op, or None; see `array_reduction`."""
     if opcode == "multiply" and dtype.is_float and dtype.bits < 32:
         return None
     if dtype.is_complex and opcode not in ("add", "multiply"):
@@ -91,7 +91,7 @@ def ufunc_of(opcode: str, dtype: DType) -> np.ufunc | None:
 
 
 def accumulating_type(opcode: str, dtype: DType) -> np.dtype[Any]:
-    """Return the type in which an op reduces: double for sums of floats."""
+    """Return the type in which an op reduces: f64 or c128 for sums of floats or complex numbers."""
     computing = computing_type(dtype)
     return precise_type(computing) if opcode == "add" and dtype.kind in ("float", "complex") else computing
 
@@ -131,7 +131,7 @@ def _reduce_with(
 
 
 def _pairwise(reducer: Callable[..., tuple[Array, ...]], lines: list[Array]) -> list[Array]:
-    """Return lines of one element, combined in a tree of neighbours, so that the order of the elements stays."""
+    """Combine each line to one element in a tree of neighbours, which keeps the order of the elements."""
     while (size := lines[0].shape[0]) > 1:
         even = size // 2 * 2
         combined = reducer(*(line[0:even:2] for line in lines), *(line[1:even:2] for line in lines))
@@ -140,7 +140,7 @@ def _pairwise(reducer: Callable[..., tuple[Array, ...]], lines: list[Array]) -> 
 
 
 def _reduced_first(array: Array, dims: tuple[int, ...]) -> Array:
-    """Return the array with the reduced dimensions, in row-major order, as one dimension in front."""
+    """Return the array [reduced, kept..], with the reduced dimensions collapsed in row-major order."""
     kept = [d for d in range(array.ndim) if d not in dims]
     moved = np.transpose(array, (*sorted(dims), *kept))
     return moved.reshape((math.prod(array.shape[d] for d in dims), *(array.shape[d] for d in kept)))

@@ -1,4 +1,4 @@
-"""`scan`: a computation carried along one dimension."""
+"""Evaluate `scan`: a computation applied along one dimension, with carries from step to step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hlo_run.reference.values import Calls, Value, as_array, table
 
 
 def _scan(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    """f(slices.., carries..) → (outs.., new carries..) for each place of the dimension; the outs stacked, the last carries.
+    """Run f(slices.., carries..) → (outs.., carries..) at each index; return the stacked outs and the last carries.
 
-    Each step needs the carries of the one before: the loop is the op. In reverse it begins at the end, and the outs
-    stand where their slices stood.
+    In reverse, the scan begins at the last index. The outs are stacked at the indices of their slices.
     """
     attrs = instruction.attrs
     arrays = [as_array(operand) for operand in operands]

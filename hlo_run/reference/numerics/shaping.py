@@ -1,4 +1,4 @@
-"""Ops that move elements: views where numpy has one, copies else; `bitcast` moves bytes, so layouts count."""
+"""Evaluate ops that move elements: iota, broadcast, reshape, bitcast, transpose, slices, concatenate, pad, copy."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _iota(instruction: HloInstruction) -> Kernel:
 
 
 def _broadcast(instruction: HloInstruction) -> Kernel:
-    """A view: elements are repeated by strides of 0."""
+    """Return a kernel whose result is a view that repeats elements by strides of 0."""
     dims, mapping = instruction.shape.dims, tuple(instruction.attrs.get("dimensions", ()))
     spread = [size if d in mapping else 1 for d, size in enumerate(dims)]
-    # The verifier does not ask for sorted dimensions: bring the operand's into the order of the result first.
+    # The verifier allows unsorted dimensions: transpose the operand to the order of the result first.
     order = tuple(sorted(range(len(mapping)), key=mapping.__getitem__))
     is_sorted = order == tuple(range(len(mapping)))
 
@@ -44,9 +44,9 @@ def _broadcast(instruction: HloInstruction) -> Kernel:
 
 
 def repeated(array: Array, dims: tuple[int, ...]) -> Array:
-    """Return `array`, whose dimensions are those of `dims` or 1, as a view of `dims`; what np.broadcast_to does, but at once."""
+    """Return `array`, whose dimensions are those of `dims` or 1, as a view of `dims`: a faster np.broadcast_to."""
     if array.dtype.isbuiltin != 1:
-        # numpy takes no buffers of types that it lacks.
+        # np.ndarray accepts no buffer of an ml_dtypes type.
         return np.broadcast_to(array, dims)
     strides = [0 if own == 1 else stride for own, stride in zip(array.shape, array.strides, strict=True)]
     if array.flags.c_contiguous:
@@ -67,7 +67,10 @@ def _bitcast(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
 
 
 def bitcast(array: Array, source: Shape, target: Shape) -> Array:
-    """Return what the bytes of `array`, laid out as `source` says, mean under `target`; `target` may be smaller."""
+    """Return the value of shape `target` in the bytes of `array`, of shape `source`, both with their layouts.
+
+    `target` may have fewer bytes than `source`.
+    """
     physical = physical_order(array, source.minor_to_major)
     if source.element_type != target.element_type:
         physical = _reinterpret(physical, source.dtype, target.dtype, target.element_count)
@@ -75,12 +78,12 @@ def bitcast(array: Array, source: Shape, target: Shape) -> Array:
 
 
 def physical_order(array: Array, minor_to_major: Sequence[int]) -> Array:
-    """Return the elements as a line in the order in which a buffer of that layout holds them."""
+    """Return the elements as a 1-d array in the order of a buffer with this layout."""
     return np.transpose(array, tuple(reversed(minor_to_major))).reshape(-1)
 
 
 def logical_order(line: Array, dims: Sequence[int], minor_to_major: Sequence[int]) -> Array:
-    """Return the array of `dims` whose elements a buffer of that layout holds as `line`."""
+    """Return the array of `dims` whose elements in a buffer with this layout are `line`."""
     major_to_minor = tuple(reversed(minor_to_major))
     return np.transpose(line.reshape([dims[d] for d in major_to_minor]), np.argsort(np.asarray(major_to_minor, dtype=np.int64)))
 
@@ -102,7 +105,7 @@ def _reverse(instruction: HloInstruction) -> Kernel:
 
 
 def _slice(instruction: HloInstruction) -> Kernel:
-    # The ellipsis keeps an array an array where nothing is sliced.
+    # The ellipsis makes the result of rank 0 an array, not a scalar.
     return itemgetter((*(slice(start, limit, stride) for start, limit, stride in instruction.attrs["slice"]), ...))
 
 
@@ -116,7 +119,7 @@ def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
 
 
 def padded(operand: Array, fill: Array, edges: Sequence[tuple[int, int, int]]) -> Array:
-    """Return the operand with (low, high, interior) elements of `fill` per dimension; negative edges cut elements off."""
+    """Pad the operand with (low, high, interior) elements of `fill` per dimension; a negative low or high removes elements."""
     dims = [
         low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in zip(operand.shape, edges, strict=True)
     ]
@@ -124,7 +127,7 @@ def padded(operand: Array, fill: Array, edges: Sequence[tuple[int, int, int]]) -
     source: list[slice] = []
     target: list[slice] = []
     for size, out_size, (low, _high, interior) in zip(operand.shape, dims, edges, strict=True):
-        # Element i lands at low + i * step.
+        # Element i is at low + i * step.
         step = interior + 1
         first = -(min(low, 0) // step)
         last = min(size, (out_size - 1 - low) // step + 1)
@@ -137,9 +140,9 @@ def padded(operand: Array, fill: Array, edges: Sequence[tuple[int, int, int]]) -
 
 
 def _window(dims: Sequence[int], sizes: Sequence[int]) -> Callable[[Sequence[Array]], tuple[slice, ...]]:
-    """Return what makes the window of `sizes` from its start, which it moves into [0, dim - size] in every dimension.
+    """Return a function from start indices to the window of `sizes`; starts are clamped to [0, dim - size].
 
-    The start is one scalar per dimension, or one array of all.
+    The starts are one scalar per dimension, or one array with all of them.
     """
     bounds = [(dim - size, size) for dim, size in zip(dims, sizes, strict=True)]
 
@@ -158,7 +161,7 @@ def _dynamic_slice(instruction: HloInstruction) -> Kernel:
     window = _window(instruction.operands[0].shape.dims, instruction.shape.dims)
 
     def kernel(operand: Array, *starts: Array) -> Array:
-        # The ellipsis keeps an array without dimensions an array.
+        # The ellipsis makes the result of rank 0 an array, not a scalar.
         return operand[(*window(starts), ...)]
 
     return kernel
@@ -176,7 +179,7 @@ def _dynamic_update_slice(instruction: HloInstruction) -> Kernel:
 
 
 def _copy(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """A layout changes bytes, not the array."""
+    """Return the operand, rounded to the result's type: a layout does not change an array's value."""
     return narrow(as_array(operands[0]), instruction.shape.dtype) if instruction.shape.is_array else operands[0]
 
 

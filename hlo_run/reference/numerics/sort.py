@@ -1,4 +1,4 @@
-"""`sort` and `topk`: always stable, so a result does not depend on the algorithm."""
+"""Evaluate `sort` and `topk` with stable orders, so that results do not depend on the algorithm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.numerics.total_order import total_order_key
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, table, widen
 
-# (indices, indices) → whether the first element comes before the second.
+# (indices, indices) → true where the first element comes before the second.
 Before = Callable[[Array, Array], Array]
 
 
@@ -33,7 +33,7 @@ def _comes_before(comparator: HloComputation, rows: Sequence[Array], calls: Call
 
 
 def _key_order(comparator: HloComputation, rows: Sequence[Array]) -> Array | None:
-    """Return the order if the comparator is one comparison of one operand's two elements; NaNs go last, else None."""
+    """Return the order by one operand's elements, NaNs last, if the comparator is LT or GT of those; else None."""
     root = comparator.root
     if root.opcode != "compare" or any(operand.opcode != "parameter" for operand in root.operands):
         return None
@@ -51,18 +51,18 @@ def _key_order(comparator: HloComputation, rows: Sequence[Array]) -> Array | Non
 
 
 def stable_order(key: Array, descending: bool) -> Array:
-    """Return the order of the last dimension by `key`, equal keys in their old order."""
+    """Return the indices that sort the last dimension by `key`; equal keys keep their order."""
     if not descending:
         return np.argsort(key, axis=-1, kind="stable")
-    # Turned round twice: equal keys, which the inner turn reversed, are in their old order again.
+    # Flipped twice: the second flip restores the order of equal keys.
     return key.shape[-1] - 1 - np.flip(np.argsort(np.flip(key, -1), axis=-1, kind="stable"), -1)
 
 
 def _merge_sort(dims: tuple[int, ...], before: Before) -> Array:
-    """Return the stable order of the last dimension under any comparison, all rows and runs at once.
+    """Return the stable order of the last dimension under any comparison, for all rows at once.
 
-    Bottom up: runs of length 1, 2, 4 .. merge in pairs. An element's place in the merged run is its place in its own
-    run plus the number of the partner's elements before it, which a binary search finds.
+    Bottom up: runs of length 1, 2, 4 .. merge in pairs. An element's position in the merged run is its position in its
+    own run plus the number of elements before it in the other run, which a binary search finds.
     """
     size = dims[-1]
     order = np.broadcast_to(np.arange(size), dims).copy()
@@ -80,7 +80,7 @@ def _merge_sort(dims: tuple[int, ...], before: Before) -> Array:
 
 
 def _count_before(order: Array, before: Before, is_left: Array, low: Array, high: Array) -> Array:
-    """Return for each element the end of the partner's elements that precede it; on a tie the left run's do."""
+    """Return for each element the end of the elements before it in the other run; the left run is first on a tie."""
     low, high = np.broadcast_to(low, order.shape), np.broadcast_to(high, order.shape)
     while (low < high).any():
         middle = (low + high) // 2
@@ -93,20 +93,23 @@ def _count_before(order: Array, before: Before, is_left: Array, low: Array, high
 
 
 def _topk(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    """The k largest (or smallest) of the last dimension in the total order; of equal ones the lower index first."""
+    """Return the k largest (or smallest) elements of the last dimension in the total order; equal ones by index."""
     largest = instruction.attrs.get("largest", True) is True
     return top_k(as_array(operands[0]), instruction.operands[0].shape.dtype, instruction.attrs["k"], largest)
 
 
 def top_k(array: Array, dtype: DType, k: int, largest: bool) -> tuple[Array, Array]:
-    """Return the values and s32 positions of the k first in the total order of the last dimension."""
+    """Return the values and s32 indices of the k largest or smallest elements of the last dimension in the total order.
+
+    They are in descending order if `largest`, else ascending; equal elements are in the order of their indices.
+    """
     key = total_order_key(array, dtype) if dtype.is_float else widen(array, dtype)
     order = stable_order(key, largest)[..., :k]
     return np.take_along_axis(array, order, -1), order.astype(np.int32)
 
 
 def _topk_call(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    """The older form: as many as the result has, the first by its comparator of elements, or of elements and positions."""
+    """Evaluate the custom call TopK: k is the result's size, and the comparator takes elements, or elements and indices."""
     array, k = as_array(operands[0]), instruction.shape.tuple_shapes[0].dims[-1]
     if not instruction.called_computations:
         return top_k(array, instruction.operands[0].shape.dtype, k, True)

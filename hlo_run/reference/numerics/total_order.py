@@ -9,9 +9,10 @@ from hlo_run.reference.values import Array
 
 
 def total_order_key(x: Array, dtype: DType) -> Array:
-    """Return ints that compare as the floats do in the total order; equal bits alone give equal keys.
+    """Return ints that compare as the floats do in the total order; keys are equal only if all bits are.
 
-    The bits read as a signed int, the negative ones flipped. f8e8m0fnu has no sign: its bits compare unsigned.
+    A key is the bits as a signed int, with the bits below the sign flipped in negative numbers. f8e8m0fnu has no sign:
+    its bits compare unsigned.
     """
     item_bits = 8 * x.dtype.itemsize
     bits = x.view(np.dtype(f"i{x.dtype.itemsize}"))
@@ -23,7 +24,7 @@ def total_order_key(x: Array, dtype: DType) -> Array:
     highest = bits.dtype.type((1 << (dtype.bits - 1)) - 1)
     keys = np.where(bits < 0, bits ^ highest, bits)
     if dtype.name.endswith("fnuz"):
-        # Their one NaN has the bits of -0; it is the smallest, and the negative numbers begin one above it.
+        # The only NaN of these types has the bits of -0. It is the smallest, and negative numbers begin one above it.
         least = np.array(np.iinfo(bits.dtype).min, bits.dtype)
         keys = np.where(bits < 0, np.where(bits == least, least, least - bits), bits)
     return keys.astype(bits.dtype)

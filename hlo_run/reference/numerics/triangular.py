@@ -1,4 +1,4 @@
-"""`cholesky` and `triangular-solve`, computed in double; only the chosen triangle is read."""
+"""Evaluate `cholesky` and `triangular-solve` in f64 or c128; only the chosen triangle is read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.values import Array, arrays_row, narrow, precise_type, table, widen
 
-# Rows solved one after the other before their part of all later rows is subtracted by one product of matrices.
+# Rows per block: its rows are solved one by one, then one matrix product updates all later rows.
 _BLOCK_ROWS = 32
 
 
 def _cholesky(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    """The triangle that is not asked for is zero; a matrix that is not positive definite becomes NaN."""
+    """Return the factor, with zeros in the other triangle; NaN for a matrix that is not positive definite."""
     dtype = instruction.shape.dtype
     lower = instruction.attrs.get("lower", False) is True
     wide = widen(operands[0], instruction.operands[0].shape.dtype)
@@ -28,13 +28,13 @@ def _adjoint(matrix: Array) -> Array:
 
 
 def cholesky(matrix: Array) -> Array:
-    """Return L of L·Lᴴ for the matrices whose lower triangles are given; all NaN where there is none."""
+    """Return L of L·Lᴴ for matrices [.., n, n], of which the lower triangles are read; all NaN if it does not exist."""
     if not matrix.size:
         return matrix
     try:
         return np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
-        # numpy says no more than that some matrix failed: find out which.
+        # numpy does not say which matrix failed.
         stack = matrix.reshape(-1, *matrix.shape[-2:])
         return np.stack([_cholesky_or_nan(one) for one in stack]).reshape(matrix.shape)
 
@@ -53,7 +53,7 @@ def _triangular_solve(instruction: HloInstruction, operands: Sequence[Array]) ->
     matrix, right = (x.astype(precise_type(x.dtype)) for x in wide)
     lower = attrs.get("lower", False) is True
     transpose: str = attrs.get("transpose_a", "NO_TRANSPOSE")
-    # Every form becomes: a lower triangle, from the left.
+    # Every form is turned into a lower triangle on the left side.
     if transpose == "ADJOINT":
         matrix = np.conj(matrix)
     from_left = attrs.get("left_side", False) is True
@@ -68,9 +68,9 @@ def _triangular_solve(instruction: HloInstruction, operands: Sequence[Array]) ->
 
 
 def solve_lower(matrix: Array, right: Array, unit_diagonal: bool) -> Array:
-    """Return x of L·x = right by forward substitution; a zero on the diagonal divides as floats do.
+    """Return x of L·x = right, [.., n, n] and [.., n, columns], by forward substitution; 0 on the diagonal gives inf or NaN.
 
-    Each row needs all rows before it: the loop over rows is the algorithm. Stacks and columns go at once.
+    Rows are solved in order, for all stacked matrices and columns at once.
     """
     out = right.copy()
     rows = matrix.shape[-1]

@@ -1,4 +1,4 @@
-"""`reduce-window` and `select-and-scatter`: one vectorised step per place in the window, or few for an op of numpy's."""
+"""Evaluate `reduce-window` and `select-and-scatter`: one vectorised step per window element, or fewer with a ufunc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Slices: TypeAlias = "tuple[slice | EllipsisType, ...]"
 
 
 def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
-    """Return one reduction per dimension for a reducer of one array that is an op of numpy's; None for others.
+    """Return a kernel with one reduction per dimension if the reducer of one array is a ufunc; else None.
 
     Sums of floats accumulate in double, as those of reduce do; short ones of narrow floats are left to the steps of the op.
     """
@@ -56,7 +56,7 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
 
 
 def _identity(opcode: str, dtype: np.dtype[Any]) -> Array:
-    """Return what changes nothing in a reduction; the sum's is -0."""
+    """Return the identity of a reduction; that of a sum is -0."""
     if opcode in ("maximum", "minimum") and dtype.kind != "b":
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         return np.asarray(low if opcode == "maximum" else high, dtype)
@@ -68,7 +68,7 @@ def _identity(opcode: str, dtype: np.dtype[Any]) -> Array:
 
 
 def _slide(ufunc: np.ufunc, array: Array, axis: int, dim: WindowDim, count: int, identity: Array) -> Array:
-    """Return the reductions of `count` windows along one dimension, each a product of runs of doubling length."""
+    """Return the reductions of `count` windows along one dimension, combined from runs of doubling length."""
     if dim.size == 1 and dim.stride == 1 and count == array.shape[axis]:
         return array
     if not count or not dim.size:
@@ -77,8 +77,8 @@ def _slide(ufunc: np.ufunc, array: Array, axis: int, dim: WindowDim, count: int,
     def at(line: Array, start: int, step: int, many: int) -> Array:
         return line[(slice(None),) * axis + (slice(start, start + step * (many - 1) + 1, step),)]
 
-    # Runs of 1, 2, 4 .. elements, `window_dilation` apart, from every place; the window is cut into them from its start on.
-    # With a stride, longer runs would be needed at few places only: short windows take one step per element.
+    # runs[i] reduces 1, 2, 4 .. elements from i on, `window_dilation` apart; a window is divided into such runs.
+    # With a large stride, few of the longer runs would be used: short windows take one step per element.
     runs, length, begin = array, 1, 0
     grows = dim.stride == 1 or dim.size > 2 * dim.stride
     pieces: list[Array] = []
@@ -94,7 +94,7 @@ def _slide(ufunc: np.ufunc, array: Array, axis: int, dim: WindowDim, count: int,
 
 
 def _reduce_window(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    """Each output starts from init and takes its window's elements in row-major order; padding and holes add nothing."""
+    """Reduce each window in row-major order, starting from init; padding and dilation holes are skipped."""
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
     inputs, inits = arrays[:count], arrays[count:]
@@ -116,9 +116,9 @@ def _window_dims(instruction: HloInstruction) -> tuple[WindowDim, ...]:
 def window_steps(
     window_dims: Sequence[WindowDim], dims: Sequence[int], out_dims: Sequence[int]
 ) -> Iterator[tuple[_Slices, _Slices]]:
-    """Yield for each place in the window, row-major, the outputs it matters to and the inputs it reads there.
+    """Yield for each window element, row-major, the slices of outputs that read an input through it, and of those inputs.
 
-    Places that fall into padding or holes everywhere are left out.
+    Window elements that fall into padding or dilation holes for every output are left out.
     """
     for place in np.ndindex(*(dim.size for dim in window_dims)):
         reads = [_reads(*four) for four in zip(window_dims, place, dims, out_dims, strict=True)]
@@ -127,7 +127,7 @@ def window_steps(
 
 
 def _reads(dim: WindowDim, k: int, size: int, out_size: int) -> tuple[slice, slice]:
-    """Return, for place `k` of one window dimension, the output indices that read an element and which ones."""
+    """Return, for index `k` of one window dimension, the output indices that read an input, and the input indices."""
     if dim.reversal:
         k = dim.size - 1 - k
     outs = np.arange(out_size)
@@ -138,7 +138,7 @@ def _reads(dim: WindowDim, k: int, size: int, out_size: int) -> tuple[slice, sli
 
 
 def _as_slice(numbers: Array) -> slice:
-    """Return the slice of numbers that are evenly apart."""
+    """Return evenly spaced numbers as a slice."""
     if not numbers.size:
         return slice(0, 0)
     step = int(numbers[1] - numbers[0]) if numbers.size > 1 else 1
@@ -146,7 +146,7 @@ def _as_slice(numbers: Array) -> slice:
 
 
 def _select_and_scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    """For each source element: the window's first element that no later one beats takes part in its sum."""
+    """Select one element of each window with `select`, and scatter the source element to its position."""
     operand, source, init = (as_array(value) for value in operands)
     (select,), (scatter,) = instruction.called["select"], instruction.called["scatter"]
     chosen = np.full(source.shape, -1, np.int64)
@@ -176,7 +176,7 @@ _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def _selection(select: HloComputation, calls: Calls) -> Callable[[Array, Array], Array]:
-    """Return what says of (selected, candidate) arrays where the selected one stays."""
+    """Return a function of (selected, candidate) arrays that is true where the selected element stays."""
     root = select.root
     plain = (
         root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.attrs.get("type") != "TOTALORDER"

@@ -1,4 +1,4 @@
-"""Fake arguments: ranges per type, what uses demand, and that a seed means the same values on every machine."""
+"""Fake arguments: ranges per type, constraints of the uses, and equal values for a seed on every machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _constraints(body: str, number: int = 0, path: tuple[int, ...] = ()) -> Cons
     return constraints_of(hlo_run.parse(text).entry.parameters[number], path)
 
 
-# What Philox's raw bits of key 42 give, whatever the machine and the numpy version.
+# The values from Philox's raw bits of key 42, on every machine and with every numpy version.
 GOLDEN: list[tuple[str, bool, list[float]]] = [
     ("f32", False, [0.14605945348739624, -0.043226324021816254, 0.16029825806617737, 0.018374435603618622]),
     ("f64", False, [0.14605944435826632, -0.04322631277406351, 0.16029824446464389, 0.01837444108481609]),
@@ -433,7 +433,7 @@ def test_the_large_range_of_bytes_ends_below_the_largest_power_of_two(dtype: str
 
 @pytest.mark.parametrize("shape", ["s4[40000]", "s8[0]", "pred[70000]", "u64[33000]", "f4e2m1fn[33000]", "s32[]"])
 def test_long_arguments_are_one_stream(shape: str) -> None:
-    """Chunks are no part of the distribution: half as many elements are the first half."""
+    """Chunks do not change the values: half as many elements are the first half."""
     values: Array = np.ravel(_argument(shape)).astype(np.float64)
     count = len(values) // 2
     dtype = shape.partition("[")[0]
@@ -450,7 +450,7 @@ _slices = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(_slices, st.sampled_from([name for name in INTEGERS if DTYPES[name].bits >= 8]), _seeds)
 def test_every_start_of_a_slice_lets_it_fit(sizes: list[tuple[int, int]], dtype: str, seed: int) -> None:
-    """Also where the type ends before the array does."""
+    """Also if the type has fewer values than the array has elements."""
     dims, window = (",".join(str(pair[part]) for pair in sizes) for part in (0, 1))
     starts = [f"start{number}" for number in range(len(sizes))]
     lines = [f"{name} = {dtype}[] parameter({number + 1})" for number, name in enumerate(starts)]
@@ -482,7 +482,7 @@ def test_keys_are_distinct_while_there_are_fewer_than_the_largest_number(dtype: 
 @given(st.sampled_from([name for name, row in DTYPES.items() if row.is_float and row.bits > 4]), st.integers(0, 2000), _seeds)
 def test_ordinary_floats_stay_in_their_range_for_every_seed(dtype: str, count: int, seed: int) -> None:
     values: Array = _argument(f"{dtype}[{count}]", seed).astype(np.float64)
-    # The ends are rounded to the type, so a narrow one may hold its number next to 0.2.
+    # The bounds are rounded to the type, so a narrow type may have its number next to 0.2.
     with np.errstate(all="ignore"):
         low, high = (float(np.float32(end).astype(DTYPES[dtype].numpy).astype(np.float64)) for end in (-0.1, 0.2))
     if dtype == "f8e8m0fnu":

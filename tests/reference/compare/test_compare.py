@@ -55,7 +55,7 @@ def test_both_bounds_must_be_exceeded(expected: float, actual: float, ok: bool) 
 
 
 def test_the_difference_is_rounded_to_the_type() -> None:
-    # In bf16 the exact difference 3 + 2^-7 of these two is no number of the type.
+    # bf16 cannot represent the exact difference 3 + 2^-7 of these two.
     assert _errors("bf16", -(2.0**-7), 3.0)[0] == 3.0
     assert _errors("f32", -(2.0**-7), 3.0)[0] == 3.0078125
     # The largest f16 twice is beyond f16.

@@ -1,4 +1,4 @@
-"""Hints about mismatches: each is said for the fault it names, with the right numbers, and not for noise."""
+"""Patterns of mismatches: each is reported for its fault, with the right numbers, and not for noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives over simulated devices against their closed forms; who meets whom; deadlocks."""
+"""Collectives over simulated devices compared with closed forms; groups of devices; deadlocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(text: str, arguments: Sequence[Sequence[Value]], replicas: int = 1, part
 
 
 def per_device(count: int, *dims: int, dtype: type = np.float32) -> list[Array]:
-    """Return whole numbers that differ everywhere, so that sums are exact; one array per device."""
+    """Return one array of distinct integers per device, whose sums are exact."""
     return [(np.arange(np.prod(dims)).reshape(dims) + 1 + 100 * device).astype(dtype) for device in range(count)]
 
 
@@ -274,7 +274,7 @@ def test_devices_that_make_fewer_rounds_leave_the_others_waiting() -> None:
     assert "deadlock" in error.message
     assert error.where is not None
     assert "all-reduce" in error.where.source_line
-    assert error.notes == ("device 0 waits at %y: of its group {0,1}, 1 did not come",)
+    assert error.notes == ("device 0 waits at %y: in its group {0,1}, device 1 did not arrive",)
 
 
 def test_branches_meet_on_one_channel() -> None:
@@ -362,11 +362,11 @@ def test_an_uneven_last_shard_is_cut_off_again() -> None:
 def test_errors_name_what_is_missing() -> None:
     body = "x = f32[2] parameter(0)\nROOT r = f32[2] all-reduce(x), replica_groups={{0,1}}, to_apply=add"
     x = np.ones(2, np.float32)
-    with pytest.raises(ParseError, match="names device 1, but there are 1 x 1 devices"):
+    with pytest.raises(ParseError, match="names device 1, but the run has 1 x 1 devices"):
         run(body, [[x]], 1, 1, ADD)
     with pytest.raises(Unsupported, match=r"device 2 \(replica 2, partition 0\) is in no group"):
         run(body, [[x]] * 3, 3, 1, ADD)
     call = 'custom-call(x), custom_call_target="SPMDFullToShardShape", sharding={manual}'
     whole = f"x = f32[4] parameter(0)\nROOT r = f32[2] {call}"
-    with pytest.raises(Unsupported, match="sharding that makes"):
+    with pytest.raises(Unsupported, match="expected a sharding with shards"):
         run(whole, [[np.ones(4, np.float32)]] * 2, 1, 2)

@@ -1,4 +1,4 @@
-"""The walk: tuples, calls, loops, branches, what is freed, and what an error says."""
+"""Evaluation of graphs: tuples, calls, loops, branches, freed values, and errors."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_arrays_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) 
     names = ["x", *(f"n{k}" for k in range(6))]
     lines = [f"  {new} = f32[100] negate({old})" for old, new in pairwise(names)]
     run("x = f32[100] parameter(0)\n" + "\n".join(lines[:-1]) + "\nROOT" + lines[-1], array("f32", np.arange(100)))
-    # Only the operand of the op at work, and never an older one.
+    # Only the operand of the current op is alive, no older value.
     assert alive == [0, 1, 1, 1, 1, 1]
 
 
@@ -158,9 +158,9 @@ def _no_memory(*_arguments: object) -> Value:
 
 def test_running_out_of_memory_names_the_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(evaluate_module.EVALUATE, "negate", _no_memory)
-    with pytest.raises(DeviceError, match=r"no memory for %n, f32\[3\]"):
+    with pytest.raises(DeviceError, match=r"out of memory in the reference for %n, f32\[3\]"):
         run("x = f32[3] parameter(0)\nROOT n = f32[3] negate(x)", array("f32", [1, 2, 3]))
     monkeypatch.setattr(RandomEngine, "words", _no_memory)
     module = hlo_run.parse("HloModule m\nENTRY e {\n  ROOT x = f32[3] parameter(0)\n}")
-    with pytest.raises(DeviceError, match="no memory for %x"):
+    with pytest.raises(DeviceError, match="out of memory in the reference for %x"):
         make_fake_arguments(module, 1)

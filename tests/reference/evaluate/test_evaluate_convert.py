@@ -1,4 +1,4 @@
-"""Conversions: saturation, wrapping, rounding, bits; expected values hand-made and seen on XLA:CPU."""
+"""Conversions: saturation, wrapping, rounding, bits; expected values are by hand and confirmed on XLA:CPU."""
 
 from __future__ import annotations
 

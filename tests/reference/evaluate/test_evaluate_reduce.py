@@ -31,7 +31,7 @@ def test_float_sums_round_once() -> None:
     assert_same(found, np.asarray(exact, np.float32).astype(x.dtype))
     single = np.random.default_rng(9).standard_normal((4, 3, 70000)).astype(np.float32)
     sums = _reduce("add", "f32", single, 0.0, "0,2", "3")
-    # In f32 the last digits of such a sum are lost; in double the nearest f32 comes out.
+    # An f32 sum loses the last digits; an f64 sum rounds to the nearest f32.
     assert_same(sums, np.asarray([math.fsum(single[:, k].ravel()) for k in range(3)], np.float32))
 
 
@@ -142,7 +142,7 @@ def test_map_applies_a_scalar_computation() -> None:
 
 
 def _window_positions(size: int, out: int, stride: int, low: int, base: int, dilation: int, window: int) -> list[list[int]]:
-    """The elements each output of one dimension sees, by walking the dilated and padded line."""
+    """Return the elements in the window of each output of one dimension, from the dilated and padded line."""
     found: list[list[int]] = []
     for o in range(out):
         places = [o * stride + k * dilation - low for k in range(window)]

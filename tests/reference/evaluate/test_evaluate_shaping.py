@@ -43,7 +43,7 @@ def test_transpose_reverse_slice_concatenate() -> None:
 
 
 def _padded(x: Array, fill: int, padding: list[tuple[int, int, int]]) -> Array:
-    """Interior first, then the edges, dimension by dimension, with plain lists."""
+    """Pad plain lists dimension by dimension: interior first, then the edges."""
     for dim, (low, high, interior) in enumerate(padding):
         rows = list(np.moveaxis(x, dim, 0))
         blank = np.full_like(rows[0], fill) if rows else np.full([s for d, s in enumerate(x.shape) if d != dim], fill, x.dtype)
@@ -76,7 +76,7 @@ def test_pad(dims: tuple[int, ...], padding: list[tuple[int, int, int]], text: s
     if 0 in dims:
         assert_same(found, np.full(out, 7, np.int32))
     elif padding == [(-3, 4, 0), (0, 0, 1)]:
-        # A cut beyond the array's end takes from the other edge's padding: the position rule, not the list's.
+        # Negative padding beyond the array removes padding of the other edge: positions decide, not the list's order.
         assert_same(found, np.full((3, 3), 7, np.int32))
     else:
         assert_same(found, _padded(x, 7, padding))
@@ -116,7 +116,7 @@ def test_dynamic_update_slice_leaves_its_operand_alone() -> None:
 
 
 def _buffer(x: Array, minor_to_major: tuple[int, ...]) -> list[object]:
-    """The elements in the order in which memory holds them: the first dimension listed runs fastest."""
+    """Return the elements in memory order: the first dimension of the list varies fastest."""
     strides: dict[int, int] = {}
     stride = 1
     for dim in minor_to_major:

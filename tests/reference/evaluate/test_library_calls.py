@@ -1,4 +1,4 @@
-"""Custom calls of libraries: the reference and Host's numpy, which share no code, agree; one of each against the definition."""
+"""Custom calls of libraries: the reference agrees with Host's numpy code, which is separate, and with the definitions."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def narrow_product(
 
 
 def exact(arguments: list[Any]) -> tuple[Any, Any]:
-    """Return the scaled product of the first four arguments in f64, and a bound of what f32 sums may differ by."""
+    """Return the scaled product of the first four arguments in f64, and a bound on the error of f32 sums."""
     a, b, s, t = (np.asarray(x).astype(np.float64) for x in arguments)
     return s * t * (a @ b), 64 * 2.0**-24 * s * t * (np.abs(a) @ np.abs(b))
 
 
 def roundings(value: Any, error: Any, kind: Any) -> tuple[Any, Any]:
-    """Return the least and the largest that a value rounds to."""
+    """Return the smallest and the largest rounding of a value within its error."""
     edge = 448 if kind is F8["f8e4m3fn"] else 57344
     return tuple(
         np.clip(value + sign * error, -edge, edge).astype(np.float32).astype(kind).astype(np.float64) for sign in (-1, 1)
@@ -135,7 +135,7 @@ def test_narrow_products_with_scales(result: str) -> None:
 @pytest.mark.parametrize("result", list(F8))
 @pytest.mark.parametrize("older", [False, True])
 def test_results_of_8_bits(result: str, older: bool) -> None:
-    """The scale of the result stands last; older modules have that of the addend before it. What is too large is clamped."""
+    """The scale of the result is last; older modules have the addend's scale before it. Large values are clamped."""
     found, largest, arguments = narrow_product(result, ["f32[]"] * (4 if older else 3), largest=True)
     value, error = exact(arguments[:4])
     assert abs(float(largest) - np.abs(value).max()) <= error.max()
@@ -154,7 +154,7 @@ def test_results_of_8_bits_without_a_scale_are_rounded_as_written() -> None:
 
 @pytest.mark.parametrize("columns", [40, 33])
 def test_narrow_products_with_a_vector(columns: int) -> None:
-    """A vector that is shorter than the rows, which were padded for the library, leaves their ends alone."""
+    """A bias shorter than the rows, which XLA pads for the library, does not change the ends of the rows."""
     extra = ["f32[]", "f32[]", f"bf16[{columns}]", "f32[]"]
     found, largest, arguments = narrow_product("f8e4m3fn", extra, largest=True, epilogue="BIAS_RELU")
     value, error = exact(arguments[:4])
@@ -219,7 +219,7 @@ ENTRY e { x = f32[2,64,64,16] parameter(0)
   ROOT c = (f32[2,64,64,32], u8[0]) custom-call(x, y), window={size=3x3 pad=1_1x1_1}, dim_labels=b10f_o10i->b10f,
     custom_call_target="__cudnn$convForward" }"""
     module = hlo_run.parse(text)
-    with pytest.raises(Unsupported, match="'__cudnn\\$convForward': its operands do not fit together"):
+    with pytest.raises(Unsupported, match="the operands of the custom call '__cudnn\\$convForward' do not fit together"):
         hlo_run.evaluate(module, np.zeros((2, 64, 64, 16), np.float32), np.zeros((6, 16, 3, 32), np.float32))
 
 

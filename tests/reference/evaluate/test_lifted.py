@@ -62,7 +62,7 @@ def test_a_loop_that_nobody_enters() -> None:
 
 
 def test_only_the_chosen_branch_runs() -> None:
-    """The other one would never end."""
+    """The branch that no element selects would never end."""
     text = """HloModule m
     always { x = f32[] parameter(0)
       ROOT t = pred[] constant(true) }

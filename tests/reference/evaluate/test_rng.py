@@ -1,4 +1,4 @@
-"""Random numbers: rng-bit-generator bit for bit against recordings of XLA:CPU, rng's laws and its bits, kept state."""
+"""Random numbers: rng-bit-generator equals recordings of XLA:CPU in every bit; distributions and bits of rng; state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _bits(array: Array) -> list[int]:
 
 @pytest.mark.parametrize("name", ["rng_default", "rng_philox", "rng_three_fry"])
 def test_states_and_bits_are_those_of_xla(name: str) -> None:
-    """12 types, 11 shapes (scalars, odd sizes, none at all), states whose counters overflow."""
+    """12 types, 11 shapes (scalars, odd sizes, no elements), states whose counters overflow."""
     module = hlo_run.parse((RECORDINGS / f"{name}.hlo").read_text(encoding="utf-8"), f"{name}.hlo")
     found: Any = evaluate(module, [])
     shapes = module.entry.root.shape.tuple_shapes

@@ -1,4 +1,4 @@
-"""BLAS' threads while the reference runs, and products that are shared out to threads of ours."""
+"""The number of BLAS threads while the reference runs, and products in our own threads."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_large_product_in_parts_is_the_product(left: tuple[int, ...], right: t
 
 
 def test_threads_start_no_threads() -> None:
-    """What is shared out inside a part runs there, and every number is met once."""
+    """Nested `in_threads` calls run in the same thread, and every number is processed once."""
     met: list[tuple[int, int, int]] = []
 
     def inner(outer: int) -> None:

@@ -1,4 +1,4 @@
-"""Dynamic sizes: an op on a dynamic array is the op on the array cut to its size, and the buffer keeps the rest."""
+"""Dynamic sizes: an op on a dynamic array equals the op on the array cut to its size, and the buffer keeps the rest."""
 
 from __future__ import annotations
 

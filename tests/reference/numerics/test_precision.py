@@ -1,4 +1,4 @@
-"""`--reference_precision=f64`: no rounding on the way, bits and integers as they are."""
+"""`--reference_precision=f64`: no intermediate rounding; bits and integers are unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_chain_is_not_rounded() -> None:
 
 
 def test_ill_conditioning_shows() -> None:
-    """The sum of squares minus the square of the mean: in f32 nothing of the variance is left."""
+    """The mean of squares minus the square of the mean loses the whole variance in f32."""
     text = """HloModule m
     add { a = f32[] parameter(0)
       b = f32[] parameter(1)
@@ -113,7 +113,7 @@ def test_random_numbers_are_drawn_in_their_own_type() -> None:
     assert native.dtype == np.float32
     found = wide(text)
     assert found.dtype == np.float64
-    # Its key comes from the place in the module, which the conversions do not move.
+    # The key depends on the position in the module, which the conversions do not change.
     assert_same(found, native.astype(np.float64))
 
 
