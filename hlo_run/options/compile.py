@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from hlo_run.options.flag import flag, names
 
 
-@dataclass(frozen=True)
+# Each method that is generated costs a start of the program a millisecond; those of `Options` do for comparing.
+@dataclass(frozen=True, repr=False, eq=False)
 class CompileOptions:
     """The flags that decide what a compilation makes; those that do not say why.
 

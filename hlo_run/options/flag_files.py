@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from hlo_run.options.flag import flag
 
 
-@dataclass(frozen=True)
+# Each method that is generated costs a start of the program a millisecond; those of `Options` do for comparing.
+@dataclass(frozen=True, repr=False, eq=False)
 class FlagOptions:
     """The flags about flags."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from hlo_run.options.flag import flag
 
 
-@dataclass(frozen=True)
+# Each method that is generated costs a start of the program a millisecond; those of `Options` do for comparing.
+@dataclass(frozen=True, repr=False, eq=False)
 class ShowOptions:
     """The flags of stages, dumps and lists: they decide what is seen of a compilation, not what it makes."""
 
@@ -39,3 +40,7 @@ class ShowOptions:
     xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with signatures and % before names.")
     xla_dump_compact_gte: bool = flag(True, "Print %t#0 for get-tuple-element.")
     xla_syntax_sugar_async_ops: bool = flag(False, "Print add-start for the async-start of an add.")
+
+    def key(self) -> str:
+        """Return all options with their values."""
+        return repr([(field.name, getattr(self, field.name)) for field in fields(ShowOptions)])
