@@ -22,6 +22,7 @@ from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, Observer, Step, StopAtSta
 _TOPIC = "fusion"
 # Rows that fuse, in their order.
 _PASSES = ("priority-fusion", "multi_output_fusion")
+# What is not shown as a kernel of its own.
 _NO_KERNEL = frozenset("parameter constant tuple get-tuple-element bitcast".split())
 
 

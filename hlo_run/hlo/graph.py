@@ -218,6 +218,34 @@ class HloInstruction:
         """The body of a fusion."""
         return self._called["calls"][0]
 
+    # Attributes that many ask for, with their types; whoever asks knows the opcode. Names are XLA's.
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        return self.attrs["dimensions"]
+
+    @property
+    def tuple_index(self) -> int:
+        """Of a get-tuple-element."""
+        return self.attrs["index"]
+
+    @property
+    def parameter_number(self) -> int:
+        return self.attrs["parameter_number"]
+
+    @property
+    def iota_dimension(self) -> int:
+        return self.attrs["iota_dimension"]
+
+    @property
+    def comparison_direction(self) -> str:
+        """Of a compare: EQ, NE, GE, GT, LE or LT."""
+        return self.attrs["direction"]
+
+    @property
+    def custom_call_target(self) -> str:
+        return self.attrs["custom_call_target"]
+
     @property
     def is_root(self) -> bool:
         return self.parent is not None and self.parent.root is self

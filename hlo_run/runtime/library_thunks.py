@@ -50,7 +50,7 @@ def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
 
 def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
     """`__cublas$gemm` and `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace); the form for f8 has scales too."""
-    target: str = call.attrs["custom_call_target"]
+    target = call.custom_call_target
     config = record(backend_config(call), "gemm_backend_config")
     beta = number(config, "beta", 0.0)
     epilogue = text(config, "epilogue", "DEFAULT")
@@ -138,7 +138,7 @@ _DIRECTIONS: dict[str, Literal["forward", "backward-input", "backward-filter"]] 
 
 def _cudnn_convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
     """The operands are (source, weights), (result, weights) or (source, result), then perhaps a bias and a side input."""
-    direction = _DIRECTIONS[call.attrs["custom_call_target"]]
+    direction = _DIRECTIONS[call.custom_call_target]
     config = record(backend_config(call), "cudnn_conv_backend_config")
     first, second, *extras = (emission.array(operand) for operand in call.operands)
     out = emission.array(call, (0,) if call.shape.is_tuple else ())

@@ -17,6 +17,7 @@ from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.target import TargetSpec
 
+# Besides the elementwise ops: an element is read where the user reads it.
 _HANDS_ON_PLACES = frozenset(("tuple", "get-tuple-element"))
 
 

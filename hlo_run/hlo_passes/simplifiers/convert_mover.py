@@ -18,6 +18,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+# XLA's convert-mover: what a conversion is moved over.
 _MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
