@@ -11,6 +11,7 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import copy_computation
+from hlo_run.hlo.names import identifier
 from hlo_run.hlo.printer import FULL
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
@@ -34,7 +35,7 @@ def find_fusion(module: HloModule, name: str, target: TargetSpec, options: Optio
     computations = executed_computations(executed)
     fusions = {i.name: i for c in computations for i in c.instructions if i.opcode == "fusion"}
     wanted = name.removeprefix("%")
-    by_kernel = {kernel_name(fusion): found for fusion, found in reversed(fusions.items())}
+    by_kernel = {identifier(fusion): found for fusion, found in reversed(fusions.items())}
     found = fusions.get(wanted) or by_kernel.get(wanted)
     if found is not None:
         return found
@@ -42,11 +43,6 @@ def find_fusion(module: HloModule, name: str, target: TargetSpec, options: Optio
     if other is not None:
         raise UsageError(f"%{wanted} is no fusion but a {other.opcode}", other.where, _hint(wanted, list(fusions)))
     raise UsageError(f"no fusion of '{module.name}' is called '{wanted}'", hint=_hint(wanted, list(fusions)))
-
-
-def kernel_name(fusion: str) -> str:
-    """Return what the kernel of a fusion is called, if no other fusion took the name before."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", fusion)
 
 
 def _hint(name: str, fusions: Sequence[str]) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import hlo_run
 from hlo_run.analysis.cost.device_work import device_work
 from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_sides, make_side
-from hlo_run.artifact import Thunk, nested_sequences
+from hlo_run.artifact import every_thunk
 from hlo_run.codegen.llvm.ptxas import find_ptxas
 from hlo_run.errors import UsageError
 from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_xla, environment_flags
@@ -53,17 +51,10 @@ def our_side(ctx: PassContext, module: HloModule) -> Side:
     """Optimise `module` in place, and say what is made of it."""
     plan = plan_module(ctx, module)
     memory = sum(allocation.size_bytes for allocation in plan.buffers.planned)
-    return make_side([thunk.kind for thunk in _all_thunks(plan.thunks)], memory, device_work(module, ctx.target))
+    return make_side([thunk.kind for thunk in every_thunk(plan.thunks)], memory, device_work(module, ctx.target))
 
 
 def xla_side(made: XlaCompilation, target: TargetSpec) -> Side:
     """Say what XLA made."""
     module = hlo_run.parse(made.text, "XLA's module", verified=False)
     return make_side(made.thunk_kinds, made.memory_bytes, device_work(module, target))
-
-
-def _all_thunks(sequence: Sequence[Thunk]) -> Iterator[Thunk]:
-    for thunk in sequence:
-        yield thunk
-        for inner in nested_sequences(thunk):
-            yield from _all_thunks(inner)

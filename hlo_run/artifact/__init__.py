@@ -40,6 +40,7 @@ from hlo_run.artifact.thunks import (
     SortThunk,
     Thunk,
     WhileThunk,
+    every_thunk,
     nested_sequences,
 )
 
@@ -89,6 +90,7 @@ __all__ = [
     "WhileThunk",
     "WindowSpec",
     "accesses",
+    "every_thunk",
     "nested_sequences",
     "tree_leaves",
     "tree_slices",

@@ -20,7 +20,7 @@ from hlo_run.artifact import buffers, collective_thunks, executable, library_thu
 from hlo_run.artifact.access import accesses, tree_slices
 from hlo_run.artifact.buffers import BufferSlice
 from hlo_run.artifact.executable import Executable, MachineCode, ObjectCode
-from hlo_run.artifact.thunks import KernelThunk, Thunk, nested_sequences
+from hlo_run.artifact.thunks import KernelThunk, every_thunk
 from hlo_run.errors import UsageError
 
 ENDING = ".hlox"
@@ -126,7 +126,7 @@ def _check_references(program: Executable) -> None:
     if [allocation.index for allocation in program.allocations] != list(range(len(sizes))):
         raise ValueError("its allocations are not numbered in order")
     kernels = {kernel.name for kernel in program.kernels}
-    for name in _kernels(program.thunks):
+    for name in (thunk.kernel for thunk in every_thunk(program.thunks) if isinstance(thunk, KernelThunk)):
         if name not in kernels:
             raise ValueError(f"kernel {name} is missing")
     for piece in _slices(program):
@@ -157,11 +157,3 @@ def _slices(program: Executable) -> Iterator[BufferSlice]:
         touched = accesses(thunk)
         yield from touched.reads
         yield from touched.writes
-
-
-def _kernels(sequence: tuple[Thunk, ...]) -> Iterator[str]:
-    for thunk in sequence:
-        if isinstance(thunk, KernelThunk):
-            yield thunk.kernel
-        for inner in nested_sequences(thunk):
-            yield from _kernels(inner)

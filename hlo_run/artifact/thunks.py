@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
@@ -203,6 +204,14 @@ Thunk: TypeAlias = (
     | ConditionalThunk
     | CommandBufferThunk
 )
+
+
+def every_thunk(sequence: Iterable[Thunk]) -> Iterator[Thunk]:
+    """Yield all thunks, each before those inside it; bodies of loops and all branches once."""
+    for thunk in sequence:
+        yield thunk
+        for inner in nested_sequences(thunk):
+            yield from every_thunk(inner)
 
 
 def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from hlo_run.artifact import Executable
 from hlo_run.backends.literals import Literal
 from hlo_run.backends.profile import Profile
-from hlo_run.errors import UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
 
@@ -81,10 +80,6 @@ BACKENDS: dict[str, str] = {
 
 
 def load_backend(platform: str) -> Callable[..., Backend]:
-    """Import and return the backend class of `platform` (any case); raises UsageError for a name that is not in the table."""
-    names = {name.lower(): name for name in BACKENDS}
-    name = names.get(platform.lower())
-    if name is None:
-        raise UsageError(f"unknown platform '{platform}'", hint=f"choose one of {', '.join(sorted(BACKENDS))}, Interpreter")
-    module, attribute = BACKENDS[name].split(":")
+    """Import and return the backend class of `platform`, a key of `BACKENDS`."""
+    module, attribute = BACKENDS[platform].split(":")
     return getattr(importlib.import_module(module), attribute)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class NameUniquer:
     """Hands out names that were not handed out before, by the rule of XLA's `NameUniquer`.
@@ -32,3 +34,8 @@ class NameUniquer:
             self._next[root] = number + 1
         taken.add(number)
         return f"{root}{self._separator}{number}" if number or has_number else root
+
+
+def identifier(name: str) -> str:
+    """Return the name with everything but ASCII letters, digits and `_` turned to `_`, as kernels and symbols are called."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)

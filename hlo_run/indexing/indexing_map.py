@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hlo_run.indexing.compiled import CompiledMap, compile_map
 from hlo_run.indexing.domain import Domain, bounds_of
-from hlo_run.indexing.expr import MOD, SYMBOL, ZERO, Expr, dim, symbol
+from hlo_run.indexing.expr import ZERO, Expr, dim, symbol
 from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.printer import map_to_string
 from hlo_run.indexing.ranges import RangeEvaluator
@@ -148,10 +148,6 @@ class IndexingMap:
         """Return the map with other results on the same domain."""
         return replace(self, results=tuple(results))
 
-    def sub_map(self, index: int) -> IndexingMap:
-        """Return the map with result number `index` alone, on the same domain."""
-        return replace(self, results=(self.results[index],))
-
     def simplify(self, preserve_points: bool = False) -> IndexingMap:
         """Return the map with simplified constraints and results; names and numbers of variables stay.
 
@@ -248,23 +244,6 @@ class IndexingMap:
             dims,
             symbols,
         )
-
-    def rescale_symbols(self) -> IndexingMap:
-        """Replace a range symbol s with a constraint `s mod k in [r, r]` by k*s + r, and its bounds accordingly."""
-        domain = self._domain()
-        domain.merge_mod_constraints()
-        symbols = [symbol(i) for i in range(len(self.symbols))]
-        for expr, interval in tuple(domain.constraints.items()):
-            value, remainder = expr.left, interval.lower
-            is_mod = expr.kind is MOD and expr.right.is_constant and expr.right.value > 0 and interval.is_point
-            if not is_mod or value.kind is not SYMBOL or value.value >= len(self.ranges) or symbols[value.value] is not value:
-                continue
-            modulus, bounds = expr.right.value, domain.symbols[value.value]
-            symbols[value.value] = value * modulus + remainder
-            domain.symbols[value.value] = Interval((bounds.lower - remainder) // modulus, (bounds.upper - remainder) // modulus)
-            del domain.constraints[expr]
-        merged = self.with_domain(domain)
-        return merged if merged.is_known_empty else merged.substitute((), symbols)
 
     def _rewritten(
         self,

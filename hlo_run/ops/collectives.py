@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.groups import PARTITIONS, check_groups, device_counts, group_mode, group_size
-from hlo_run.ops.rule import Rule, array_operands, braces, brief, dynamic_dims, make_array, operand, refuse, tuple_or_one
+from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, make_array, operand, refuse, tuple_or_one
 
 
 def _some_arrays(instruction: HloInstruction) -> list[Shape]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandAliasing
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import CROSSINGS, array_of
-from hlo_run.ops.rule import Rule, array_operand, braces, brief, check_parameters, is_open, operand, refuse
+from hlo_run.ops.rule import Rule, array_operand, brief, check_parameters, is_open, operand, refuse
 
 
 def _tuple(instruction: HloInstruction) -> Shape:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.ops.rule import Rule, array_operands, braces, brief, dynamic_dims, is_open, make_array, refuse, wider_type
+from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, is_open, make_array, refuse, wider_type
 
 
 def preferred_type(instruction: HloInstruction, left: Shape, right: Shape) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
-from hlo_run.ops.rule import braces, refuse
+from hlo_run.ops.rule import refuse
 
 # Whose numbers the groups hold (XLA's CollectiveOpGroupMode).
 REPLICAS = "cross_replica"

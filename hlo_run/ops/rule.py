@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 
@@ -109,11 +110,6 @@ def dim_list(instruction: HloInstruction, attribute: str, rank: int, ordered: bo
     return dims
 
 
-def braces(dims: Sequence[Any]) -> str:
-    """Return `{1,2}`."""
-    return "{" + ",".join(map(str, dims)) + "}"
-
-
 def one_dim(instruction: HloInstruction, attribute: str, rank: int) -> int:
     """Return the single dimension number of a list attribute."""
     dims = dim_list(instruction, attribute, rank)
@@ -131,14 +127,6 @@ def make_array(element_type: str, dims: Sequence[int], dynamic: Sequence[bool] =
     """Return an array in the default layout; all dimensions are static unless `dynamic` says otherwise."""
     order = tuple(range(len(dims) - 1, -1, -1))
     return Shape(element_type, tuple(dims), Layout(order), (), tuple(dynamic) if any(dynamic) else ())
-
-
-def resized(shape: Shape, dims: Sequence[int], element_type: str | None = None) -> Shape:
-    """Return an array of other dimensions in the default layout, or in `shape`'s own if the rank stays."""
-    kind = element_type or shape.element_type
-    if len(dims) == shape.rank and not any(shape.dynamic_dims):
-        return replace(shape, element_type=kind, dims=tuple(dims))
-    return make_array(kind, dims)
 
 
 def bit_width(element_type: str) -> int:

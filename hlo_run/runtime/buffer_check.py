@@ -18,6 +18,7 @@ from hlo_run.artifact import BufferSlice
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import FORWARDED_PART
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.runtime.buffers import BufferAssignment
 
@@ -119,7 +120,7 @@ class _Run:
         place = self._buffers.slice(instruction, index)
         held = self._memory[place.allocation].held.get(place.offset_bytes)
         if place.size_bytes and held != (place.offset_bytes + place.size_bytes, content):
-            at = "{" + ",".join(map(str, index)) + "}"
+            at = braces(index)
             raise InternalError(
                 f"%{reader.name} does not find %{instruction.name}{at} in memory: something else was written to "
                 f"allocation {place.allocation}, offset {place.offset_bytes}, {place.size_bytes} bytes",

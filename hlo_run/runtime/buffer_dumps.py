@@ -10,6 +10,7 @@ from hlo_run.analysis.buffers.dataflow_values import POINTER_BYTES, HloPosition,
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.printer import instruction_to_string
+from hlo_run.hlo.values.braces import braces
 from hlo_run.runtime.buffer_assigner import PlannedAllocation
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.peak_breakdown import peak_breakdown
@@ -37,7 +38,7 @@ def _kinds(allocation: PlannedAllocation, output: str) -> Iterator[str]:
     if allocation.parameter is not None:
         number, index = allocation.parameter
         value = next(v for v in allocation.offsets if v.instruction.opcode == "parameter" and v.index == index)
-        yield f"parameter {number}, shape |{value.shape.to_string(layout=False)}| at ShapeIndex {_braces(index)}"
+        yield f"parameter {number}, shape |{value.shape.to_string(layout=False)}| at ShapeIndex {braces(index)}"
     yield output
     if allocation.is_constant:
         yield "constant"
@@ -54,11 +55,7 @@ def _brief(value: HloValue) -> str:
 
 
 def _place(instruction: HloInstruction, index: ShapeIndex) -> str:
-    return f"{instruction.name}{_braces(index) if instruction.shape.is_tuple else ''}"
-
-
-def _braces(index: Iterable[int]) -> str:
-    return "{" + ",".join(map(str, index)) + "}"
+    return f"{instruction.name}{braces(index) if instruction.shape.is_tuple else ''}"
 
 
 def values_text(buffers: BufferAssignment) -> str:
@@ -73,12 +70,12 @@ def values_text(buffers: BufferAssignment) -> str:
 
 
 def _position(position: HloPosition) -> str:
-    index = f" {_braces(position.shape_index)}" if position.instruction.shape.is_tuple else ""
+    index = f" {braces(position.shape_index)}" if position.instruction.shape.is_tuple else ""
     return f"  {position.instruction.name}{index}"
 
 
 def _use(use: HloUse) -> str:
-    index = f" {_braces(use.operand_index)}" if use.instruction.operands[use.operand_number].shape.is_tuple else ""
+    index = f" {braces(use.operand_index)}" if use.instruction.operands[use.operand_number].shape.is_tuple else ""
     return f"  {use.instruction.name}, operand {use.operand_number}{index}"
 
 
@@ -101,7 +98,7 @@ def live_range_text(buffers: BufferAssignment, module: HloModule) -> str:
 
 
 def _full_name(value: HloValue) -> str:
-    return value.instruction.name + _braces(value.index)
+    return value.instruction.name + braces(value.index)
 
 
 def _peak_time(buffers: BufferAssignment) -> int:

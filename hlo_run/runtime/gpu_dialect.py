@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
@@ -34,6 +33,7 @@ from hlo_run.artifact import (
     WhileThunk,
     accesses,
 )
+from hlo_run.hlo.names import identifier
 
 
 def gpu_dialect_text(program: Executable, kernels: Mapping[str, str]) -> str:
@@ -118,7 +118,7 @@ class _Writer:
         touched = accesses(thunk)
         pointers = [self._pointer(piece) for piece in (*touched.reads, *touched.writes)]
         types = ", ".join(["!llvm.ptr"] * len(pointers))
-        name = re.sub(r"[^A-Za-z0-9_]", "_", f"{thunk.kind}_{thunk.name}")
+        name = identifier(f"{thunk.kind}_{thunk.name}")
         self.declared[name] = types
         return f"func.call @{name}({', '.join(pointers)}) : ({types}) -> ()"
 

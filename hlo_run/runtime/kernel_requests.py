@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from hlo_run.analysis.fingerprint import computation_fingerprint
 from hlo_run.artifact import BufferSlice, KernelArgument
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.names import identifier
 from hlo_run.runtime.buffers import BufferAssignment
 
 
@@ -114,7 +114,7 @@ class _KernelNames:
 
     def take(self, instruction_name: str) -> str:
         """Return the next free name."""
-        base = re.sub(r"[^A-Za-z0-9_]", "_", instruction_name)
+        base = identifier(instruction_name)
         name, number = base, 0
         while name in self._taken:
             number += 1

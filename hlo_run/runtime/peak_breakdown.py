@@ -17,6 +17,7 @@ from hlo_run.analysis.buffers.dataflow_values import HloValue, buffer_size_bytes
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.metadata import OpMetadata
 
 # A part of a tree of arguments, as JAX names it.
@@ -57,7 +58,7 @@ def peak_breakdown(module: HloModule, alive: Sequence[HloValue]) -> list[str]:
 
 
 def _path(value: HloValue, callers: dict[HloComputation, HloInstruction]) -> list[str]:
-    index = "{" + ",".join(map(str, value.index)) + "}" if value.index else ""
+    index = braces(value.index) if value.index else ""
     path = _parts(_label(value.instruction))
     path[-1] += index
     computation = value.instruction.parent

@@ -8,7 +8,7 @@ A thunk's neighbours are the nearest ones before and after it that touch memory 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from hlo_run.artifact import (
@@ -31,6 +31,7 @@ from hlo_run.artifact import (
     Thunk,
     WhileThunk,
     accesses,
+    every_thunk,
     nested_sequences,
 )
 
@@ -51,16 +52,9 @@ def thunk_metadata_text(program: Executable) -> str:
     records = [
         f'thunk_metadata {{\n  thunk_info {{\n    profile_annotation: "{thunk.name}"\n    thunk_id: {numbers[id(thunk)]}\n  }}\n'
         f'  thunk_kind: "{thunk.kind}"\n}}\n'
-        for thunk in _all_thunks(program.thunks)
+        for thunk in every_thunk(program.thunks)
     ]
     return "".join(records)
-
-
-def _all_thunks(sequence: Sequence[Thunk]) -> Iterator[Thunk]:
-    for thunk in sequence:
-        yield thunk
-        for inner in nested_sequences(thunk):
-            yield from _all_thunks(inner)
 
 
 def _numbers(sequence: Sequence[Thunk]) -> dict[int, int]:

@@ -7,12 +7,12 @@ import pickle
 from typing import Any
 
 import numpy as np
+from bijection import domain_points
 from hypothesis import given
 from hypothesis import strategies as st
 from indexing_strategies import DIM_COUNT, checked, indexing_maps
 
 from hlo_run.indexing import IndexingMap, Interval, Variable, compose, constant, dim, minimum, parse_indexing_map, symbol
-from hlo_run.indexing.bijection import domain_points
 
 
 def _relation(indexing_map: IndexingMap) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
@@ -83,24 +83,6 @@ def test_removing_variables_keeps_the_values(whole: IndexingMap) -> None:
     assert sum(kept) == len(smaller.dims) + len(smaller.symbols)
 
 
-def test_rescale_symbols() -> None:
-    whole = parse_indexing_map("(d)[s] -> (d + s, s floordiv 6), domain: d in [0, 2], s in [0, 20], s mod 6 in [3, 3]")
-    scaled = whole.rescale_symbols()
-    assert str(scaled.simplify()) == "(d)[s] -> (s * 6 + d + 3, s), domain: d in [0, 2], s in [0, 2]"
-    assert {r[2] for r in _relation(scaled)} == {r[2] for r in _relation(whole)}
-
-
-def test_rescale_leaves_runtime_variables() -> None:
-    whole = parse_indexing_map("(d){r} -> (r), domain: d in [0, 2], r in [0, 20], r mod 4 in [0, 0]")
-    assert whole.rescale_symbols() == whole
-
-
-@checked
-@given(indexing_maps())
-def test_rescaling_keeps_the_values(whole: IndexingMap) -> None:
-    assert sorted((d, i) for d, _, i in _relation(whole.rescale_symbols())) == sorted((d, i) for d, _, i in _relation(whole))
-
-
 @checked
 @given(indexing_maps())
 def test_symbols_to_dims(whole: IndexingMap) -> None:
@@ -118,10 +100,8 @@ def test_ranges_to_dims_keeps_the_other_symbols() -> None:
     )
 
 
-def test_sub_map_and_substitution() -> None:
+def test_substitution() -> None:
     whole = parse_indexing_map("(a, b)[s] -> (a + s, b), domain: a in [0, 3], b in [0, 5], s in [0, 1], a + b in [0, 6]")
-    assert whole.sub_map(1).results == (dim(1),)
-    assert whole.sub_map(1).constraints == whole.constraints
     fixed = whole.substitute((dim(0), constant(4)), (constant(1),))
     assert str(fixed) == "(a, b)[s] -> (a + 1, 4), domain: a in [0, 3], b in [0, 5], s in [0, 1], a + 4 in [0, 6]"
 

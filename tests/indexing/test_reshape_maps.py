@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 import pytest
+from bijection import bijection_fault
 
 from hlo_run.indexing import IndexingMap, bitcast_map, constant, delinearize, dim, linearize, reshape_map, transpose_map
-from hlo_run.indexing.bijection import bijection_fault
 from hlo_run.indexing.reshape import inverse_permutation, to_physical_map
 
 _RESHAPES = [

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import product
 
 import pytest
+from bijection import domain_points
 from hypothesis import given
 from hypothesis import strategies as st
 from indexing_strategies import DIM_COUNT, bounds, checked, expressions, indexing_maps
 
 from hlo_run.indexing import Expr, IndexingMap, Interval, Variable, parse_indexing_map, simplify_expr
-from hlo_run.indexing.bijection import domain_points
 from hlo_run.indexing.domain import bounds_of
 from hlo_run.indexing.simplify import Simplifier
 

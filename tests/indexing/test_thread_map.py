@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from bijection import bijection_fault
 from test_indexing_text import SEED, SEED_FLAT
 
 from hlo_run.indexing import GRID_NAMES, IndexingMap, bitcast_map, compose, parse_indexing_map, thread_map
-from hlo_run.indexing.bijection import bijection_fault
 
 
 def test_the_seeds_map() -> None:

@@ -13,7 +13,7 @@ from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis, analysis_of
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculate_launch
 from hlo_run.analysis.tiling.node_facts import Facts
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription
-from hlo_run.analysis.tiling.unroll_factor import unroll_factor
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR, unroll_factor
 from hlo_run.hlo.fusion_graph import Node, Op
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
@@ -22,7 +22,6 @@ from hlo_run.target import TargetSpec
 # The heroes that the kinds of emitters but the loop's are about.
 _SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
 _LOOP = EmitterKind("loop", None, ())
-_MAX_UNROLL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class KernelPlanner:
         if producer is not None and self._facts.node(producer).is_bad_to_unroll:
             return whole_bytes
         if not self._target.is_blackwell:
-            return max(math.gcd(elements, _MAX_UNROLL), whole_bytes)
+            return max(math.gcd(elements, MAX_UNROLL_FACTOR), whole_bytes)
         return unroll_factor(self._analysis(producer, consumer, _LOOP, roots, roots), elements)
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     # The analysis chooses among the rows of emitters, which ask for tilings.
     from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 
-_MAX_UNROLL = 4
+# XLA's MaxUnrollFactor: the bound of unrolling for every emitter.
+MAX_UNROLL_FACTOR = 4
 _MAX_WINDOW_TO_UNROLL = 8
 _MAX_CONCAT_OPERANDS_TO_UNROLL = 10
 # Blackwell reads 256 bits at once, if the toolkit can say so.
@@ -38,11 +39,11 @@ def unroll_factor(analysis: FusionAnalysis, elements: int) -> int:
 def max_unroll_factor(analysis: FusionAnalysis) -> int:
     """Return the bound that the device and the fusion set: 4, more on Blackwell for narrow types."""
     if not analysis.target.is_blackwell:
-        return _MAX_UNROLL
+        return MAX_UNROLL_FACTOR
     opcodes = {instruction.opcode for instruction in analysis.instructions}
     width = _WIDE_VECTOR_BITS if analysis.target.toolkit_version >= _WIDE_VECTOR_TOOLKIT else _VECTOR_BITS
     if len(analysis.roots) != 1 or "reduce" in opcodes or analysis.smallest_output_bits >= width // 4:
-        return _MAX_UNROLL
+        return MAX_UNROLL_FACTOR
     factor = min(_MAX_BLACKWELL_UNROLL, width // max(8, _widest_bits(analysis)))
     factor = 1 << (factor.bit_length() - 1)
     if "pad" in opcodes:
@@ -64,7 +65,7 @@ def _minor_size(transpose: HloInstruction) -> int:
 
 
 def _halve_to_fit(factor: int, minor_size: int) -> int:
-    while factor > minor_size and factor > _MAX_UNROLL:
+    while factor > minor_size and factor > MAX_UNROLL_FACTOR:
         factor //= 2
     return factor
 

@@ -51,11 +51,9 @@ from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import Profile
+from hlo_run.backends.thunk_values import RngStates, seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
-from hlo_run.hlo.values.dtype import DTYPES
-
-_INITIAL_COUNTER = 0x7012395
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ class CudaRun:
         self._driver, self._memory, self._profile = state.driver, state.memory, profile
         self._feed = feed or NO_FEEDS(0)
         self.outfeed: list[Literal] = []
-        self._counters: dict[str, int] = {}
+        self._rng_states = RngStates()
         self._messages: dict[int, deque[list[Bytes]]] = {}
 
     def run(self) -> None:
@@ -117,11 +115,9 @@ class CudaRun:
             case ConditionalThunk():
                 self._conditional(thunk)
             case RngStateThunk():
-                state = self._counters.get(thunk.name, _INITIAL_COUNTER)
-                self._counters[thunk.name] = (state + thunk.delta) % (1 << 128)
-                self._write(thunk.result, np.frombuffer(state.to_bytes(16, "little"), np.uint8))
+                self._write(thunk.result, self._rng_states.advance(thunk))
             case RngSeedThunk():
-                seed = np.array([self._seed]).astype(DTYPES[thunk.result.dtype].numpy).view(np.uint8)
+                seed = seed_bytes(thunk, self._seed)
                 self._write(thunk.result.slice, np.resize(seed, thunk.result.slice.size_bytes))
             case CustomCallThunk() if is_user_function(thunk):
                 self._custom_call(thunk)
@@ -175,13 +171,7 @@ class CudaRun:
             self._sequence(thunk.condition)
 
     def _conditional(self, thunk: ConditionalThunk) -> None:
-        selector = self._read(thunk.selector)
-        if thunk.is_predicate:
-            branch = 0 if selector[0] else 1
-        else:
-            number = int(selector[:4].view(np.int32)[0])
-            branch = number if 0 <= number < len(thunk.branches) else len(thunk.branches) - 1
-        self._sequence(thunk.branches[branch])
+        self._sequence(thunk.branches[taken_branch(thunk, self._read(thunk.selector))])
 
     # ---- memory -------------------------------------------------------------------------------------------------
 

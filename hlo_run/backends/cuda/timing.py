@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hlo_run.artifact import KernelThunk, Thunk, nested_sequences
+from hlo_run.artifact import KernelThunk, Thunk, every_thunk
 
 _FLUSH_FACTOR = 4  # the flush also covers the time that the processor needs for the launch
 _WARM_UP = 2
@@ -51,12 +51,8 @@ class DeviceTimer:
 
 
 def kernel_thunks(thunks: Sequence[Thunk]) -> Iterator[KernelThunk]:
-    """Yield all kernel thunks in order; bodies of loops and all branches once."""
-    for thunk in thunks:
-        if isinstance(thunk, KernelThunk):
-            yield thunk
-        for inner in nested_sequences(thunk):
-            yield from kernel_thunks(inner)
+    """Return all kernel thunks in order; bodies of loops and all branches once."""
+    return (thunk for thunk in every_thunk(thunks) if isinstance(thunk, KernelThunk))
 
 
 def touched_bytes(thunk: KernelThunk) -> int:

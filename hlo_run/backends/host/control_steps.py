@@ -46,15 +46,14 @@ from hlo_run.backends.host.steps import (
     Leaf,
     LibraryStep,
     Step,
-    rng_state,
 )
 from hlo_run.backends.library.arrays import store, view
 from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.library.matrix_calls import is_user_function
 from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, to_bytes
+from hlo_run.backends.thunk_values import seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
-from hlo_run.hlo.values.dtype import DTYPES
 
 
 def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:
@@ -77,10 +76,9 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             data = np.array([value], np.uint32).view(np.uint8)
             return FillStep(machine, thunk, thunk.destination, lambda: data, value)
         case RngStateThunk():
-            return FillStep(machine, thunk, thunk.result, lambda: rng_state(machine, thunk))
+            return FillStep(machine, thunk, thunk.result, lambda: machine.rng_states.advance(thunk))
         case RngSeedThunk():
-            kind = DTYPES[thunk.result.dtype].numpy
-            return FillStep(machine, thunk, thunk.result.slice, lambda: np.array([machine.seed]).astype(kind).view(np.uint8))
+            return FillStep(machine, thunk, thunk.result.slice, lambda: seed_bytes(thunk, machine.seed))
         case WhileThunk():
             return WhileStep(machine, thunk)
         case ConditionalThunk():
@@ -206,18 +204,18 @@ class ConditionalStep(_Nested):
 
     def __init__(self, machine: Machine, thunk: ConditionalThunk) -> None:
         super().__init__(machine, thunk, (thunk.selector,))
-        self.is_predicate = thunk.is_predicate
+        self._conditional = thunk
+
+    @property
+    def is_predicate(self) -> bool:
+        """True if the selector is a pred[], not an s32[]."""
+        return self._conditional.is_predicate
 
     def bind(self) -> None:
         self._selector = self._machine.read(self.slices[0])
 
     def run(self) -> None:
-        if self.is_predicate:
-            branch = 0 if self._selector[0] else 1
-        else:
-            number = int(self._selector[:4].view(np.int32)[0])
-            branch = number if 0 <= number < len(self.sequences) else len(self.sequences) - 1
-        run_steps(self._machine, self.sequences[branch])
+        run_steps(self._machine, self.sequences[taken_branch(self._conditional, self._selector)])
 
 
 class CustomCallStep(Leaf):

@@ -23,6 +23,7 @@ from hlo_run.backends.host.variables import variable_regions
 from hlo_run.backends.host.world import World
 from hlo_run.backends.literals import Bytes, Literal
 from hlo_run.backends.profile import Profile
+from hlo_run.backends.thunk_values import RngStates
 from hlo_run.backends.transfer import constant_bytes, parameter_bytes
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
@@ -112,7 +113,7 @@ class Machine:
         self.seed = 0
         self.feed: Feed = NO_FEEDS(device)
         self.outfeed: list[Literal] = []
-        self.counters: dict[str, int] = {}
+        self.rng_states = RngStates()
         results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))
         sizes = {number: executable.allocations[number].size_bytes for number in results}
         self._handed_out = dict.fromkeys(number for number, size in sizes.items() if size > _COPIED_BYTES)
@@ -215,7 +216,7 @@ class Machine:
             self.profile.begin_run()
         self.statistics = []
         self.outfeed = []
-        self.counters = {}
+        self.rng_states = RngStates()
 
     def check_time(self, name: str) -> None:
         """Raise a DeviceError if the run's time is over before the thunk `name`."""

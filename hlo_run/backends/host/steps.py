@@ -28,8 +28,6 @@ from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.library.arrays import Array, LibraryCall, empty, is_viewable, store, view
 from hlo_run.backends.literals import Bytes
 
-_INITIAL_COUNTER = 0x7012395
-
 
 class Step(Protocol):
     """What one thunk does. `bind` is called before the first run, and when one of `slices` has moved."""
@@ -175,10 +173,3 @@ class LibraryStep(Leaf):
             if seen is None:
                 store(spec, machine.read(spec.slice), array)
             machine.mark_written(spec.slice)
-
-
-def rng_state(machine: Machine, thunk: RngStateThunk) -> Bytes:
-    """Return the counter of an instruction and advance it."""
-    state = machine.counters.get(thunk.name, _INITIAL_COUNTER)
-    machine.counters[thunk.name] = (state + thunk.delta) % (1 << 128)
-    return np.frombuffer(state.to_bytes(16, "little"), np.uint8)

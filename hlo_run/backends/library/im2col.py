@@ -144,13 +144,6 @@ def _bind_product(rows: Array, matrix: Array, target: Array) -> list[Step]:
 # ---- windows --------------------------------------------------------------------------------------------------------
 
 
-def places_of(dim: WindowSpec, size: int) -> int:
-    """Return how many places a window has along a dimension of `size` elements."""
-    spread = (size - 1) * dim.base_dilation + 1 if size else 0
-    left = dim.pad_low + spread + dim.pad_high - ((dim.size - 1) * dim.window_dilation + 1)
-    return left // dim.stride + 1 if left >= 0 else 0
-
-
 def _bind_windows(source: Array, window: Window, places: Sequence[int], kind: np.dtype[np.generic]) -> tuple[Array, list[Step]]:
     """Return a view [batch, *places, *window, feature] of the padded source, and what pads."""
     padded, steps = _bind_padding(source, window, places, kind)

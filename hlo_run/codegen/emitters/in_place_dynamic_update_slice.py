@@ -25,8 +25,7 @@ from hlo_run.analysis.tiling.unroll_factor import unroll_factor
 from hlo_run.codegen.elemental.dynamic import add_start, clamp_start
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of, numbered
-from hlo_run.dialects.xla_gpu import YieldOp
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, element_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.index import bitcast_map, runtime_values
 
@@ -59,15 +58,11 @@ class InPlaceUpdateEmitter:
         fused = partition(analysis.fusion.fused_computation, operands)
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
         entry = EntryFunction(analysis, module, launch)
-        results = entry.outputs
-        if shape.element_count:
-            indexing_map = loop_map(launch, factor, shape)
-            entry.declare_ids(indexing_map)
-            loop = entry.loop(indexing_map, entry.outputs, numbered("dim", shape))
-            with entry.builder.inside(loop.body.block):
-                stored = _update(analysis.roots, updates, entry, module, loop.map_results, loop.iteration_values)
-                entry.builder.block.add_op(YieldOp(*stored))
-            results = tuple(loop.res)
+
+        def body(index: Values, outputs: Values) -> Values:
+            return tuple(_update(analysis.roots, updates, entry, module, index, outputs))
+
+        results = entry.loop_over_elements(loop_map(launch, factor, shape), shape, body)
         function = entry.finish(kernel_name, arguments, results)
         return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 

@@ -21,15 +21,14 @@ from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
 from hlo_run.analysis.tiling.launch_dimensions import calculate_launch
 from hlo_run.analysis.tiling.thread_map import loop_map
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule
-from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of, numbered
-from hlo_run.dialects.xla_gpu import YieldOp
+from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter, element_of
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.index import user_map
 
 # XLA's limit for the loops of every emitter but the loop emitter.
-_MAX_UNROLL = 4
 
 
 class InputSlicesEmitter(KindEmitter):
@@ -46,20 +45,15 @@ class InputSlicesEmitter(KindEmitter):
         fused = partition(analysis.fusion.fused_computation, sources)
         module = KernelModule(fused, index_width_bits(analysis.fusion), kernel_name)
         entry = EntryFunction(analysis, module, launch)
-        results = entry.outputs
-        if shape.element_count:
-            indexing_map = loop_map(launch, factor, shape)
-            entry.declare_ids(indexing_map)
-            loop = entry.loop(indexing_map, entry.outputs, numbered("dim", shape))
-            with entry.builder.inside(loop.body.block):
-                index = tuple(loop.map_results)
-                elements = {source: element_of(entry, module, source, index)[0] for source in sources}
-                roots = zip(analysis.roots, loop.iteration_values, strict=True)
-                written = [_insert(entry, root, elements[root.operands[0]], index, output) for root, output in roots]
-                entry.builder.block.add_op(YieldOp(*written))
-            results = tuple(loop.res)
+
+        def body(index: Values, outputs: Values) -> Values:
+            elements = {source: element_of(entry, module, source, index)[0] for source in sources}
+            roots = zip(analysis.roots, outputs, strict=True)
+            return tuple(_insert(entry, root, elements[root.operands[0]], index, output) for root, output in roots)
+
+        results = entry.loop_over_elements(loop_map(launch, factor, shape), shape, body)
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), launch, _MAX_UNROLL, self.kind, factor)
+        return EmittedKernel(module.finish(function), launch, MAX_UNROLL_FACTOR, self.kind, factor)
 
 
 def _insert(entry: EntryFunction, root: HloInstruction, value: SSAValue, index: Values, output: SSAValue) -> SSAValue:

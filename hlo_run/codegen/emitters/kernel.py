@@ -7,7 +7,7 @@ The arguments are the fusion's operands, then its results, which are written by 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -23,7 +23,7 @@ from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, index_range, pure_call, result_shapes
 from hlo_run.codegen.elemental.types import element_type, tensor_type
 from hlo_run.dialects.gpu import BlockIdOp, ThreadIdOp
-from hlo_run.dialects.xla_gpu import LoopOp
+from hlo_run.dialects.xla_gpu import LoopOp, YieldOp
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing.indexing_map import IndexingMap
@@ -129,6 +129,20 @@ class EntryFunction:
             argument.name_hint = name
         self.builder.add(loop)
         return loop
+
+    def loop_over_elements(self, indexing_map: IndexingMap, shape: Shape, body: Callable[[Values, Values], Values]) -> Values:
+        """Append a loop over the elements of `shape` that carries the outputs; return its results.
+
+        `body` takes the element's index and the outputs so far, appends what a thread does there, and returns the outputs.
+        A shape without elements needs no loop: the outputs come back unchanged.
+        """
+        if not shape.element_count:
+            return self.outputs
+        self.declare_ids(indexing_map)
+        loop = self.loop(indexing_map, self.outputs, numbered("dim", shape))
+        with self.builder.inside(loop.body.block):
+            self.builder.block.add_op(YieldOp(*body(tuple(loop.map_results), tuple(loop.iteration_values))))
+        return tuple(loop.res)
 
     def insert(self, value: SSAValue, target: SSAValue, index: Sequence[SSAValue]) -> SSAValue:
         """Append a `tensor.insert`."""

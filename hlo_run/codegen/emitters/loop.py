@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import ClassVar
 
@@ -59,29 +60,25 @@ class LoopEmitter:
         launch = calculate_launch(shape.element_count, factor, analysis.target)
         module = KernelModule(partition(computation), index_width_bits(fusion), kernel_name)
         entry = EntryFunction(analysis, module, launch)
-        results = entry.outputs
-        if shape.element_count:
-            results = _emit_loop(analysis, entry, module, loop_map(launch, factor, shape))
+        body = partial(_write_elements, analysis, entry, module)
+        results = entry.loop_over_elements(loop_map(launch, factor, shape), shape, body)
         function = entry.finish(kernel_name, arguments, results)
         return EmittedKernel(module.finish(function), launch, factor, self.kind, factor)
 
 
-def _emit_loop(analysis: FusionAnalysis, entry: EntryFunction, module: KernelModule, indexing_map: IndexingMap) -> Values:
+def _write_elements(
+    analysis: FusionAnalysis, entry: EntryFunction, module: KernelModule, index: Values, outputs: Values
+) -> Values:
+    """Compute the fusion's results at one index and insert them into the outputs."""
     b, root = entry.builder, analysis.fusion.fused_computation.root
-    first = entry.shapes[0]
-    entry.declare_ids(indexing_map)
-    loop = entry.loop(indexing_map, entry.outputs, numbered("dim", first))
-    with b.inside(loop.body.block):
-        index = tuple(loop.map_results)
-        signature = module.signature(module.fused, module.fused.subgraph_of[root])
-        values = pure_call(b, signature, (*entry.parameters, *index))
-        written: Values = ()
-        for value, target, shape in zip(values, loop.iteration_values, entry.shapes, strict=True):
-            to_shape = bitcast_map(first, shape)
-            assert to_shape is not None, "the element counts are equal"
-            written = (*written, entry.insert(value, target, b.apply(to_shape, index)))
-        b.block.add_op(YieldOp(*written))
-    return tuple(loop.res)
+    signature = module.signature(module.fused, module.fused.subgraph_of[root])
+    values = pure_call(b, signature, (*entry.parameters, *index))
+    written: Values = ()
+    for value, target, shape in zip(values, outputs, entry.shapes, strict=True):
+        to_shape = bitcast_map(entry.shapes[0], shape)
+        assert to_shape is not None, "the element counts are equal"
+        written = (*written, entry.insert(value, target, b.apply(to_shape, index)))
+    return written
 
 
 def _emit_several(analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:

@@ -32,6 +32,7 @@ from hlo_run.analysis.tiling.reduction_description import ReductionDescription, 
 from hlo_run.analysis.tiling.reduction_groups import group_roots
 from hlo_run.analysis.tiling.reduction_tiling import ReductionTiling, SharedTile, tile_reduction
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call, result_shapes
 from hlo_run.codegen.emitters.epilogue import emit_epilogue, hero_to_root_map, used_ids
@@ -51,7 +52,6 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import bitcast_map
 
 # XLA's limit for the loops of every emitter but the loop emitter.
-_MAX_UNROLL = 4
 _DYNAMIC_POSITION = DenseArrayBase.from_list(i64, [DYNAMIC_INDEX])
 
 
@@ -78,7 +78,7 @@ class ReductionEmitter(KindEmitter):
         emitted = module.finish(entry.finish(kernel_name, arguments, results))
         for hero in heroes:
             _ignore_signs_of_zeros(emitted, kernel.reducer(hero).symbol)
-        return EmittedKernel(emitted, tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
+        return EmittedKernel(emitted, tiling.launch, MAX_UNROLL_FACTOR, self.kind, tiling.vector_size)
 
 
 def _ignore_signs_of_zeros(module: ModuleOp, reducer: str) -> None:

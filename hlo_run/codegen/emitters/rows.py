@@ -29,6 +29,7 @@ from hlo_run.analysis.tiling.index_width import index_width_bits
 from hlo_run.analysis.tiling.row_fusion import RowFusion
 from hlo_run.analysis.tiling.row_tiling import RowTiling, tile_rows
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, Signature, pure_call
 from hlo_run.codegen.emitters.epilogue import emit_epilogue, used_ids
@@ -37,8 +38,6 @@ from hlo_run.dialects.xla_gpu import AllocateSharedOp, PredicatedInsertOp, Shuff
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
-
-_MAX_UNROLL = 4
 
 
 class RowsEmitter(KindEmitter):
@@ -58,7 +57,7 @@ class RowsEmitter(KindEmitter):
         kernel = _RowsKernel(rows, tiling, module, entry)
         results = kernel.emit(analysis.roots)
         emitted = module.finish(entry.finish(kernel_name, arguments, results))
-        return EmittedKernel(emitted, tiling.launch, _MAX_UNROLL, self.kind, tiling.vector)
+        return EmittedKernel(emitted, tiling.launch, MAX_UNROLL_FACTOR, self.kind, tiling.vector)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.index_width import index_width_bits
 from hlo_run.analysis.tiling.scatter_tiling import tile_scatter
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule
 from hlo_run.codegen.emitters.kernel import EmittedKernel, EntryArgument, EntryFunction, KindEmitter
@@ -40,7 +41,6 @@ from hlo_run.indexing.thread_map import thread_map
 from hlo_run.indexing.variable import Variable
 
 # XLA's limit for the loops of every emitter but the loop emitter.
-_MAX_UNROLL = 4
 
 
 class ScatterEmitter(KindEmitter):
@@ -61,7 +61,7 @@ class ScatterEmitter(KindEmitter):
         if tiling.updates[0].shape.element_count:
             results = _emit(kernel)
         function = entry.finish(kernel_name, arguments, results)
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
+        return EmittedKernel(module.finish(function), tiling.launch, MAX_UNROLL_FACTOR, self.kind, tiling.vector_size)
 
 
 def _check_in_place(analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> None:

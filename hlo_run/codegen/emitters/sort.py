@@ -30,6 +30,7 @@ from hlo_run.analysis.tiling.index_width import index_width_bits
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
 from hlo_run.analysis.tiling.sort_steps import PairStep, SortSizes, TileStep, sort_sizes, sort_steps, step_launch
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.builder import INDEX, IrBuilder
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, pure_call
@@ -43,7 +44,6 @@ from hlo_run.indexing.interval import Interval
 from hlo_run.indexing.thread_map import grid_variables, thread_map
 from hlo_run.indexing.variable import Variable
 
-_MAX_UNROLL = 4
 # Of a thread in a step of tiles.
 _ELEMENTS, _PAIRS = 4, 2
 _THREAD = dim(0)
@@ -65,7 +65,9 @@ class SortEmitter(KindEmitter):
         entry = EntryFunction(analysis, module, launch)
         kernel = _SortKernel(sort, sizes, launch, module, entry, step.is_first)
         results = kernel.sort_tiles(step) if isinstance(step, TileStep) else kernel.exchange_pairs(step)
-        return EmittedKernel(module.finish(entry.finish(kernel_name, arguments, results)), launch, _MAX_UNROLL, self.kind, 1)
+        return EmittedKernel(
+            module.finish(entry.finish(kernel_name, arguments, results)), launch, MAX_UNROLL_FACTOR, self.kind, 1
+        )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from hlo_run.analysis.tiling.packed_transpose import PackedTranspose
 from hlo_run.analysis.tiling.thread_map import drop_unused_ids
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, describe_transpose
 from hlo_run.analysis.tiling.transpose_tiling import TransposeTiling, tiling_of_heroes
+from hlo_run.analysis.tiling.unroll_factor import MAX_UNROLL_FACTOR
 from hlo_run.codegen.elemental.emission import Values
 from hlo_run.codegen.elemental.function import KernelModule, pure_call
 from hlo_run.codegen.elemental.types import element_type
@@ -55,7 +56,6 @@ from hlo_run.indexing.compose import compose
 from hlo_run.indexing.indexing_map import IndexingMap
 
 # XLA's limit for the loops of every emitter but the loop emitter.
-_MAX_UNROLL = 4
 
 
 _DYNAMIC_POSITIONS = {"static_position": DenseArrayBase.from_list(i64, [DYNAMIC_INDEX, DYNAMIC_INDEX])}
@@ -94,7 +94,7 @@ class TransposeEmitter(KindEmitter):
         entry = EntryFunction(analysis, module, tiling.launch)
         kernel = _TransposeKernel(analysis.roots, transposed, heroes, tiling, module, entry)
         function = entry.finish(kernel_name, arguments, kernel.emit())
-        return EmittedKernel(module.finish(function), tiling.launch, _MAX_UNROLL, self.kind, tiling.vector_size)
+        return EmittedKernel(module.finish(function), tiling.launch, MAX_UNROLL_FACTOR, self.kind, tiling.vector_size)
 
 
 def _transposed(analysis: FusionAnalysis) -> dict[HloInstruction, HloInstruction]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
-from hlo_run.fuzz.program.values import Dims, Range, Value, braces, sum_of
+from hlo_run.fuzz.program.values import Dims, Range, Value, sum_of
+from hlo_run.hlo.values.braces import braces
 
 
 def _text(value: Value, dim: int) -> str:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope, shape
-from hlo_run.fuzz.program.values import TYPES, Range, Value, braces
+from hlo_run.fuzz.program.values import TYPES, Range, Value
+from hlo_run.hlo.values.braces import braces
 
 FLIP = "hlo_fuzz_flip"
 RECORD = "hlo_fuzz_record"

@@ -6,7 +6,8 @@ import math
 
 from hlo_run.fuzz.program.making import obtain, scalar_index
 from hlo_run.fuzz.program.scope import Scope
-from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, braces, join, plus, sum_of
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, join, plus, sum_of
+from hlo_run.hlo.values.braces import braces
 
 _INDEX_TYPES = ("s32", "s32", "s32", "s64", "u32", "s8", "u8", "s16")
 

@@ -6,7 +6,8 @@ import math
 
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
-from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, braces, plus, rounded, times
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, plus, rounded, times
+from hlo_run.hlo.values.braces import braces
 
 # Result types besides the operands' own.
 _WIDER = {"s8": ("s32",), "u8": ("s32", "u32"), "bf16": ("f32",), "f16": ("f32",), "f8e4m3fn": ("f32", "bf16", "f16")}

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from hlo_run.fuzz.program.making import obtain
 from hlo_run.fuzz.program.scope import Scope
-from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, braces, join, sum_of
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, join, sum_of
+from hlo_run.hlo.values.braces import braces
 
 _MOST_SUMMED = 2.0**20
 

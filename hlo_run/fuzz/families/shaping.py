@@ -6,7 +6,8 @@ import math
 
 from hlo_run.fuzz.program.making import iota, obtain, some_number
 from hlo_run.fuzz.program.scope import Scope, number_range
-from hlo_run.fuzz.program.values import Range, Value, braces, join
+from hlo_run.fuzz.program.values import Range, Value, join
+from hlo_run.hlo.values.braces import braces
 
 
 def broadcast(scope: Scope) -> None:

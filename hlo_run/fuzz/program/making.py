@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from hlo_run.fuzz.program.scope import Scope, number_text
-from hlo_run.fuzz.program.values import PART_OF, TYPES, Dims, Range, Value, braces
+from hlo_run.fuzz.program.values import PART_OF, TYPES, Dims, Range, Value
+from hlo_run.hlo.values.braces import braces
 
 _LARGEST_LITERAL = 24
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, braces, rounded
+from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, rounded
+from hlo_run.hlo.values.braces import braces
 
 # Inexact values that are further off than this share of their size are not used again.
 _MOST_ERROR = 1 / 32

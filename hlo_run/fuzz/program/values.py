@@ -178,7 +178,3 @@ def shape_text(value: Value) -> str:
 
 def array_text(element_type: str, dims: Dims) -> str:
     return f"{element_type}[{','.join(map(str, dims))}]"
-
-
-def braces(numbers: tuple[int, ...] | list[int] | range) -> str:
-    return "{" + ",".join(map(str, numbers)) + "}"

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.shape_text import parse_shape
 from hlo_run.hlo.values.attribute_values import AttributeValue, EntryLayout, RawText
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.escape import escape, json_dict_end, unescape
 from hlo_run.hlo.values.shape import Shape
 
@@ -252,7 +253,7 @@ def parse_words(*choices: str) -> Callable[[Lexer], tuple[str, ...]]:
 
 def format_words(value: AttributeValue) -> str:
     assert isinstance(value, tuple)
-    return "{" + ",".join(map(str, value)) + "}"
+    return braces(value)
 
 
 def parse_ints(lexer: Lexer) -> tuple[int, ...]:
@@ -291,7 +292,7 @@ def shape_index(lexer: Lexer) -> tuple[int, ...]:
 def format_ints(value: AttributeValue) -> str:
     """Return `{1,2}`."""
     assert isinstance(value, tuple)
-    return "{" + ",".join(map(str, value)) + "}"
+    return braces(value)
 
 
 def parse_int_lists(lexer: Lexer) -> tuple[tuple[int, ...], ...]:

@@ -10,6 +10,7 @@ from hlo_run.hlo.attributes.lexer import FOREIGN, Lexer
 from hlo_run.hlo.attributes.records import parse_frontend_attributes
 from hlo_run.hlo.attributes.table import AttributeValue, RawText
 from hlo_run.hlo.attributes.text import parse_bool, parse_entry_layout, parse_int, parse_raw
+from hlo_run.hlo.values.braces import braces
 
 _Index: TypeAlias = "tuple[int, ...]"
 
@@ -41,13 +42,13 @@ def parse_alias(lexer: Lexer) -> RawText:
             raise lexer.error("expects an alias like {1}: (0, {}, may-alias)")
         entry = f"({int(parameter)}, {_index_text(index)}, {kind or 'may-alias'})"
         found.setdefault(_index(output), entry)
-    return RawText("{ " + ", ".join(f"{_braces(output)}: {found[output]}" for output in sorted(found)) + " }" if found else "{}")
+    return RawText("{ " + ", ".join(f"{braces(output)}: {found[output]}" for output in sorted(found)) + " }" if found else "{}")
 
 
 def parse_donors(lexer: Lexer) -> RawText:
     """Read `{ (0, {1}), .. }`; donors come out sorted, each once."""
     donors = sorted({(int(parameter), _index(index)) for parameter, index in _entries(lexer, _DONOR, "(0, {1})")})
-    return RawText("{ " + ", ".join(f"({parameter}, {_braces(index)})" for parameter, index in donors) + " }" if donors else "{}")
+    return RawText("{ " + ", ".join(f"({parameter}, {braces(index)})" for parameter, index in donors) + " }" if donors else "{}")
 
 
 def _entries(lexer: Lexer, entry: re.Pattern[str], example: str) -> list[tuple[str, ...]]:
@@ -73,12 +74,8 @@ def _index(text: str) -> _Index:
     return tuple(int(part) for part in text.split(",")) if text.strip() else ()
 
 
-def _braces(index: _Index) -> str:
-    return "{" + ",".join(map(str, index)) + "}"
-
-
 def _index_text(text: str) -> str:
-    return _braces(_index(text))
+    return braces(_index(text))
 
 
 HEADER_ATTRIBUTES: dict[str, Callable[[Lexer], AttributeValue]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.escape import escape, json_dict_end
 from hlo_run.hlo.values.literal import Literal, format_literal
 from hlo_run.hlo.values.metadata import OpMetadata
@@ -176,10 +177,7 @@ class OperandAliasing:
     pairs: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = ()
 
     def __str__(self) -> str:
-        def index(path: tuple[int, ...]) -> str:
-            return "{" + ",".join(map(str, path)) + "}"
-
-        return "{" + ", ".join(f"{index(out)}: ({operand}, {index(path)})" for out, operand, path in self.pairs) + "}"
+        return "{" + ", ".join(f"{braces(out)}: ({operand}, {braces(path)})" for out, operand, path in self.pairs) + "}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from hlo_run.errors import ParseError
 from hlo_run.hlo.attributes.table import RawText
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 
 _Index = tuple[int, ...]
@@ -40,17 +41,17 @@ def verify_buffers(module: HloModule) -> None:
     """Refuse aliases and donors that name no array, name one twice, or must alias arrays of other shapes."""
     root, seen = module.entry.root.shape, set[tuple[int, _Index]]()
     for output, number, place, must in aliases(module):
-        where = f"input_output_alias {_braces(output)}: ({number}, {_braces(place)})"
+        where = f"input_output_alias {braces(output)}: ({number}, {braces(place)})"
         parameter, result = _parameter_part(module, number, place, where), _part(root, output)
         if result is None or not result.is_array:
-            raise _error(module, f"{where}: the result of shape {_brief(root)} has no array at {_braces(output)}")
+            raise _error(module, f"{where}: the result of shape {_brief(root)} has no array at {braces(output)}")
         if (number, place) in seen:
             raise _error(module, f"{where}: the parameter is aliased twice")
         seen.add((number, place))
         if must and not parameter.compatible(result):
             raise _error(module, f"{where}: expected {_brief(result)} like the result, found {_brief(parameter)}")
     for number, place in donors(module):
-        where = f"buffer_donor ({number}, {_braces(place)})"
+        where = f"buffer_donor ({number}, {braces(place)})"
         _parameter_part(module, number, place, where)
         if (number, place) in seen:
             raise _error(module, f"{where} is also in input_output_alias")
@@ -63,7 +64,7 @@ def _parameter_part(module: HloModule, number: int, place: _Index, where: str) -
     shape = parameters[number].shape
     part = _part(shape, place)
     if part is None or not part.is_array:
-        raise _error(module, f"{where}: parameter {number} of shape {_brief(shape)} has no array at {_braces(place)}")
+        raise _error(module, f"{where}: parameter {number} of shape {_brief(shape)} has no array at {braces(place)}")
     return part
 
 
@@ -110,10 +111,6 @@ def _verify_order(computation: HloComputation, order: list[HloInstruction]) -> N
                 raise ParseError(
                     f"'{instruction.name}' is scheduled before '{other.name}', which it waits for", instruction.where
                 )
-
-
-def _braces(index: _Index) -> str:
-    return "{" + ",".join(map(str, index)) + "}"
 
 
 def _brief(shape: Shape) -> str:

@@ -14,6 +14,7 @@ from typing import ClassVar
 from hlo_run.analysis.buffers.dataflow_values import subshape
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.attribute_values import RawText
+from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.verify.config import aliases, donors
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -38,12 +39,12 @@ class OptimizeInputOutputBufferAlias:
             return
         new = {donor: output for output, donor in pairs}
         entries = {
-            output: f"({number}, {_braces(index)}, {'must' if must else 'may'}-alias)" for output, number, index, must in known
+            output: f"({number}, {braces(index)}, {'must' if must else 'may'}-alias)" for output, number, index, must in known
         }
-        entries.update({output: f"({number}, {_braces(index)}, may-alias)" for (number, index), output in new.items()})
-        text = ", ".join(f"{_braces(output)}: {entries[output]}" for output in sorted(entries))
+        entries.update({output: f"({number}, {braces(index)}, may-alias)" for (number, index), output in new.items()})
+        text = ", ".join(f"{braces(output)}: {entries[output]}" for output in sorted(entries))
         module.attrs["input_output_alias"] = RawText("{ " + text + " }")
-        left = [f"({number}, {_braces(index)})" for number, index in given if (number, index) not in new]
+        left = [f"({number}, {braces(index)})" for number, index in given if (number, index) not in new]
         if left:
             module.attrs["buffer_donor"] = RawText("{ " + ", ".join(left) + " }")
         else:
@@ -68,7 +69,3 @@ def _match(module: HloModule, given: list[tuple[int, _Index]], taken: set[_Index
         else:
             pairs.append((takers.pop(0)[1], givers.pop(0)[1]))
     return pairs
-
-
-def _braces(index: _Index) -> str:
-    return "{" + ",".join(map(str, index)) + "}"

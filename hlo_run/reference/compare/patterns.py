@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hlo_run.hlo.values.braces import braces
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.leaf_comparison import LeafComparison
 from hlo_run.reference.compare.mismatch_places import place_patterns
@@ -68,6 +69,6 @@ def _holds(one: LeafComparison, other: LeafComparison, spec: ErrorSpec) -> bool:
 
 
 def _names(leaves: Sequence[LeafComparison]) -> str:
-    names = ["{" + ",".join(map(str, leaf.path)) + "}" for leaf in leaves]
+    names = [braces(leaf.path) for leaf in leaves]
     shown = names if len(names) <= 4 else [*names[:4], f"{len(names) - 4} more"]
     return ("array " if len(names) == 1 else "arrays ") + ", ".join(shown)

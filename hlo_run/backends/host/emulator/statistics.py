@@ -60,11 +60,6 @@ class AccessStatistics:
         """Transactions beyond the ideal: bank conflicts, or sectors fetched in vain."""
         return self.transactions - self.ideal
 
-    @property
-    def per_request(self) -> float:
-        """Transactions of the average request."""
-        return self.transactions / self.requests
-
 
 @dataclass(slots=True)
 class KernelStatistics:

@@ -1,0 +1,54 @@
+"""The pages for users name flags, rows and files that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Pages that tell of former states may name flags that have gone.
+_HISTORY = {"changelog.md"}
+_COMMAND = re.compile(r"(?<![-/\w.])(hlo-run|hlo-opt) ([^`\n|]*)")
+_FLAG = re.compile(r"(?<!\S)'?--?([a-zA-Z_][\w-]*)")
+_LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+
+
+@cache
+def flags(program: str) -> frozenset[str]:
+    """Return the names of the flags in the program's `--help`."""
+    entry = "main" if program == "hlo-run" else "opt_main"
+    code = f"import sys; sys.argv = ['{program}', '--help']; from hlo_run.cli import {entry}; {entry}()"
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    return frozenset(re.findall(r"(?<!\S)--(\w+)", text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    missing = [link for link in _LINK.findall(page.read_text()) if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in _HISTORY], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_commands_use_flags_that_exist(page: Path) -> None:
+    unknown = [
+        f"{program} {arguments.strip()}: {flag}"
+        for program, arguments in _COMMAND.findall(page.read_text())
+        for flag in _FLAG.findall(arguments.split("#")[0])
+        if flag.replace("-", "_") not in flags(program) and len(flag) != 1
+    ]
+    assert not unknown
+
+
+def test_commands_are_found() -> None:
+    text = (ROOT / "docs" / "cookbook.md").read_text()
+    found = _COMMAND.findall(text)
+    assert len(found) > 30
+    assert sum(len(_FLAG.findall(arguments)) for _, arguments in found) > 30
