@@ -53,7 +53,7 @@ def _better_or_first(test: HloInstruction, found: str, values: list[HloInstructi
 
 
 def _compares(test: HloInstruction, direction: str, operands: list[HloInstruction]) -> bool:
-    return test.opcode == "compare" and test.attrs["direction"] == direction and list(test.operands) == operands
+    return test.opcode == "compare" and test.comparison_direction == direction and list(test.operands) == operands
 
 
 def _is_zero(value: HloInstruction) -> bool:

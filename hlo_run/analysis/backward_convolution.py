@@ -106,7 +106,7 @@ def is_reversed(convolution: HloInstruction) -> bool:
     weights, labels = convolution.operands[1], convolution.attrs["dim_labels"]
     if weights.opcode != "reverse" or not labels.kernel.spatial_dims:
         return False
-    return sorted(weights.attrs["dimensions"]) == sorted(labels.kernel.spatial_dims)
+    return sorted(weights.dimensions) == sorted(labels.kernel.spatial_dims)
 
 
 def _is_its_own_reverse(convolution: HloInstruction, window: Window) -> bool:

@@ -92,6 +92,6 @@ def is_bitcast(instruction: HloInstruction) -> bool:
         case "reshape":
             return reshape_is_bitcast(instruction.operands[0].shape, instruction.shape)
         case "transpose":
-            return transpose_is_bitcast(instruction.operands[0].shape, instruction.shape, instruction.attrs["dimensions"])
+            return transpose_is_bitcast(instruction.operands[0].shape, instruction.shape, instruction.dimensions)
         case _:
             return False

@@ -17,7 +17,7 @@ def defining_value(instruction: HloInstruction, index: ShapeIndex = ()) -> tuple
         if instruction.opcode in FORWARDING:
             instruction = instruction.operands[0]
         elif instruction.opcode == "get-tuple-element":
-            index = (instruction.attrs["index"], *index)
+            index = (instruction.tuple_index, *index)
             instruction = instruction.operands[0]
         elif instruction.opcode == "tuple" and index:
             instruction, index = instruction.operands[index[0]], index[1:]

@@ -35,6 +35,7 @@ _MOVING = MOVES_ELEMENTS | frozenset(
     """bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice dynamic-update-slice gather pad
     ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort stochastic-convert topk""".split()
 )
+# What a GPU computes in a narrow type: integers of 4 bits, then bf16 by architecture (XLA's `GpuFloatSupport`).
 _BITS = frozenset("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt".split())
 _BF16_FUNCTIONS = frozenset(("exponential", "log"))
 _BF16_SINCE_SM_80 = frozenset(("abs", "maximum", "minimum", "negate"))

@@ -8,6 +8,7 @@ from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
+# What is looked through on the way to a counter, where it moves its one element.
 _MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
@@ -74,7 +75,7 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
     if test.opcode != "compare" or test.operands[0].shape.dims or test.operands[0].shape.dtype.kind not in _INTEGERS:
         return None
     value, limit = (search.linear(_Place(operand, place.fusion)) for operand in test.operands)
-    direction = test.attrs["direction"]
+    direction = test.comparison_direction
     if value is not None and value.index is None:
         value, limit, direction = limit, value, _MIRRORED.get(direction, "")
     # What is compared is the element itself: an offset could wrap around.
@@ -122,7 +123,7 @@ class _Search:
         if value.opcode == "constant":
             return None if value.shape.dims else _Linear(None, int(value.attrs["literal"]))
         if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and place.fusion is None:
-            return _Linear(int(value.attrs["index"]), 0)
+            return _Linear(value.tuple_index, 0)
         if value.opcode not in ("add", "subtract"):
             return None
         one, other = (self.linear(_Place(operand, place.fusion)) for operand in value.operands)
@@ -136,7 +137,7 @@ class _Search:
         value, fusion = place.value, place.fusion
         if value.opcode == "parameter":
             # The parameter of a loop's computation, outside of fusions, is the state.
-            return _Place(fusion.value.operands[int(value.attrs["parameter_number"])], fusion.fusion) if fusion else None
+            return _Place(fusion.value.operands[value.parameter_number], fusion.fusion) if fusion else None
         if value.opcode == "fusion":
             return _Place(value.fused_computation.root, place)
         if value.opcode == "get-tuple-element":
@@ -144,7 +145,7 @@ class _Search:
             if whole.value.opcode == "fusion":
                 whole = _Place(whole.value.fused_computation.root, whole)
             is_tuple = whole.value.opcode == "tuple"
-            return _Place(whole.value.operands[int(value.attrs["index"])], whole.fusion) if is_tuple else None
+            return _Place(whole.value.operands[value.tuple_index], whole.fusion) if is_tuple else None
         if value.opcode in _MOVES and _is_one_element(value) and _is_one_element(value.operands[0]):
             same_type = value.shape.element_type == value.operands[0].shape.element_type
             return _Place(value.operands[0], fusion) if same_type else None

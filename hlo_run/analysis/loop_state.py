@@ -35,7 +35,7 @@ def loop_state(loop: HloInstruction) -> LoopState | None:
 
 
 def _is_element(value: HloInstruction, number: int) -> bool:
-    return value.operands[0].opcode == "parameter" and value.attrs["index"] == number
+    return value.operands[0].opcode == "parameter" and value.tuple_index == number
 
 
 def doubled_elements(state: LoopState) -> dict[int, int]:

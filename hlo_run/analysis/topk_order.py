@@ -15,13 +15,13 @@ def picks_largest(call: HloInstruction) -> bool | None:
     if not call.called_computations:
         return True
     root = call.called_computations[0].root
-    if root.opcode != "compare" or root.attrs["direction"] not in ("GT", "LT"):
+    if root.opcode != "compare" or root.comparison_direction not in ("GT", "LT"):
         return None
-    is_own = call.attrs["custom_call_target"] == "__gpu$TopK"
+    is_own = call.custom_call_target == "__gpu$TopK"
     sides = [_parameters(operand) if is_own or operand.opcode == "parameter" else set[int]() for operand in root.operands]
     if sides not in ([{0}, {1}], [{1}, {0}]):
         return None
-    return (root.attrs["direction"] == "GT") == (sides[0] == {0})
+    return (root.comparison_direction == "GT") == (sides[0] == {0})
 
 
 def _parameters(value: HloInstruction) -> set[int]:
@@ -31,4 +31,4 @@ def _parameters(value: HloInstruction) -> set[int]:
         operands = set(waiting.pop().operands) - seen
         seen |= operands
         waiting += operands
-    return {int(i.attrs["parameter_number"]) for i in seen if i.opcode == "parameter"}
+    return {i.parameter_number for i in seen if i.opcode == "parameter"}

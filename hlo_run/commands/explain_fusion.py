@@ -25,6 +25,7 @@ from hlo_run.pipeline.compile import optimize
 _TOPIC = "fusion"
 # Rows that fuse, in their order.
 _PASSES = ("priority-fusion", "multi_output_fusion")
+# What is not shown as a kernel of its own.
 _NO_KERNEL = frozenset("parameter constant tuple get-tuple-element bitcast".split())
 
 

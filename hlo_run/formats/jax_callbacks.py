@@ -36,7 +36,7 @@ def callbacks_of(lowered: Any) -> tuple[Callback, ...]:
 def adopt_callbacks(module: HloModule, callbacks: Sequence[Callback]) -> None:
     """Connect the module's custom calls to these functions, of which only weak references are kept."""
     for instruction in module.instructions_of("custom-call") if callbacks else ():
-        target = str(instruction.attrs["custom_call_target"])
+        target = instruction.custom_call_target
         if target not in _TARGETS or not _is_ours(target):
             continue
         config = str(instruction.attrs.get("backend_config", ""))

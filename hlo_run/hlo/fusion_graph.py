@@ -372,7 +372,7 @@ def _ops_of(node: Node) -> list[Op]:
     ops: list[Op] = []
     for instruction in body.post_order():
         if instruction.opcode == "parameter":
-            made[instruction] = node.operands[instruction.attrs["parameter_number"]]
+            made[instruction] = node.operands[instruction.parameter_number]
             continue
         op = Op(instruction)
         op.operands = [made[operand] for operand in instruction.operands]

@@ -32,45 +32,46 @@ AttributeValue = Any
 class Attributes(MutableMapping[str, AttributeValue]):
     """An instruction's attributes by XLA's attribute name; to write one counts as an edit of the module."""
 
-    __slots__ = ("_owner", "_values")
+    # `stored` is for the typed accessors of `HloInstruction`, which only read.
+    __slots__ = ("_owner", "stored")
 
     def __init__(self, owner: HloInstruction, values: dict[str, AttributeValue]) -> None:
         self._owner = owner
-        self._values = values
+        self.stored = values
 
     def __getitem__(self, key: str) -> AttributeValue:
-        return self._values[key]
+        return self.stored[key]
 
     def __setitem__(self, key: str, value: AttributeValue) -> None:
-        self._values[key] = value
+        self.stored[key] = value
         self._owner.touch()
 
     def __delitem__(self, key: str) -> None:
-        del self._values[key]
+        del self.stored[key]
         self._owner.touch()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self.stored)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.stored)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._values
+        return key in self.stored
 
     # Faster than MutableMapping's versions, which call __getitem__ for each key.
 
     def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
-        return self._values.get(key, default)
+        return self.stored.get(key, default)
 
     def keys(self) -> KeysView[str]:
-        return self._values.keys()
+        return self.stored.keys()
 
     def values(self) -> ValuesView[AttributeValue]:
-        return self._values.values()
+        return self.stored.values()
 
     def items(self) -> ItemsView[str, AttributeValue]:
-        return self._values.items()
+        return self.stored.items()
 
 
 # A tuple may have thousands of operands, and passes replace them one by one.
@@ -223,6 +224,35 @@ class HloInstruction:
     def fused_computation(self) -> HloComputation:
         """The body of a fusion."""
         return self._called["calls"][0]
+
+    # Attributes that many ask for, with their types; whoever asks knows the opcode. Names are XLA's. They do
+    # not go through `Attributes.__getitem__`, which would be another call.
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        return self.attrs.stored["dimensions"]
+
+    @property
+    def tuple_index(self) -> int:
+        """Of a get-tuple-element."""
+        return self.attrs.stored["index"]
+
+    @property
+    def parameter_number(self) -> int:
+        return self.attrs.stored["parameter_number"]
+
+    @property
+    def iota_dimension(self) -> int:
+        return self.attrs.stored["iota_dimension"]
+
+    @property
+    def comparison_direction(self) -> str:
+        """Of a compare: EQ, NE, GE, GT, LE or LT."""
+        return self.attrs.stored["direction"]
+
+    @property
+    def custom_call_target(self) -> str:
+        return self.attrs.stored["custom_call_target"]
 
     @property
     def is_root(self) -> bool:

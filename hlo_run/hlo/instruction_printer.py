@@ -27,6 +27,7 @@ _COMMON = frozenset(
 _NOT_BEFORE = _COMMON | {"is_composite"}
 _DEFAULT_COMPARISON = {"float": "FLOAT", "complex": "FLOAT", "signed": "SIGNED", "unsigned": "UNSIGNED", "pred": "UNSIGNED"}
 _CONFIGS = ("infeed_config", "outfeed_config")
+# Where bodies are printed, theirs are `calls`.
 _CALLS_IN_FULL = ("reduce-scatter", "scan")
 _LISTS = ("branch_computations", "called_computations")
 # Larger integer arrays are never essential.
@@ -88,7 +89,7 @@ class InstructionPrinter:
 
     def _arguments(self, instruction: HloInstruction) -> str:
         if instruction.opcode == "parameter":
-            return str(instruction.attrs["parameter_number"])
+            return str(instruction.parameter_number)
         if instruction.opcode == "constant":
             return self._constant(instruction)
         options = self._options

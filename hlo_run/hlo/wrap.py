@@ -32,7 +32,7 @@ def fusion_of_entry(module: HloModule, name: str, kind: str) -> HloInstruction:
     entry = HloComputation("generated_main", body.where)
     parameters: list[HloInstruction] = []
     for parameter in body.parameters:
-        attributes: dict[str, AttributeValue] = {"parameter_number": parameter.attrs["parameter_number"]}
+        attributes: dict[str, AttributeValue] = {"parameter_number": parameter.parameter_number}
         clone = HloInstruction(parameter.name, "parameter", parameter.shape, attrs=attributes, where=parameter.where)
         parameters.append(entry.add(clone))
     fusion = HloInstruction(name, "fusion", body.root.shape, parameters, {"kind": kind}, {"calls": (body,)}, body.where)

@@ -88,7 +88,7 @@ def _verify_call(call: HloInstruction) -> None:
 
 
 def _verify_crossing(call: HloInstruction, operands: list[Shape], result: Shape, takes: str, makes: str) -> None:
-    target, to_buffer = str(call.attrs["custom_call_target"]), takes == "an array"
+    target, to_buffer = call.custom_call_target, takes == "an array"
     shapes = ", ".join(map(brief, operands))
     if (
         len(operands) != 1
@@ -142,7 +142,7 @@ def _writers(instruction: HloInstruction, place: _Index) -> int:
 
 def _writes(instruction: HloInstruction, place: _Index, user: HloInstruction) -> int:
     if user.opcode == "get-tuple-element":
-        return _writers(user, place[1:]) if place and user.attrs["index"] == place[0] else 0
+        return _writers(user, place[1:]) if place and user.tuple_index == place[0] else 0
     if user.opcode != "tuple":
         return 1
     parent = user.parent

@@ -37,7 +37,7 @@ def _scaled(shape: Shape, dim: int, size: int) -> Shape:
 
 
 def _gathered_dim(instruction: HloInstruction, shapes: list[Shape], outputs: tuple[Shape, ...]) -> int:
-    dim: int = next(iter(instruction.attrs["dimensions"]), -1)
+    dim: int = next(iter(instruction.dimensions), -1)
     for shape in shapes:
         if not 0 <= dim < shape.rank:
             raise refuse(f"dimensions names dimension {dim}, but an operand has shape {brief(shape)}")

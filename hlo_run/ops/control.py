@@ -16,7 +16,7 @@ def _tuple(instruction: HloInstruction) -> Shape:
 
 def _get_tuple_element(instruction: HloInstruction) -> Shape:
     source = operand(instruction, 0)
-    index: int = instruction.attrs["index"]
+    index = instruction.tuple_index
     if not 0 <= index < len(source.tuple_shapes):
         raise refuse(f"index {index} does not name an element of the operand's shape {brief(source)}")
     return source.tuple_shapes[index]

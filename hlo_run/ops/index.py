@@ -47,6 +47,7 @@ def _fusion_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
     return maps[0] if len(maps) == 1 else None
 
 
+# Elements stand where the operand's stand, in these that are not elementwise too.
 _ELEMENTWISE = (
     *(ELEMENTWISE - {"bitcast-convert"}),
     *("all-reduce", "all-reduce-start", "all-reduce-done", "get-tuple-element", "opt-barrier", "domain", "copy-done"),

@@ -14,7 +14,7 @@ from hlo_run.ops.index_rule import IndexRule, from_scalar, operand_dims, output_
 def _reduce_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     if number >= len(instruction.operands) // 2:
         return to_scalar(instruction)
-    reduced: tuple[int, ...] = instruction.attrs["dimensions"]
+    reduced = instruction.dimensions
     results: list[Expr] = []
     loops: list[int] = []
     for d, size in enumerate(operand_dims(instruction, number)):
@@ -29,7 +29,7 @@ def _reduce_operand(instruction: HloInstruction, number: int) -> IndexingMap:
 def _reduce_user(instruction: HloInstruction, number: int) -> IndexingMap:
     if number >= len(instruction.operands) // 2:
         return from_scalar(instruction)
-    reduced: tuple[int, ...] = instruction.attrs["dimensions"]
+    reduced = instruction.dimensions
     sizes = operand_dims(instruction, number)
     return IndexingMap.from_sizes((dim(d) for d in range(len(sizes)) if d not in reduced), sizes)
 

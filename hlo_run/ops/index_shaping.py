@@ -55,15 +55,15 @@ def _broadcast_user(instruction: HloInstruction, _: int) -> IndexingMap:
 
 
 def _transpose_operand(instruction: HloInstruction, _: int) -> IndexingMap:
-    return transpose_map(output_dims(instruction), inverse_permutation(instruction.attrs["dimensions"]))
+    return transpose_map(output_dims(instruction), inverse_permutation(instruction.dimensions))
 
 
 def _transpose_user(instruction: HloInstruction, _: int) -> IndexingMap:
-    return transpose_map(operand_dims(instruction, 0), instruction.attrs["dimensions"])
+    return transpose_map(operand_dims(instruction, 0), instruction.dimensions)
 
 
 def _reverse(instruction: HloInstruction, _: int) -> IndexingMap:
-    reversed_dims: tuple[int, ...] = instruction.attrs["dimensions"]
+    reversed_dims = instruction.dimensions
     sizes = output_dims(instruction)
     results = [size - 1 - dim(d) if d in reversed_dims else dim(d) for d, size in enumerate(sizes)]
     return IndexingMap.from_sizes(results, sizes)
@@ -103,12 +103,12 @@ def _pad_operand(instruction: HloInstruction, number: int) -> IndexingMap:
 
 
 def _concatenate_offset(instruction: HloInstruction, number: int) -> int:
-    dimension: int = instruction.attrs["dimensions"][0]
+    dimension: int = instruction.dimensions[0]
     return sum(operand_dims(instruction, n)[dimension] for n in range(number))
 
 
 def _concatenate_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    dimension: int = instruction.attrs["dimensions"][0]
+    dimension: int = instruction.dimensions[0]
     offset, size = _concatenate_offset(instruction, number), operand_dims(instruction, number)[dimension]
     whole = identity(instruction)
     results = tuple(r - offset if d == dimension else r for d, r in enumerate(whole.results))
@@ -118,7 +118,7 @@ def _concatenate_operand(instruction: HloInstruction, number: int) -> IndexingMa
 
 
 def _concatenate_user(instruction: HloInstruction, number: int) -> IndexingMap:
-    dimension: int = instruction.attrs["dimensions"][0]
+    dimension: int = instruction.dimensions[0]
     offset, sizes = _concatenate_offset(instruction, number), operand_dims(instruction, number)
     return IndexingMap.from_sizes((dim(d) + offset if d == dimension else dim(d) for d in range(len(sizes))), sizes)
 
@@ -201,7 +201,7 @@ def _bitcast_convert_user(instruction: HloInstruction, _: int) -> IndexingMap:
 
 def _all_gather_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     """Return the place within a shard; which replica holds the shard is not said."""
-    dimension: int = instruction.attrs["dimensions"][0]
+    dimension: int = instruction.dimensions[0]
     shard = operand_dims(instruction, number)[dimension]
     whole = identity(instruction)
     return whole.with_results(r % shard if d == dimension else r for d, r in enumerate(whole.results))

@@ -68,7 +68,7 @@ def _handed_on(instruction: HloInstruction) -> Iterator[_Pair]:
             for number, (shape, element) in enumerate(zip(shapes, instruction.shape.tuple_shapes, strict=True)):
                 yield shape, element, f"element {number}"
         case "get-tuple-element":
-            yield shapes[0].tuple_shapes[instruction.attrs["index"]], instruction.shape, "the element"
+            yield shapes[0].tuple_shapes[instruction.tuple_index], instruction.shape, "the element"
         case "opt-barrier" | "add-dependency" | "domain":
             yield shapes[0], instruction.shape, "the operand"
         case "call" | "fusion":

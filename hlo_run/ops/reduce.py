@@ -112,7 +112,7 @@ def _topk(instruction: HloInstruction) -> Shape:
 def _scan(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
     carries: int = instruction.attrs["num_carries"]
-    dims: tuple[int, ...] = instruction.attrs["dimensions"]
+    dims = instruction.dimensions
     body = called(instruction, "to_apply")
     results = results_of(body.root.shape)
     if len(dims) != 1 or dims[0] < 0:

@@ -25,7 +25,7 @@ _INT32_MAX = 2**31 - 1
 
 
 def _iota(instruction: HloInstruction) -> Shape:
-    shape, dim = instruction.shape, instruction.attrs["iota_dimension"]
+    shape, dim = instruction.shape, instruction.iota_dimension
     if not shape.is_array or shape.element_type == "pred":
         raise refuse(f"iota does not make elements of shape {brief(shape)}")
     if not 0 <= dim < shape.rank:
@@ -159,7 +159,7 @@ def _get_dimension_size(instruction: HloInstruction) -> Shape:
 
 def _size_dimension(instruction: HloInstruction, source: Shape) -> int:
     # Like XLA, only the first entry counts.
-    dim = next(iter(instruction.attrs["dimensions"]), -1)
+    dim = next(iter(instruction.dimensions), -1)
     if not 0 <= dim < source.rank:
         raise refuse(f"dimensions must name one dimension of {brief(source)}")
     if source.dims[dim] > _INT32_MAX:

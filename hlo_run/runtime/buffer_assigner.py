@@ -73,7 +73,7 @@ class _Assigner:
             return
         parameter = next((v for v in buffer.values if v.instruction.opcode == "parameter" and self._is_entry(v)), None)
         if parameter is not None:
-            number: int = parameter.instruction.attrs["parameter_number"]
+            number = parameter.instruction.parameter_number
             made = self._new(buffer, parameter=(number, parameter.index), is_aliased=(number, parameter.index) in self._aliased)
             if made.is_aliased:
                 self._occupancy.add_allocation(made, buffer.values)

@@ -135,7 +135,7 @@ class _Run:
         contents: dict[HloInstruction, Content] = {}
         for instruction in self._schedule[computation]:
             if instruction.opcode == "parameter":
-                contents[instruction] = arguments[instruction.attrs["parameter_number"]]
+                contents[instruction] = arguments[instruction.parameter_number]
             elif instruction.opcode == "constant":
                 contents[instruction] = constants[instruction]
             else:
@@ -152,7 +152,7 @@ class _Run:
             case "tuple":
                 return tuple(operands)
             case "get-tuple-element":
-                return _at(operands[0], (instruction.attrs["index"],))
+                return _at(operands[0], (instruction.tuple_index,))
             case "call":
                 return self._computation(inner[0], operands, constants)
             case "while":

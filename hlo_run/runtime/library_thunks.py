@@ -50,7 +50,7 @@ def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
 
 def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
     """Emit `__cublas$gemm` or `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace). The f8 form adds scales."""
-    target: str = call.attrs["custom_call_target"]
+    target = call.custom_call_target
     config = record(backend_config(call), "gemm_backend_config")
     beta = number(config, "beta", 0.0)
     epilogue = text(config, "epilogue", "DEFAULT")
@@ -138,7 +138,7 @@ _DIRECTIONS: dict[str, Literal["forward", "backward-input", "backward-filter"]] 
 
 def _cudnn_convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
     """Emit a cuDNN convolution: (source, weights), (result, weights) or (source, result), then optional bias and side."""
-    direction = _DIRECTIONS[call.attrs["custom_call_target"]]
+    direction = _DIRECTIONS[call.custom_call_target]
     config = record(backend_config(call), "cudnn_conv_backend_config")
     first, second, *extras = (emission.array(operand) for operand in call.operands)
     out = emission.array(call, (0,) if call.shape.is_tuple else ())

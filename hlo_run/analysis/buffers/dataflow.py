@@ -149,7 +149,7 @@ class _Analysis:
             return self._trees[operands[0]].at(FORWARDED_PART[opcode])
         match opcode:
             case "get-tuple-element":
-                return self._trees[operands[0]].parts[int(instruction.attrs["index"])]
+                return self._trees[operands[0]].parts[instruction.tuple_index]
             case "tuple":
                 return ValueTree(self._own[instruction, ()], tuple(self._trees[operand] for operand in operands))
             case "copy":
@@ -190,7 +190,7 @@ class _Analysis:
                 return self._trees[operands[0]]
 
     def _parameter(self, parameter: HloInstruction) -> ValueTree:
-        caller, number = self._callers[parameter.parent], parameter.attrs["parameter_number"]  # pyright: ignore[reportArgumentType]
+        caller, number = self._callers[parameter.parent], parameter.parameter_number  # pyright: ignore[reportArgumentType]
         match caller.opcode:
             case "while":
                 root = caller.called["body"][0].root

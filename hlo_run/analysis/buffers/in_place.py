@@ -25,7 +25,7 @@ def in_place_operands(fusion: HloInstruction) -> dict[int, int]:
     else:
         return {}
     pairs = {number: _behind_bitcast(source) for number, source in enumerate(changed)}
-    return {number: p.attrs["parameter_number"] for number, p in pairs.items() if p.opcode == "parameter"}
+    return {number: p.parameter_number for number, p in pairs.items() if p.opcode == "parameter"}
 
 
 def updates_of(roots: Sequence[HloInstruction]) -> tuple[HloInstruction, ...]:

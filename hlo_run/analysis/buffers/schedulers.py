@@ -15,6 +15,7 @@ from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 SizeOf = Callable[[HloValue], int]
+# XLA's schedulers: their buffers are there before the computation runs, and stay.
 _NOTHING_TO_FREE = frozenset(("parameter", "constant"))
 _FIRST, _LAST = 2**62, -(2**62)
 

@@ -21,6 +21,7 @@ from hlo_run.target import TargetSpec
 
 _Amount = TypeVar("_Amount", int, float)
 
+# Besides the elementwise ops: an element is read where the user reads it.
 _HANDS_ON_PLACES = frozenset(("tuple", "get-tuple-element"))
 
 

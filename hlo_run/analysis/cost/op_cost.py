@@ -20,6 +20,7 @@ _CONCATENATE_FLOPS = 6
 # A concatenate whose parts end within a warp costs both branches, and more than they do where it is fused.
 _MISALIGNED_CONCATENATE_FLOPS = 400
 _WARP_MASK = 31
+# Of the elementwise ops; XLA's cost model counts what a map computes by itself.
 _COSTS_NO_FLOPS = frozenset(("copy", "map", "constant"))
 
 
@@ -123,7 +124,7 @@ def _scatter(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> N
 
 def _concatenate(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
     del target
-    axis: int = instruction.attrs["dimensions"][0]
+    axis: int = instruction.dimensions[0]
     is_misaligned = axis > 0 and instruction.operands[0].shape.dims[axis] & _WARP_MASK
     each = _MISALIGNED_CONCATENATE_FLOPS if is_misaligned else _CONCATENATE_FLOPS
     cost.flops = each * instruction.shape.element_count

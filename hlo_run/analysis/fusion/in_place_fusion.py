@@ -15,6 +15,7 @@ from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.fusion_graph import Node, Op, Operand
 
+# Beside an update and elementwise ops these may be in a producer (XLA's rule for fusions in place).
 _HANDS_ON = frozenset(("bitcast", "constant", "tuple"))
 
 _READ_TWICE = (

@@ -148,7 +148,7 @@ def _moves_elements(instruction: HloInstruction) -> bool:
         return True
     if instruction.opcode != "transpose":
         return False
-    return not transpose_is_bitcast(instruction.operands[0].shape, instruction.shape, instruction.attrs["dimensions"])
+    return not transpose_is_bitcast(instruction.operands[0].shape, instruction.shape, instruction.dimensions)
 
 
 def _leads_to_root(readers: Sequence[Op]) -> bool:

@@ -24,7 +24,7 @@ def is_convolution_call(instruction: HloInstruction) -> bool:
 def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, OperandLabels]:
     """Return what the dimensions of the two operands and of the result are."""
     labels: DimLabels = call.attrs["dim_labels"]
-    one, two, result = _ARRAYS[call.attrs["custom_call_target"]]
+    one, two, result = _ARRAYS[call.custom_call_target]
     arrays = (labels.input, labels.kernel, labels.output)
     return arrays[one], arrays[two], arrays[result]
 
@@ -65,5 +65,5 @@ def renumbered(call: HloInstruction, orders: Sequence[Sequence[int]]) -> DimLabe
     for place, (side, order) in enumerate(zip(call_labels(call), orders, strict=True)):
         spatial = tuple(order.index(dim) for dim in side.spatial_dims)
         arrays[place] = OperandLabels(side.letters, order.index(side.first_dim), order.index(side.second_dim), spatial)
-    places = _ARRAYS[call.attrs["custom_call_target"]]
+    places = _ARRAYS[call.custom_call_target]
     return DimLabels(*(arrays[places.index(array)] for array in range(3)))

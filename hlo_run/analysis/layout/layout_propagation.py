@@ -46,7 +46,7 @@ def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
         if instruction.opcode == "tuple":
             instruction, index = instruction.operands[index[0]], index[1:]
         elif instruction.opcode == "get-tuple-element":
-            instruction, index = instruction.operands[0], (instruction.attrs["index"], *index)
+            instruction, index = instruction.operands[0], (instruction.tuple_index, *index)
         else:
             instruction = instruction.operands[0]
     return instruction, index
@@ -245,7 +245,7 @@ class LayoutPropagation:
         """Let all operands of as many dimensions lie alike, and results of as many."""
         if user.opcode == "concatenate":
             # The largest operand decides.
-            dim: int = user.attrs["dimensions"][0]
+            dim: int = user.dimensions[0]
             if user not in self._largest:
                 self._largest[user] = max(other.shape.dims[dim] for other in user.operands)
             if operand.shape.dims[dim] < self._largest[user]:
@@ -296,7 +296,7 @@ def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) ->
         case "reshape":
             return _reshaped(Shape.array("f32", instruction.shape.dims, order), operand)
         case "transpose":
-            return tuple(instruction.attrs["dimensions"][dim] for dim in order)
+            return tuple(instruction.dimensions[dim] for dim in order)
         case "reduce" if _is_by_rows(instruction):
             return _order_by_result(instruction, order)
         case _:
@@ -311,7 +311,7 @@ def _is_by_rows(reduce: HloInstruction) -> bool:
 
 def _order_by_result(instruction: HloInstruction, order: Order) -> Order:
     """Return the layout of the operand: dimensions follow each other as in the result, those that are reduced come last."""
-    dims: Order = instruction.attrs["dimensions"]
+    dims: Order = instruction.dimensions
     if instruction.opcode == "broadcast":
         return tuple(dims.index(dim) for dim in order if dim in dims)
     kept = [dim for dim in range(instruction.operands[0].shape.rank) if dim not in dims]
@@ -324,7 +324,7 @@ def _result_order(user: HloInstruction, operand: Shape, result: Shape, order: Or
         case "reshape":
             return _reshaped(Shape.array("f32", operand.dims, order), result)
         case "transpose":
-            permutation: Order = user.attrs["dimensions"]
+            permutation: Order = user.dimensions
             return tuple(permutation.index(dim) for dim in order)
         case _:
             return None

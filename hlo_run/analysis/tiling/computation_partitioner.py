@@ -26,6 +26,7 @@ from hlo_run.indexing.expr import dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
 
+# A function of these alone is computed again wherever it is used (XLA's `IsNoCompute`).
 _NO_COMPUTE = MOVES_ELEMENTS | {"constant", "iota", "parameter"}
 
 

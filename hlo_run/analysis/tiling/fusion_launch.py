@@ -19,6 +19,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
+# The heroes that the kinds of emitters but the loop's are about.
 _SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
 _LOOP = EmitterKind("loop", None, ())
 
@@ -241,7 +242,7 @@ class KernelPlanner:
 
 def _longest_operand(concatenate: HloInstruction) -> tuple[int, int]:
     """Return the elements of the longest operand, and what divides the sizes of all where they are joined."""
-    axis: int = concatenate.attrs["dimensions"][0]
+    axis: int = concatenate.dimensions[0]
     shapes = [operand.shape for operand in concatenate.operands]
     longest = max(shapes, key=lambda shape: shape.dims[axis])
     return longest.element_count, math.gcd(*(shape.dims[axis] for shape in shapes))

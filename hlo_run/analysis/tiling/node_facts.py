@@ -246,7 +246,7 @@ def moves_minor_dim(instruction: HloInstruction) -> bool:
     fastest, result = _fastest_dim(source), _fastest_dim(shape)
     if fastest is None or result is None:
         return False
-    return fastest != (result if instruction.opcode == "copy" else instruction.attrs["dimensions"][result])
+    return fastest != (result if instruction.opcode == "copy" else instruction.dimensions[result])
 
 
 def _fastest_dim(shape: Shape) -> int | None:

@@ -45,7 +45,7 @@ def radix_order(sort: HloInstruction, target: TargetSpec) -> RadixOrder | None:
     shape = sort.operands[0].shape
     if len(sort.operands) > 2 or any(operand.shape.dynamic_dims for operand in sort.operands):
         return None
-    if sort.attrs["dimensions"][0] != shape.rank - 1 or not _is_faster(sort, target):
+    if sort.dimensions[0] != shape.rank - 1 or not _is_faster(sort, target):
         return None
     order = _order_of(sort.called["to_apply"][0])
     if order is None or order.key >= len(sort.operands):
@@ -58,7 +58,7 @@ def radix_order(sort: HloInstruction, target: TargetSpec) -> RadixOrder | None:
 
 def _order_of(comparator: HloComputation) -> RadixOrder | None:
     root = comparator.root
-    descending = _DESCENDING.get(root.attrs["direction"]) if root.opcode == "compare" else None
+    descending = _DESCENDING.get(root.comparison_direction) if root.opcode == "compare" else None
     if descending is None:
         return None
     sides = [_parameter_number(side) for side in root.operands]
@@ -74,7 +74,7 @@ def _order_of(comparator: HloComputation) -> RadixOrder | None:
 
 
 def _parameter_number(value: HloInstruction) -> int | None:
-    return int(value.attrs["parameter_number"]) if value.opcode == "parameter" else None
+    return value.parameter_number if value.opcode == "parameter" else None
 
 
 def _canonical_parameter(value: HloInstruction) -> int | None:
@@ -93,7 +93,7 @@ def _canonical_parameter(value: HloInstruction) -> int | None:
 
 
 def _compares(value: HloInstruction, direction: str, left: HloInstruction, right: HloInstruction) -> bool:
-    if value.opcode != "compare" or value.attrs["direction"] != direction or value.attrs.get("type") == "TOTALORDER":
+    if value.opcode != "compare" or value.comparison_direction != direction or value.attrs.get("type") == "TOTALORDER":
         return False
     one, two = value.operands
     return one is left and (two is right or (_is_constant(two, 0.0) and _is_constant(right, 0.0)))

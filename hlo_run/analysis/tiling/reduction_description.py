@@ -57,7 +57,7 @@ class ReductionDescription:
     @property
     def kept_shape(self) -> Shape:
         """The input's shape without the reduced dimensions, in the input's layout; its logical index is the result's."""
-        source, reduced = self.input_shape, set(self.instruction.attrs["dimensions"])
+        source, reduced = self.input_shape, set(self.instruction.dimensions)
         kept = [dim for dim in range(source.rank) if dim not in reduced]
         order = tuple(kept.index(dim) for dim in source.minor_to_major if dim not in reduced)
         return Shape.array(source.element_type, tuple(source.dims[dim] for dim in kept), order)
@@ -130,7 +130,7 @@ def init_may_repeat(instruction: HloInstruction) -> bool:
 def describe_reduction(instruction: HloInstruction) -> ReductionDescription | Decision:
     """Return the description of a `reduce`, or why it has none (XLA's `GetReductionKindAndContiguousComponents`)."""
     source = instruction.operands[0].shape
-    reduced = set(instruction.attrs["dimensions"])
+    reduced = set(instruction.dimensions)
     order = list(reversed(source.minor_to_major))
     sizes = [source.dims[dim] for dim in order]
     goes = [dim in reduced for dim in order]

@@ -89,12 +89,12 @@ def _no_row(reduce: HloInstruction) -> str:
     if reduce.operands[1].opcode not in ("constant", "parameter"):
         return f"the init value of {reduce.name} is computed"
     sizes = reduce.operands[0].shape.dims
-    reduced = [d in reduce.attrs["dimensions"] for d, size in enumerate(sizes) if size > 1]
+    reduced = [d in reduce.dimensions for d, size in enumerate(sizes) if size > 1]
     return "" if reduced == sorted(reduced) else f"{reduce.name} keeps a dimension that is minor to one it reduces"
 
 
 def _row_sizes(reduce: HloInstruction) -> tuple[int, int]:
-    sizes, reduced = reduce.operands[0].shape.dims, set[int](reduce.attrs["dimensions"])
+    sizes, reduced = reduce.operands[0].shape.dims, set[int](reduce.dimensions)
     return reduce.shape.element_count, math.prod(size for d, size in enumerate(sizes) if d in reduced)
 
 

@@ -97,7 +97,7 @@ def sorts_in_place(sort: HloInstruction) -> bool:
 def sort_sizes(sort: HloInstruction, target: TargetSpec) -> SortSizes:
     """Return what is sorted; a tile has 2^0 elements where none is worth a block's threads."""
     dims = sort.operands[0].shape.dims
-    dim: int = sort.attrs["dimensions"][0]
+    dim: int = sort.dimensions[0]
     sizes = SortSizes(dim, dims[dim], (*dims[:dim], *dims[dim + 1 :]), 0)
     element_bytes = sum(-(-operand.shape.dtype.bits // 8) for operand in sort.operands)
     limit = min(_ELEMENTS_PER_THREAD * _MAX_THREADS, target.shared_memory_per_block_bytes // element_bytes, 1 << sizes.stages)

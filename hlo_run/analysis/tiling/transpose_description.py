@@ -94,7 +94,7 @@ def judge_transpose(instruction: HloInstruction) -> TransposeDescription | Decis
     source = instruction.operands[0].shape
     if not (source.has_default_layout and instruction.shape.has_default_layout):
         return no("its layouts are not row-major")
-    dims, permutation = normalize_transpose(instruction.shape.dims, instruction.attrs["dimensions"])
+    dims, permutation = normalize_transpose(instruction.shape.dims, instruction.dimensions)
     if len(dims) < 2:
         return no("it moves no element")
     bits = instruction.shape.dtype.bits

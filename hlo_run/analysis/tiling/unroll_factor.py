@@ -57,7 +57,7 @@ def _widest_bits(analysis: FusionAnalysis) -> int:
 
 
 def _minor_size(transpose: HloInstruction) -> int:
-    dims, _ = normalize_transpose(transpose.shape.dims, transpose.attrs["dimensions"])
+    dims, _ = normalize_transpose(transpose.shape.dims, transpose.dimensions)
     return dims[-1] if dims else 1
 
 

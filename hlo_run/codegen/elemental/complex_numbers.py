@@ -49,7 +49,7 @@ def _logistic(b: IrBuilder, _instruction: HloInstruction, values: Sequence[SSAVa
 
 def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
     left, right = values
-    match instruction.attrs["direction"]:
+    match instruction.comparison_direction:
         case "EQ":
             return widen(b, b.create(complex.EqualOp, values, i1))
         case "NE":

@@ -161,7 +161,7 @@ _FLOAT_PREDICATE = {"EQ": "oeq", "NE": "une", "GE": "oge", "GT": "ogt", "LE": "o
 
 def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
     left, right = values
-    direction = instruction.attrs["direction"]
+    direction = instruction.comparison_direction
     dtype = instruction.operands[0].shape.dtype
     match dtype.kind:
         case "float" if instruction.attrs.get("type") == "TOTALORDER":

@@ -255,7 +255,7 @@ class FunctionEmitter:
         return values
 
     def _parameter(self, parameter: HloInstruction, index: Values) -> Values:
-        number: int = parameter.attrs["parameter_number"]
+        number = parameter.parameter_number
         argument = self.parameters[number]
         if self._partitioned is not self._module.fused:
             return (argument,)

@@ -71,7 +71,7 @@ def choose(b: IrBuilder, condition: SSAValue, then: Branch, otherwise: Branch) -
 def _concatenate(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
     """Emit a binary tree of `scf.if` over the offsets of the operands."""
     b = ctx.builder
-    dimension: int = instruction.attrs["dimensions"][0]
+    dimension: int = instruction.dimensions[0]
     operands: list[tuple[int, HloInstruction]] = []
     offset = 0
     for operand in instruction.operands:
@@ -99,7 +99,7 @@ def _iota(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> E
     yield from ()
     b = ctx.builder
     source = DTYPES[f"u{b.index_bits}"]
-    dimension: int = instruction.attrs["iota_dimension"]
+    dimension = instruction.iota_dimension
     number = b.cast(IndexCastUIOp, index[dimension], IntegerType(b.index_bits))
     target = instruction.shape.dtype
     return (convert(b, number, source, target, element_type(target.name, instruction.where)),)
@@ -140,7 +140,7 @@ def _tuple(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> 
 
 def _get_tuple_element(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
     del ctx
-    number: int = instruction.attrs["index"]
+    number = instruction.tuple_index
     values = yield instruction.operands[0], index
     return (values[number],)
 

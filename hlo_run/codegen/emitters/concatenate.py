@@ -46,7 +46,7 @@ class ConcatenateEmitter(KindEmitter):
     def emit(self, analysis: FusionAnalysis, kernel_name: str, arguments: Sequence[EntryArgument]) -> EmittedKernel:
         """Return the kernel. Raises Unsupported for an instruction that elemental emission does not support."""
         (root,), (hero,) = analysis.roots, analysis.heroes
-        axis: int = hero.attrs["dimensions"][0]
+        axis: int = hero.dimensions[0]
         longest = max(hero.operands, key=lambda operand: operand.shape.dims[axis])
         factor = unroll_factor(analysis, longest.shape.element_count)
         factor = math.gcd(factor, *(operand.shape.dims[axis] for operand in hero.operands))

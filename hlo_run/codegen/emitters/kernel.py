@@ -167,7 +167,7 @@ def element_of(entry: EntryFunction, module: KernelModule, instruction: HloInstr
     b = entry.builder
     b.locate(instruction)
     if instruction.opcode == "parameter":
-        number: int = instruction.attrs["parameter_number"]
+        number = instruction.parameter_number
         type_ = element_type(instruction.shape.element_type, instruction.where)
         return (b.create(tensor.ExtractOp, (entry.parameters[number], *index), type_),)
     signature = module.signature(module.fused, module.fused.subgraph_of[instruction])

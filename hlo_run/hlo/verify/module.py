@@ -70,7 +70,7 @@ def _verify_computation(computation: HloComputation) -> None:
         raise ParseError(f"computation '{computation.name}' has no root", computation.where)
     for instruction in computation.instructions:
         _verify_instruction(instruction, computation, users)
-    numbers = [parameter.attrs["parameter_number"] for parameter in computation.parameters]
+    numbers = [parameter.parameter_number for parameter in computation.parameters]
     if numbers != list(range(len(numbers))):
         raise ParseError(f"the parameters of '{computation.name}' are numbered {numbers}", computation.where)
     _verify_acyclic(computation)

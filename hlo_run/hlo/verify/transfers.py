@@ -32,6 +32,7 @@ def verify_transfers(module: HloModule) -> None:
             raise instruction_error(instruction, "has no other end in its computation: a send needs a recv of the same pairs")
 
 
+# What waits for other devices and may stand between the two ends of a transfer.
 _COLLECTIVES = frozenset("collective-permute collective-permute-start".split())
 
 

@@ -21,6 +21,7 @@ from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
+# The pass leaves the computations of these alone.
 _COLLECTIVES = frozenset("all-reduce all-reduce-start reduce-scatter async-start".split())
 
 

@@ -19,6 +19,7 @@ from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 
+# What a branch may hold to be computed whether it is taken or not.
 _CHEAP = (ELEMENTWISE - {"map"}) | frozenset(
     """broadcast concatenate constant dynamic-slice get-tuple-element iota pad parameter reduce reshape slice tuple""".split()
 )

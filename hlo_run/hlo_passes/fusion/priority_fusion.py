@@ -34,6 +34,7 @@ from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.target import TargetSpec
 
 _NEVER = -math.inf
+# They are no producers: nothing would be saved.
 _NOT_WEIGHED = frozenset(("parameter", "tuple", "get-tuple-element"))
 
 

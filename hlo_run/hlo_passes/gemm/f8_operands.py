@@ -23,6 +23,7 @@ from hlo_run.hlo_passes.gemm.values import broadcast_number, either_way, scalar_
 # One step from an 8-bit value to the product: the instruction, and the operand that the step comes from.
 Step = tuple[HloInstruction, int]
 
+# The pass follows an operand through these: by its first operand, by one of several, and where elements only move.
 _FIRST_OPERAND = frozenset(("divide", "dynamic-slice", "pad"))
 _OPERANDS = {"multiply": (0, 1), "select": (1, 2)}
 _MOVES = frozenset(("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "reshape", "select", "slice", "transpose"))

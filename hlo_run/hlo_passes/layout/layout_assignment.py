@@ -39,6 +39,7 @@ _DEFAULT = (
         replica-id rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
     )
 )
+# Asked before all others; and those whose layouts are as the text says.
 _CALLERS = SETTLED_CALLERS | {"async-done", "async-start"}
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))

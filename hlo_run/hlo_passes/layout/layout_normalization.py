@@ -163,6 +163,7 @@ def _parts_lie_together(one: Shape, other: Shape) -> bool:
     return split.minor_to_major == (split.rank - 1, *whole.minor_to_major)
 
 
+# They say themselves how their result lies to their operand.
 _OF_SEVERAL_ORDERS = frozenset(("broadcast", "iota", "transpose"))
 
 

@@ -28,6 +28,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import gemm_attributes, has_product, is_product_of_library, workspace_bytes
 from hlo_run.target import TargetSpec
 
+# The roots of the patterns.
 _VISITED = frozenset("dot multiply divide add maximum convert".split())
 
 

@@ -29,6 +29,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import result_of, to_json
 
 _FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
 _CONFIG = "cudnn_conv_backend_config"
+# What may stand between a convolution and what is fused with it.
 _MOVES = ("reshape", "transpose")
 
 

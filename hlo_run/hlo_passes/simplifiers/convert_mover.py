@@ -19,6 +19,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+# XLA's convert-mover: what a conversion is moved over.
 _MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 

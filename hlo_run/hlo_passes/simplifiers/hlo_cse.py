@@ -19,6 +19,7 @@ from hlo_run.hlo.unchanged import is_settled, settle
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+# The pass never merges these: they are places in the program, or run other computations.
 _UNIQUE = frozenset(
     """parameter after-all add-dependency domain opt-barrier async-start async-update async-done while conditional call infeed
     outfeed send send-done recv recv-done""".split()

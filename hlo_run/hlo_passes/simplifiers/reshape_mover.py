@@ -18,6 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
+# What the pass moves.
 _REARRANGING = frozenset(("reshape", "transpose"))
 
 

@@ -46,7 +46,7 @@ def _through(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterat
     match user.opcode:
         case "tuple":
             yield user, (number, *path)
-        case "get-tuple-element" if path and path[0] == user.attrs["index"]:
+        case "get-tuple-element" if path and path[0] == user.tuple_index:
             yield user, path[1:]
         case "while":
             yield user, path

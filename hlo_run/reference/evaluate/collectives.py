@@ -118,7 +118,7 @@ def _all_reduce(instruction: HloInstruction, device: Device) -> Combine:
 
 def _reduce_scatter(instruction: HloInstruction, device: Device) -> Combine:
     """An all-reduce of which member i keeps the i-th piece of the dimension."""
-    (dim,) = instruction.attrs["dimensions"]
+    (dim,) = instruction.dimensions
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
         pieces = [np.split(whole, len(everyones), axis=dim) for whole in _reduced(instruction, device, everyones)]
@@ -128,7 +128,7 @@ def _reduce_scatter(instruction: HloInstruction, device: Device) -> Combine:
 
 
 def _gathered(instruction: HloInstruction, everyones: list[list[Value]]) -> tuple[Array, ...]:
-    (dim,) = instruction.attrs["dimensions"]
+    (dim,) = instruction.dimensions
     return tuple(np.concatenate([as_array(part) for part in column], axis=dim) for column in zip(*everyones, strict=True))
 
 

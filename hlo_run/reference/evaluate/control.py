@@ -24,11 +24,11 @@ def _tuple(_instruction: HloInstruction, operands: Sequence[Value], _calls: Call
 def _prepare_get_tuple_element(instruction: HloInstruction) -> Kernel | None:
     """Return a kernel for an array without dynamic dimensions."""
     shape = instruction.shape
-    return itemgetter(instruction.attrs["index"]) if shape.is_array and not any(shape.dynamic_dims) else None
+    return itemgetter(instruction.tuple_index) if shape.is_array and not any(shape.dynamic_dims) else None
 
 
 def _get_tuple_element(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    return as_tuple(operands[0])[instruction.attrs["index"]]
+    return as_tuple(operands[0])[instruction.tuple_index]
 
 
 def _identity(_instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:

@@ -69,7 +69,7 @@ def _gemm(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls)
     beta, epilogue = float(config.get("beta", 0)), str(config.get("epilogue", "DEFAULT"))
     addend = rest.pop(0) if beta else None
     # An addend is used only if beta is not 0. Only products of 8-bit floats have scales.
-    is_f8 = str(instruction.attrs["custom_call_target"]).endswith("$f8")
+    is_f8 = instruction.custom_call_target.endswith("$f8")
     bias = rest.pop(_place_of_bias(rest) if is_f8 else -1) if "BIAS" in epilogue else None
     for scale in rest[:_OPERAND_SCALES] if is_f8 else ():
         value = value * scale.reshape(())

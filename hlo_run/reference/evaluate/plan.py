@@ -53,7 +53,7 @@ def make_plan(computation: HloComputation, choose: Chooser, effects: Mapping[Hlo
         steps.append(
             Step(instruction, kernel, None if kernel else evaluate, program, places, slots[instruction], dead, dims, dtype)
         )
-    parameters = tuple((slots[i], int(i.attrs["parameter_number"])) for i in order if i.opcode == "parameter")
+    parameters = tuple((slots[i], i.parameter_number) for i in order if i.opcode == "parameter")
     return Plan(tuple(steps), parameters, tuple(known.get(instruction) for instruction in order), slots[computation.root])
 
 
@@ -108,7 +108,7 @@ def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, boo
     """True if evaluating the instruction does more than compute its value."""
     if instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect"):
         # A call without a registered function has no effect here; it is an error only if its value is needed.
-        return is_registered(str(instruction.attrs["custom_call_target"]).strip('"'), "Interpreter")
+        return is_registered(instruction.custom_call_target.strip('"'), "Interpreter")
     return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)
 
 

@@ -82,6 +82,7 @@ def is_dynamic(instruction: HloInstruction) -> bool:
     return instruction.opcode in DYNAMIC_SIZE or any(any(leaf.dynamic_dims) for shape in shapes for _, leaf in shape.leaves())
 
 
+# They hand on values with their sizes.
 _PASS_ON = frozenset(
     "tuple get-tuple-element opt-barrier add-dependency after-all domain copy-start copy-done async-update async-done".split()
 )
@@ -243,13 +244,13 @@ _WHOLE_RESULT_SIZES: dict[str, SizeRule] = dict.fromkeys(("slice", "dynamic-slic
 
 
 def _get_dimension_size(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
-    (dim,) = instruction.attrs["dimensions"]
+    (dim,) = instruction.dimensions
     return np.asarray(sizes_of(as_array(operands[0]))[dim], instruction.shape.dtype.numpy)
 
 
 def _set_dimension_size(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """Set the size and keep the buffer; a size is clamped to [0, bound]."""
-    array, (dim,) = as_array(operands[0]), instruction.attrs["dimensions"]
+    array, (dim,) = as_array(operands[0]), instruction.dimensions
     sizes = list(sizes_of(array))
     sizes[dim] = min(max(int(as_array(operands[1])), 0), array.shape[dim])
     dynamic = instruction.shape.dynamic_dims

@@ -124,7 +124,7 @@ _DIRECTIONS: dict[str, Function] = {
 
 def _compare(instruction: HloInstruction) -> Kernel:
     types = [operand.shape.dtype for operand in instruction.operands]
-    compare = _DIRECTIONS[instruction.attrs["direction"]]
+    compare = _DIRECTIONS[instruction.comparison_direction]
     if types[0].is_float and instruction.attrs.get("type") == "TOTALORDER":
 
         def compare_keys(x: Array, y: Array) -> Array:

@@ -224,7 +224,7 @@ def _elements(rows: Array, size: int) -> Array:
 
 def _overwrites(combiner: HloComputation) -> bool:
     """True if the combiner returns the update."""
-    return combiner.root.opcode == "parameter" and combiner.root.attrs["parameter_number"] == 1
+    return combiner.root.opcode == "parameter" and combiner.root.parameter_number == 1
 
 
 def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Array, dtype: DType) -> bool:
@@ -236,6 +236,7 @@ def combine_quickly(opcode: str | None, out: Array, targets: Array, update: Arra
     return True
 
 
+# The combiners that complex numbers have.
 _COMPLEX = frozenset(("add", "multiply"))
 
 

@@ -22,6 +22,7 @@ from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.values import Value, narrow, quiet
 
+# What they do depends on the width of their type: they keep it when all else is widened.
 _ON_BITS = frozenset(("bitcast-convert", "bitcast", "rng", "rng-bit-generator", "stochastic-convert", "infeed", "outfeed"))
 _DTYPE_TO_WIDE = {"float": "f64", "complex": "c128"}
 

@@ -45,13 +45,13 @@ def _prepare(instruction: HloInstruction) -> Kernel | None:
     dtype = instruction.operands[0].shape.dtype
     if opcode is None or len(instruction.operands) != 2 or instruction.shape.dtype is not dtype:
         return None
-    return array_reduction(opcode, instruction.attrs["dimensions"], dtype)
+    return array_reduction(opcode, instruction.dimensions, dtype)
 
 
 def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
-    dims: tuple[int, ...] = instruction.attrs["dimensions"]
+    dims = instruction.dimensions
     (reducer,) = instruction.called["to_apply"]
     results = _reduce_with(lambda *parts: calls.call_on_elements(reducer, parts), arrays[:count], arrays[count:], dims)
     leaves = [shape for _, shape in instruction.shape.leaves()]

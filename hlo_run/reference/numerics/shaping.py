@@ -18,7 +18,7 @@ from hlo_run.reference.values import Array, Calls, Kernel, Value, arrays_row, as
 
 def _iota(instruction: HloInstruction) -> Kernel:
     dims = instruction.shape.dims
-    dim: int = instruction.attrs["iota_dimension"]
+    dim = instruction.iota_dimension
     dtype = instruction.shape.dtype
 
     def kernel() -> Array:
@@ -95,11 +95,11 @@ def _reinterpret(line: Array, source: DType, target: DType, count: int) -> Array
 
 
 def _transpose(instruction: HloInstruction) -> Kernel:
-    return methodcaller("transpose", tuple(instruction.attrs["dimensions"]))
+    return methodcaller("transpose", tuple(instruction.dimensions))
 
 
 def _reverse(instruction: HloInstruction) -> Kernel:
-    dims = instruction.attrs["dimensions"]
+    dims = instruction.dimensions
     backwards = slice(None, None, -1)
     return itemgetter(tuple(backwards if d in dims else slice(None) for d in range(instruction.shape.rank)))
 
@@ -110,7 +110,7 @@ def _slice(instruction: HloInstruction) -> Kernel:
 
 
 def _concatenate(instruction: HloInstruction) -> Kernel:
-    dim: int = instruction.attrs["dimensions"][0]
+    dim: int = instruction.dimensions[0]
     return lambda *operands: np.concatenate(operands, dim)
 
 

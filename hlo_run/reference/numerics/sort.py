@@ -17,7 +17,7 @@ Before = Callable[[Array, Array], Array]
 
 def _sort(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     arrays = [as_array(operand) for operand in operands]
-    (dim,) = instruction.attrs["dimensions"]
+    (dim,) = instruction.dimensions
     (comparator,) = instruction.called["to_apply"]
     rows = [np.moveaxis(array, dim, -1) for array in arrays]
     order = _key_order(comparator, rows)
@@ -37,8 +37,8 @@ def _key_order(comparator: HloComputation, rows: Sequence[Array]) -> Array | Non
     root = comparator.root
     if root.opcode != "compare" or any(operand.opcode != "parameter" for operand in root.operands):
         return None
-    first, second = (int(operand.attrs["parameter_number"]) for operand in root.operands)
-    direction: str = root.attrs["direction"]
+    first, second = (operand.parameter_number for operand in root.operands)
+    direction = root.comparison_direction
     if first // 2 != second // 2 or first == second or direction not in ("LT", "GT"):
         return None
     dtype = root.operands[0].shape.dtype

@@ -182,8 +182,8 @@ def _selection(select: HloComputation, calls: Calls) -> Callable[[Array, Array],
         root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.attrs.get("type") != "TOTALORDER"
     )
     dtype = select.parameters[0].shape.dtype
-    if plain and root.attrs["direction"] in _COMPARISONS and dtype.numpy.isbuiltin == 1:
-        return _COMPARISONS[root.attrs["direction"]]
+    if plain and root.comparison_direction in _COMPARISONS and dtype.numpy.isbuiltin == 1:
+        return _COMPARISONS[root.comparison_direction]
     return lambda current, candidate: calls.call_on_elements(select, [current, candidate])[0]
 
 

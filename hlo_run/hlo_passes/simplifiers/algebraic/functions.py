@@ -150,6 +150,7 @@ def exponential_of_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     return rw.splat(1, i.shape) if is_all(i.operands[0], 0) else None
 
 
+# Functions that keep the order of numbers.
 _FLAT = frozenset(("cbrt", "erf", "logistic", "tanh"))
 _EXTREMA = (
     extremum_of_itself,

@@ -11,6 +11,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
+# The reductions of windows that the rules know.
 _EXTREMA_AND_SUM = frozenset(("add", "maximum", "minimum"))
 # What may stand between a broadcast scalar and a window over it.
 _SEEN_THROUGH = frozenset(("reshape", "convert", "slice", "copy"))
