@@ -22,7 +22,7 @@ from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
-from hlo_run.options import Options
+from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
 from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
@@ -73,7 +73,7 @@ def run(
     options = Options(platform=name, target=target)
     backend = open_backend(name, options)
     spec = backend.target if backend.target is not None and not target else targets.preset(target or targets.DEFAULT_TARGET)
-    executable = compile_or_load(PassContext(spec, options, ()), wrap_bare_module(module.clone()))
+    executable = compile_or_load(PassContext(spec, options.compile), wrap_bare_module(module.clone()))
     check_memory(executable)
     return _result(module, backend.run(executable, values, feeds=feeds))
 
@@ -110,7 +110,7 @@ def isolate_in_run(module: HloModule, name: str, *arguments: ArgumentLike, targe
 
 
 def _find_fusion(module: HloModule, name: str, target: str) -> HloInstruction:
-    return find_fusion(module, name, targets.preset(target or targets.DEFAULT_TARGET), Options(target=target))
+    return find_fusion(module, name, targets.preset(target or targets.DEFAULT_TARGET), CompileOptions(target=target))
 
 
 def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywords: Any) -> HloModule:

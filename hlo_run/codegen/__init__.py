@@ -1,4 +1,6 @@
 """Fusion to kernel to PTX."""
 
-# First of all imports below: it says how the dialects are to be imported.
-import hlo_run.dialects  # noqa: F401 - imported for its effect
+from hlo_run.dialects.lazy_formats import read_formats_late
+
+# Before any import of a dialect below this folder.
+read_formats_late()

@@ -33,7 +33,7 @@ def find_fusion(module: HloModule, name: str, target: TargetSpec, options: Compi
 
     Raises UsageError for a name that is no fusion's.
     """
-    from hlo_run.pipeline.compile import optimize  # imports every pass
+    from hlo_run.pipeline.compile import optimize  # imports passes
 
     executed = module.clone()
     optimize(PassContext(target, options), executed)
@@ -133,7 +133,7 @@ def isolate(task: Task, module: HloModule) -> HloModule:
     What remains of the task's options concerns the new module, whose arguments are those found here.
     """
     options = task.options
-    fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options)
+    fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options.compile)
     alone = isolate_instruction(fusion)
     task.options = replace(options, inputs="", num_replicas=0, num_partitions=0)
     if options.stage:

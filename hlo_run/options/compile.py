@@ -12,7 +12,7 @@ from hlo_run.options.flag import flag, names
 class CompileOptions:
     """The flags that decide what a compilation makes; those that do not say why.
 
-    `key` is part of the key of everything that is kept from one compilation to the next, so a new field is in it.
+    `compilation_key` is part of the key of everything that is kept from one compilation to the next, so a new field is in it.
     """
 
     target: str = flag(
@@ -80,7 +80,7 @@ class CompileOptions:
         """True if only rows marked required shall run."""
         return self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes
 
-    def key(self) -> str:
+    def compilation_key(self) -> str:
         """Return the options that what is compiled depends on, with their values."""
         return repr(
             [(field.name, getattr(self, field.name)) for field in fields(CompileOptions) if not field.metadata["no_effect"]]

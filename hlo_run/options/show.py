@@ -41,6 +41,6 @@ class ShowOptions:
     xla_dump_compact_gte: bool = flag(True, "Print %t#0 for get-tuple-element.")
     xla_syntax_sugar_async_ops: bool = flag(False, "Print add-start for the async-start of an add.")
 
-    def key(self) -> str:
+    def display_key(self) -> str:
         """Return all options with their values."""
         return repr([(field.name, getattr(self, field.name)) for field in fields(ShowOptions)])

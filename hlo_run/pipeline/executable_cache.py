@@ -63,4 +63,6 @@ def key_of(ctx: PassContext, module: HloModule) -> str:
     text = module_to_string(module, replace(FULL, in_creation_order=True))
     order = " ".join(instruction.name for computation in module.computations for instruction in computation.instructions)
     forms = (module.has_header, module.has_entry, module.has_default_entry_layout, module.schedule is None)
-    return digest(compiler_digest(), repr(ctx.target), ctx.options.key(), repr(registered_targets()), repr(forms), order, text)
+    return digest(
+        compiler_digest(), repr(ctx.target), ctx.options.compilation_key(), repr(registered_targets()), repr(forms), order, text
+    )

@@ -19,7 +19,7 @@ class KernelCache:
 
     def __init__(self, cache: FileCache, ctx: PassContext) -> None:
         self._cache = cache
-        self.base = digest(compiler_digest(*PARTS), repr(ctx.target), ctx.options.key())
+        self.base = digest(compiler_digest(*PARTS), repr(ctx.target), ctx.options.compilation_key())
 
     @classmethod
     def open(cls, ctx: PassContext) -> KernelCache | None:

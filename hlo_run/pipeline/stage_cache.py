@@ -23,7 +23,7 @@ class StageTexts:
         cache = executable_cache.open_for(ctx)
         if cache is None:
             return None
-        key = digest("stage", executable_cache.key_of(ctx, module), ctx.show.key())
+        key = digest("stage", executable_cache.key_of(ctx, module), ctx.show.display_key())
         return cls(FileCache(cache.root, "stages"), key)
 
     def get(self) -> list[str] | None:
