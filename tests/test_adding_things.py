@@ -48,7 +48,14 @@ class Toy:
     def run(self, module: str, *flags: str) -> subprocess.CompletedProcess[str]:
         file = self.folder / "toy.hlo"
         file.write_text(module)
-        command = [sys.executable, "-P", "-m", "hlo_run", "--platform=Host", "--cache=off", *flags, str(file)]
+        return self._python("-m", "hlo_run", "--platform=Host", "--cache=off", *flags, str(file))
+
+    def python(self, program: str) -> str:
+        done = self._python("-c", program)
+        return done.stdout + done.stderr
+
+    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", *arguments]
         environment = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(self.folder)}
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
 
@@ -100,6 +107,11 @@ def test_an_elementwise_op_of_libdevice_is_three_rows(toy: Toy) -> None:
     done = toy.run(OP_MODULE, "--v=3")
     assert _agrees(done), done.stderr
     assert "fusion(%p), kind=kLoop" in done.stderr
+    built = toy.python(
+        "from hlo_run import HloBuilder; b = HloBuilder('m'); p = b.parameter(0, 'f32[2]');"
+        "print(b.build(b.exponential_base_two(p)).entry.root)"
+    )
+    assert "exponential-base-two(p" in built.replace("%", ""), built
     wrong_type = toy.run(OP_MODULE.replace("f16", "s32"))
     assert wrong_type.returncode == 3
     assert "does not take elements of type s32" in wrong_type.stderr

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import keyword
+from collections.abc import Callable
 from typing import Any
 
 from hlo_run.builder.core import BuilderCore, HloValue, Operand
 from hlo_run.builder.values import TypeLike, type_of
 from hlo_run.errors import UsageError
+from hlo_run.hlo.opcodes.definition import Opcode
+from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 
@@ -222,3 +226,19 @@ def _bitcast_shape(source: Shape, element_type: str) -> Shape:
         wanted = f"a last dimension of {new_bits // old_bits}"
         raise UsageError(f"bitcast_convert of {source.to_string(layout=False)} to {element_type} needs {wanted}")
     return Shape.array(element_type, source.dims[:-1])
+
+
+def plain_method(opcode: Opcode) -> Callable[..., HloValue]:
+    """Return the method of a plain elementwise opcode: it takes the operands, and the attributes by name."""
+
+    def method(self: ElementwiseMethods, *operands: Operand, **attributes: Any) -> HloValue:
+        return self.elementwise(opcode.name, operands, **attributes)
+
+    method.__name__ = opcode.name.replace("-", "_")
+    return method
+
+
+# An opcode that has no method above, with its types, has a plain one.
+for _opcode in OPCODES.values():
+    if _opcode.takes and not keyword.iskeyword(_opcode.name) and not hasattr(ElementwiseMethods, _opcode.name.replace("-", "_")):
+        setattr(ElementwiseMethods, _opcode.name.replace("-", "_"), plain_method(_opcode))

@@ -12,6 +12,7 @@ from opcode_cases import CASES, COMPUTATIONS, Case, computations, method_name
 
 import hlo_run
 from hlo_run import HloBuilder
+from hlo_run.builder.elementwise import plain_method
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.print_options import FULL
@@ -87,3 +88,14 @@ def test_real_xla_reads_what_is_built_as_the_text() -> None:
     command = [sys.executable, "-c", _PRINT_BOTH]
     done = subprocess.run(command, input=json.dumps(pairs), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("opcode", ["cbrt", "atan2"])
+def test_an_elementwise_opcode_needs_no_method_of_its_own(opcode: str) -> None:
+    def made(spelled: bool) -> str:
+        builder = HloBuilder("m")
+        operands = [builder.parameter(number, "f32[2,3]") for number in range(OPCODES[opcode].arity or 0)]
+        method = getattr(HloBuilder, method_name(opcode)) if spelled else plain_method(OPCODES[opcode])
+        return module_to_string(builder.build(method(builder, *operands)), FULL)
+
+    assert made(spelled=False) == made(spelled=True)
