@@ -145,13 +145,8 @@ class ToyDoubling:
     ),
     Edit(
         "pipeline/table.py",
-        '            HloRow("flatten-call-graph", lambda c: FlattenCallGraph()),\n',
-        '            HloRow("toy-doubling", lambda c: ToyDoubling()),\n',
-    ),
-    Edit(
-        "pipeline/table.py",
-        "from hlo_run.hlo_passes.simplifiers.dce import Dce\n",
-        "from hlo_run.hlo_passes.simplifiers.toy_doubling import ToyDoubling\n",
+        '            HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),\n',
+        '            HloRow("toy-doubling", _pass("simplifiers.toy_doubling"), for_opcodes=("add",)),\n',
     ),
 )
 PASS_MODULE = """HloModule toy

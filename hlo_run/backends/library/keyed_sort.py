@@ -93,7 +93,8 @@ def _places(order: SortOrder, rows: list[Array]) -> NDArray[np.int64] | None:
     for key in order.keys:
         operand = key.ops[-1].number if len(key.ops) == 1 else -1
         if operand >= 0 and _counts_along(order.operands[operand], order.dim):
-            return _by_places(keys, length, place_bits, key.descending)  # no two elements are equal
+            places = _by_places(keys, length, place_bits, key.descending)  # no two elements are equal
+            return np.broadcast_to(places, rows[0].shape)
         values = _evaluated(key, rows)
         found = None if values is None else _unsigned(values, key.descending)
         if found is None:
