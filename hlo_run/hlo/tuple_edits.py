@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import TRANSFER
 
 _Index = tuple[int, ...]
 
@@ -36,7 +37,7 @@ def copy_leaves(
         if not part.shape.is_tuple:
             copies[index] = HloInstruction("copy", "copy", part.shape, [part], where=part.where)
             return computation.add(copies[index], before=before)
-        if part.opcode in ("send", "recv"):
+        if part.opcode in TRANSFER:
             raise Unsupported(f"the value of %{part.name} needs a copy before its transfer is done", part.where)
         parts = [rebuild(element, (*index, n)) for n, element in enumerate(elements(computation, part, before))]
         return computation.add(HloInstruction("tuple", "tuple", part.shape, parts, where=part.where), before=before)

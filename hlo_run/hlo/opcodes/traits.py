@@ -34,6 +34,8 @@ TAKES_GLOBAL_IDS = _taking("use_global_device_ids")
 
 # The three opcodes around a wrapped computation.
 ASYNC = ("async-start", "async-update", "async-done")
+# They send to, or receive from, the host or another device.
+TRANSFER = ASYNC_START & _taking("is_host_transfer")
 # The done of every start.
 DONE_OF: dict[str, str] = {start: f"{start.removesuffix('-start')}-done" for start in OPCODES if start in ASYNC_START}
 # The part of operand 0 that the result is, by opcode.

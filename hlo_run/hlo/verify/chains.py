@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import DONE_OF
+from hlo_run.hlo.opcodes.traits import DONE_OF, TRANSFER
 from hlo_run.hlo.verify.module import instruction_error
 
 # A tuple, a loop's mostly, may stand between a transfer and its end.
-_TRANSFERS = ("send", "recv")
 # Which opcodes may use a start, and which the operand of a done may be.
 _USERS: dict[str, tuple[str, ...]] = {
-    **{start: (done, "tuple") if start in _TRANSFERS else (done,) for start, done in DONE_OF.items()},
+    **{start: (done, "tuple") if start in TRANSFER else (done,) for start, done in DONE_OF.items()},
     "async-start": ("async-update", "async-done"),
     "async-update": ("async-update", "async-done"),
 }
 _STARTS: dict[str, tuple[str, ...]] = {
-    **{done: (start, "get-tuple-element") if start in _TRANSFERS else (start,) for start, done in DONE_OF.items()},
+    **{done: (start, "get-tuple-element") if start in TRANSFER else (start,) for start, done in DONE_OF.items()},
     "async-update": ("async-start", "async-update"),
     "async-done": ("async-start", "async-update"),
 }
@@ -35,7 +34,7 @@ def verify_chains(module: HloModule) -> None:
 
 
 def _verify_user(start: HloInstruction) -> None:
-    if start.opcode in _TRANSFERS and _is_wrapped_root(start):
+    if start.opcode in TRANSFER and _is_wrapped_root(start):
         return
     users, allowed = start.users, _USERS[start.opcode]
     if len(users) != 1:
@@ -66,7 +65,7 @@ def _verify_operand(done: HloInstruction) -> None:
         if operand.opcode not in allowed:
             names = " or ".join(allowed)
             raise instruction_error(done, f"the operand '{operand.name}': expected {names}, found {operand.opcode}")
-        if operand.opcode in _TRANSFERS:
+        if operand.opcode in TRANSFER:
             _verify_transfer(operand, done)
 
 

@@ -6,6 +6,7 @@ import re
 
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo.verify.module import instruction_error
 
 PAIRS = "_xla_send_recv_source_target_pairs"
@@ -26,7 +27,7 @@ def verify_transfers(module: HloModule) -> None:
             if instruction.opcode in _COLLECTIVES and waiting:
                 first = next(iter(waiting.values()))
                 raise instruction_error(instruction, f"expected the other end of '{first.name}' ({first.opcode}) before it")
-            if instruction.opcode in ("send", "recv") and not instruction.attrs.get("is_host_transfer", False):
+            if instruction.opcode in TRANSFER and not instruction.attrs.get("is_host_transfer", False):
                 _match(instruction, _checked_pairs(instruction), waiting)
         for instruction in waiting.values():
             raise instruction_error(instruction, "has no other end in its computation: a send needs a recv of the same pairs")

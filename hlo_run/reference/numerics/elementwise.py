@@ -175,7 +175,6 @@ EVALUATE = table(
     _analytic("tanh", np.tanh),
     _analytic("asin", np.arcsin),
     _analytic("acos", np.arccos),
-    _analytic("atan", np.arctan),
     _analytic("asinh", np.arcsinh),
     _analytic("acosh", np.arccosh),
     _analytic("atanh", np.arctanh),

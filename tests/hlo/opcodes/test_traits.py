@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from hlo_run.codegen.elemental import elementwise as emitted
+from hlo_run.codegen.elemental.table import STRUCTURED
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.opcodes import traits
 from hlo_run.hlo.opcodes.definition import TRAITS, read_rows
 from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.ops import index, infer
 from hlo_run.ops.elementwise import INFER
+from hlo_run.reference.numerics import elementwise
 
 
 def test_every_attribute_is_one_that_can_be_read() -> None:
@@ -32,6 +36,11 @@ def test_every_start_has_its_done() -> None:
 def test_elementwise_opcodes_have_shape_rules() -> None:
     assert INFER.keys() | {"map"} == traits.ELEMENTWISE
     assert all(opcode.arity in (1, 2) for opcode in OPCODES.values() if opcode.takes)
+
+
+def test_tables_have_rows_of_opcodes_alone() -> None:
+    for table in (infer.INFER, index.OPERAND, index.USER, elementwise.EVALUATE, emitted.EMIT, STRUCTURED):
+        assert not table.keys() - OPCODES.keys()
 
 
 def test_traits_fit_together() -> None:
