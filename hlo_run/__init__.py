@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hlo_run.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from hlo_run.api import evaluate, from_jax, isolate, isolate_in_run, load, run
     from hlo_run.builder.builder import HloBuilder
@@ -13,14 +15,15 @@ if TYPE_CHECKING:
     from hlo_run.errors import HloRunError
     from hlo_run.hlo.graph import HloModule
     from hlo_run.hlo.values.shape import Shape
+    from hlo_run.ops.parse import parse
 
-__version__ = "0.1.0"
 __all__ = [
     "HloBuilder",
     "HloModule",
     "HloRunError",
     "HloValue",
     "Shape",
+    "__version__",
     "custom_call",
     "evaluate",
     "from_jax",
@@ -45,6 +48,7 @@ _HOMES = {
     "isolate": "hlo_run.api",
     "isolate_in_run": "hlo_run.api",
     "load": "hlo_run.api",
+    "parse": "hlo_run.ops.parse",
     "run": "hlo_run.api",
 }
 
@@ -57,25 +61,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_HOMES])
-
-
-def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
-    """Return the module that HLO `text` spells: parsed, with every shape filled, and verified unless `verified` is False.
-
-    `file` is the name that errors and `where` show. The verifier is that of `run_hlo_module`: layouts need not fit, and
-    floats of different widths may meet. Raises ParseError for text that is not valid HLO, Unsupported for
-    valid HLO beyond us.
-    """
-    # Imported late, like all the rest.
-    from hlo_run.garbage_collection import paused_collection
-    from hlo_run.hlo.text.parser import parse_module
-    from hlo_run.ops.infer import fill_shapes
-    from hlo_run.ops.verify import verify
-
-    with paused_collection():
-        module = parse_module(text, file)
-        if verified:
-            verify(module)
-        else:
-            fill_shapes(module)
-    return module

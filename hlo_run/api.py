@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import hlo_run
 from hlo_run import target as targets
 from hlo_run.backends.memory import check_memory
 from hlo_run.commands.isolate_fusion import find_fusion, operands_in_run
@@ -22,6 +21,7 @@ from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions, Options
 from hlo_run.pipeline.executable_cache import compile_or_load
 from hlo_run.platforms import INTERPRETER, choose_platform, open_backend
@@ -33,7 +33,7 @@ def load(path: str, input_format: str = "") -> HloModule:
 
     Raises UsageError for a file that cannot be read, ParseError for one that is not valid.
     """
-    return hlo_run.parse(read_module(path, input_format).text, path)
+    return parse(read_module(path, input_format).text, path)
 
 
 def evaluate(
@@ -126,7 +126,7 @@ def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywor
     passes through.
     """
     lowered = lower_to_text(function, arguments, keywords, jax_platform)
-    module = hlo_run.parse(lowered.text, lowered.name)
+    module = parse(lowered.text, lowered.name)
     module.convention = lowered.call
     adopt_callbacks(module, lowered.call.callbacks)
     return module

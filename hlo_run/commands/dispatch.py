@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-import hlo_run
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
@@ -19,6 +18,7 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
 from hlo_run.platforms import reference_platform
+from hlo_run.version import VERSION
 
 _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
@@ -123,7 +123,7 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
     from hlo_run.execution.reports import to_json, to_junit
 
     if options.report_json:
-        write_artefact(options.report_json, to_json(results, hlo_run.__version__))
+        write_artefact(options.report_json, to_json(results, VERSION))
     if options.report_junit:
         write_artefact(options.report_junit, to_junit(results))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import hlo_run
 from hlo_run import target as targets
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.task import Task
@@ -17,6 +16,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import HLO_INPUT, StopAtStage
 from hlo_run.hlo_passes.replacements import KernelIr, is_kernel_dump, read_kernel_dump
+from hlo_run.ops.parse import parse
 from hlo_run.pipeline.observers.stage import StageObserver
 
 
@@ -31,9 +31,9 @@ def load(task: Task) -> HloModule:
         from hlo_run.execution.saved_executables import read_executable
 
         task.executable = read_executable(task.file)
-        return hlo_run.parse(task.executable.source_text, task.file, verified=False)
+        return parse(task.executable.source_text, task.file, verified=False)
     source = read_module(task.file, options.input_format)
-    module = hlo_run.parse(source.text, task.file, options.verify != "off")
+    module = parse(source.text, task.file, options.verify != "off")
     if options.stage == HLO_INPUT:
         task.stage_output.show_module(module)
         raise StopAtStage

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-import hlo_run
 from hlo_run.cache import choose_cache
 from hlo_run.commands.target_choice import choose_target
 from hlo_run.commands.watch import Watch
@@ -23,6 +22,7 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import LLVM, LLVM_BEFORE_OPTIMIZATIONS, PTX, STAGES, Observer, Step, StopAtStage
 from hlo_run.hlo_passes.print_options import dump_options
+from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
 
@@ -84,7 +84,7 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
 
 
 def _chunk(text: str, file: str, work: _Texts, watch: Watch, options: Options) -> str:
-    module = hlo_run.parse(text, file, options.verify != "off")
+    module = parse(text, file, options.verify != "off")
     with watch.compiling(options, module, choose_target(options)) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hlo_run
 from hlo_run.analysis.cost.device_work import device_work
 from hlo_run.analysis.cost.side_by_side import Side, XlaDiff, diff_record, diff_sides, make_side
 from hlo_run.artifact import every_thunk
@@ -14,6 +13,7 @@ from hlo_run.formats.xla_gpu import EMITTERS_ONLY, XlaCompilation, compile_with_
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
 from hlo_run.pipeline.compile import plan_module
 from hlo_run.target import TargetSpec
@@ -59,7 +59,7 @@ def our_side(ctx: PassContext, module: HloModule) -> Side:
 
 def xla_side(made: XlaCompilation, target: TargetSpec) -> Side:
     """Say what XLA made."""
-    module = hlo_run.parse(made.text, "XLA's module", verified=False)
+    module = parse(made.text, "XLA's module", verified=False)
     return make_side(made.thunk_kinds, made.memory_bytes, device_work(module, target))
 
 

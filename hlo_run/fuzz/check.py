@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import hlo_run
 from hlo_run.backends.host.backend import HostBackend
 from hlo_run.custom_calls import custom_call, unregister
 from hlo_run.errors import HloRunError, Unsupported
@@ -25,6 +24,7 @@ from hlo_run.fuzz.program.values import TYPES, Range, Value
 from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.pipeline.compile import compile_module
 from hlo_run.reference.evaluate.evaluate import Reference
@@ -110,7 +110,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
     """Compile, run and compare; whatever is raised is an outcome, too."""
     seed = random_module.seed
     try:
-        module = hlo_run.parse(random_module.text)
+        module = parse(random_module.text)
     except HloRunError as error:
         return Outcome(seed, "failed", f"parse: {_normal(str(error))}", str(error))
     arguments = make_arguments(random_module)
@@ -152,7 +152,7 @@ def _normal(text: str) -> str:
 
 
 def _raised(seed: int, where: str, error: Exception) -> Outcome:
-    own = Path(hlo_run.__file__).parent
+    own = Path(__file__).parent.parent
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(str(own))]
     cause = error.__cause__ or error
     inner = [f for f in traceback.extract_tb(cause.__traceback__) if f.filename.startswith(str(own))] or frames

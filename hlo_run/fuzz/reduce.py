@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import hlo_run
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.feeds import Feeds
+from hlo_run.ops.parse import parse
 from hlo_run.reference.evaluate.evaluate import Reference
 
 _LINE = re.compile(r"(?:ROOT )?([\w.-]+) = (.*)")
@@ -90,7 +90,7 @@ def _with_parameter(case: Case, number: int, feeds: Feeds) -> Case | None:
     if found is None or part is None:
         return None
     try:
-        (value,) = Reference(hlo_run.parse(part.text)).run([part.arguments], feeds=feeds)
+        (value,) = Reference(parse(part.text)).run([part.arguments], feeds=feeds)
     except HloRunError:
         return None
     lines = list(case.lines)

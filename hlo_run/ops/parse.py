@@ -1,0 +1,25 @@
+"""HLO text to a valid module: parser, shape inference and verifier in one call."""
+
+from __future__ import annotations
+
+from hlo_run.garbage_collection import paused_collection
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.text.parser import parse_module
+from hlo_run.ops.infer import fill_shapes
+from hlo_run.ops.verify import verify
+
+
+def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
+    """Return the module that HLO `text` spells: parsed, with every shape filled, and verified unless `verified` is False.
+
+    `file` is the name that errors and `where` show. The verifier is that of `run_hlo_module`: layouts need not fit, and
+    floats of different widths may meet. Raises ParseError for text that is not valid HLO, Unsupported for
+    valid HLO beyond us.
+    """
+    with paused_collection():
+        module = parse_module(text, file)
+        if verified:
+            verify(module)
+        else:
+            fill_shapes(module)
+    return module

@@ -1,0 +1,3 @@
+"""The version of hlo-run."""
+
+VERSION = "0.1.0"
