@@ -55,7 +55,15 @@ def file(tmp_path: Path) -> str:
 def test_help_imports_the_flags_only(flag: str) -> None:
     modules = _imported(flag)
     assert _of(modules, "numpy", "xdsl", "llvmlite", "rich", "ml_dtypes") == []
-    ours = _of(modules, "hlo_run.cli", "hlo_run.errors", "hlo_run.garbage_collection", "hlo_run.interrupts", "hlo_run.options")
+    ours = _of(
+        modules,
+        "hlo_run.cli",
+        "hlo_run.errors",
+        "hlo_run.garbage_collection",
+        "hlo_run.interrupts",
+        "hlo_run.options",
+        "hlo_run.version",
+    )
     assert _of(modules, "hlo_run") == ["hlo_run", *ours]
 
 

@@ -37,6 +37,7 @@ from hlo_run.hlo_passes.subgraphs.dynamic_sizes import (
 from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
 
 _POINTWISE = ELEMENTWISE | {"opt-barrier"}
+_CALLS = frozenset(("while", "conditional", "call"))
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,15 @@ def _is_taken_apart(parameter: HloInstruction) -> bool:
     return not is_dynamic(parameter.shape) or all(
         _is_taken_apart(user) if user.opcode == "get-tuple-element" else user.attrs.get("custom_call_target") == "PadToStatic"
         for user in parameter.users
+    )
+
+
+def _runs_dynamic_ops(instruction: HloInstruction) -> bool:
+    """True for a loop, branch or call in which sizes are set or read, though it may neither take nor give dynamic arrays."""
+    return instruction.opcode in _CALLS and any(
+        inner.opcode in DYNAMIC_SIZE or is_dynamic(inner.shape) or _runs_dynamic_ops(inner)
+        for computation in instruction.called_computations
+        for inner in computation.instructions
     )
 
 
@@ -109,7 +119,7 @@ class _Padder(SizedValues):
         for instruction in self._computation.post_order():
             if instruction in self.of_parameters or instruction.opcode == "parameter":
                 continue
-            touched = instruction.opcode in DYNAMIC_SIZE or is_dynamic(instruction.shape)
+            touched = instruction.opcode in DYNAMIC_SIZE or is_dynamic(instruction.shape) or _runs_dynamic_ops(instruction)
             if touched or any(self.sizes.get(operand) for operand in instruction.operands):
                 self._pad(instruction)
         self._computation.remove_all(self._replaced)
