@@ -70,5 +70,7 @@ def pack(scope: Scope) -> None:
     half = scope.filled(value.type, value.dims, TYPES[narrow].bits)
     opcode = scope.rng.choice(("shift-right-logical", "shift-right-arithmetic"))
     moved = scope.add(value.type, value.dims, f"{opcode}({value.name}, {half.name})", Range(value.element.highest), keep=False)
-    part = scope.add(narrow, value.dims, f"convert({moved.name})", Range(TYPES[narrow].highest))
-    scope.add(value.type, value.dims, f"convert({part.name})", Range(TYPES[narrow].highest))
+    largest = TYPES[narrow].highest + (TYPES[narrow].kind == "signed")
+    part = scope.add(narrow, value.dims, f"convert({moved.name})", Range(largest))
+    wraps = TYPES[narrow].kind == "signed" and value.element.kind == "unsigned"
+    scope.add(value.type, value.dims, f"convert({part.name})", Range(value.element.highest if wraps else largest))

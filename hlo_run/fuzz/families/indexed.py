@@ -117,7 +117,11 @@ def scatter(scope: Scope) -> None:
     indices = obtain(scope, scope.rng.choice(_INDEX_TYPES), n.index_dims)
     operands = [value]
     if scope.chance(0.15):
-        other = scope.pick(lambda v: v.dims == value.dims and v.exact)
+        # A scatter of floats of two widths is not valid HLO.
+        is_float = value.element.is_float
+        other = scope.pick(
+            lambda v: v.dims == value.dims and v.exact and (v.type == value.type or not (v.element.is_float and is_float))
+        )
         operands += [other] if other is not None else []
     updates: list[Value] = []
     opcodes: list[str] = []

@@ -3,7 +3,7 @@
     d = bf16[8] divide(a, b)   =>   convert bf16[8] (f32[8] divide(convert f32[8] (a), convert f32[8] (b)))
 
 Computations that a reduction or a window calls are copied with wide parameters and results; their inner steps are still
-rounded as they were. XLA's `FloatNormalization`.
+rounded as they were. The reducers of collectives stay as they are. XLA's `FloatNormalization`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
+
+_REDUCING_COLLECTIVES = ("all-reduce", "all-reduce-start", "reduce-scatter")
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,25 @@ class FloatNormalization:
         """Edit all computations but fusion bodies in place."""
         normalizer = _Normalizer(module, self.narrow, WIDE_TYPES[self.narrow], ctx.target.sm, self.opcodes)
         version = module.version
+        reducers = _collective_reducers(module)
         for computation in _callees_first(module):
-            if not computation.is_fusion:
+            if not computation.is_fusion and computation not in reducers:
                 normalizer.run(computation)
         if module.version != version:
             remove_uncalled(module)
+
+
+def _collective_reducers(module: HloModule) -> frozenset[HloComputation]:
+    """Return the reducers of collectives, of which the library knows the plain form; one that others call too is copied first."""
+    found: set[HloComputation] = set()
+    copies: dict[HloComputation, HloComputation] = {}
+    for instruction in module.instructions_of(*_REDUCING_COLLECTIVES):
+        (reducer,) = instruction.called["to_apply"]
+        if any(caller.opcode not in _REDUCING_COLLECTIVES for caller in reducer.callers):
+            reducer = copies.get(reducer) or copies.setdefault(reducer, clone_computation(module, reducer))
+            instruction.called = {"to_apply": (reducer,)}
+        found.add(reducer)
+    return frozenset(found)
 
 
 def _callees_first(module: HloModule) -> list[HloComputation]:
