@@ -1,4 +1,4 @@
-"""Collectives on Host: the members of a group meet, the last to come makes everyone's results."""
+"""Collectives on Host: the members of a group wait for each other, and the last to arrive computes all results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CollectiveStep(Leaf):
         self._collective = thunk
 
     def bind(self) -> None:
-        """The places are looked up when the step runs."""
+        """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
         machine, thunk = self._machine, self._collective
@@ -59,4 +59,4 @@ class CollectiveStep(Leaf):
 
     def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:
         missing = ", ".join(str(member) for member in members if member not in meeting.operands)
-        return f"%{self._collective.name}: of its group {{{','.join(map(str, members))}}}, {missing} did not come"
+        return f"%{self._collective.name}: of its group {{{','.join(map(str, members))}}}, {missing} did not arrive"

@@ -184,7 +184,7 @@ ENTRY e {{
 }}""")
     with pytest.raises(DeviceError, match="wait for each other for ever") as caught:
         _run(module, [np.ones(5, np.float32)] * 2)
-    assert "of its group {0,1}, 1 did not come" in caught.value.notes[0]
+    assert "of its group {0,1}, 1 did not arrive" in caught.value.notes[0]
 
 
 def test_a_group_of_more_devices_than_there_are() -> None:
@@ -192,7 +192,7 @@ def test_a_group_of_more_devices_than_there_are() -> None:
 {ADD}
 ENTRY e {{ p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups={{{{0,1}}}}, to_apply=add }}""")
     executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module)
-    with pytest.raises(DeviceError, match="names number 1, but there are 1"):
+    with pytest.raises(DeviceError, match="names member 1, but the run has 1"):
         open_backend("Host", Options()).run(executable, [np.ones(5, np.float32)])
 
 
