@@ -1,4 +1,4 @@
-"""docs/gpu_results.md and its plots, from the JSON of a proof."""
+"""Write docs/gpu_results.md and its plots from the JSON of a proof."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 _GOOD_RATIO = 1.1
 _WORST = 12
-# Below this many bytes a launch costs more than what the kernel moves.
+# Below this many bytes a launch takes longer than moving the data.
 _LARGE_BYTES = 4 << 20
 
 
@@ -44,7 +44,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
 
 
 def device_line(report: dict[str, Any]) -> str:
-    """Return what ran, in a line."""
+    """Return one line on the device and its speed."""
     rows = _by_name(report, "environment")
     machine, device, copy, empty = (rows.get(name, {}) for name in ("machine", "device", "copy", "empty launch"))
     parts = [device.get("description", "unknown device"), f"driver {machine.get('card', {}).get('driver_version', 'unknown')}"]
@@ -56,7 +56,7 @@ def device_line(report: dict[str, Any]) -> str:
 
 
 def tables(report: dict[str, Any]) -> list[str]:
-    """Return the tables of times: fusions beside XLA's kernels, libraries, whole programs."""
+    """Return the tables of times: fusions against XLA's kernels, libraries, whole programs."""
     return [*_fusion_tables(report), *_library_table(report), *_model_table(report)]
 
 
@@ -136,11 +136,11 @@ def _exceptions(report: dict[str, Any]) -> list[str]:
 
 
 def write_plots(report: dict[str, Any], folder: Path) -> list[str]:
-    """Write the plots for which there are figures; return their file names. Needs matplotlib (extra `plots`)."""
+    """Write the plots that have data. Return their file names. Needs matplotlib (extra `plots`)."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "hlo-run"  # the same bytes for the same figures
+    mpl.rcParams["svg.hashsalt"] = "hlo-run"  # so that equal figures give equal bytes
     from matplotlib import pyplot as plt
 
     rows = [row for row in _rows(report, "fusions") if row.get("ours_us")]

@@ -26,8 +26,8 @@ class Place:
     """The address of an access: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": always).
 
     `space` names the memory for alias analysis ("": any). `safe` is an offset at which an access of this size can always read, if
-    one is known. `affine` is the offset as an affine sum, if it is one. With `stays`, the kernel never writes this memory, so a load
-    may be done once for all threads.
+    one is known. `affine` is the offset as an affine sum, if it is one. With `stays`, the kernel never writes this memory, so a
+    load may be done once for all threads.
     """
 
     base: str
