@@ -4,8 +4,8 @@
                                                             [--verify every|ends|off] [--engine jit|emulator|auto]
 
 `hlo_run.fuzz` generates one module per seed. A module fails if compiling or running raises, crashes or takes too long, if a
-result is not the one that the generator predicts, or if a call with an effect happens too often or not at all. Failures are grouped
-by their signature. The exit code is 1 if any module failed.
+result is not the one that the generator predicts, or if a call with an effect happens too often or not at all. Failures are
+grouped by their signature. The exit code is 1 if any module failed.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
         "`scripts/gpu_proof.py` measured these figures; `scripts/gpu_proof.py --page` wrote this page from its JSON.",
         "The help of the script says how to repeat it.",
         "",
-        *(["**A rehearsal on stand-ins: no GPU was there.**", ""] if report["rehearsal"] else []),
+        *(["**A rehearsal on stand-ins, without a GPU.**", ""] if report["rehearsal"] else []),
         f"{report['date']}: {device_line(report)}",
         "",
         "| section | agree | differ | failed | skipped | seconds |",
@@ -71,7 +71,7 @@ def _fusion_tables(report: dict[str, Any]) -> list[str]:
     if both:
         ratios = [_ratio(row) for row in both]
         lines += [
-            f"| beside XLA's kernel for the same fusion | {len(both)} |",
+            f"| timed with XLA's kernel for the same fusion | {len(both)} |",
             f"| time, geometric mean of ours / XLA's | {_mean(ratios):.3f} |",
             f"| ours slower by more than 10 % | {sum(ratio > _GOOD_RATIO for ratio in ratios)} |",
             f"| XLA's kernel differs from the reference | {sum(bool(row.get('xla_differs')) for row in both)} |",
@@ -85,7 +85,7 @@ def _fusion_tables(report: dict[str, Any]) -> list[str]:
         lines.append(f"| {what} | {statistics.median(large):.2f} |")
     if both:
         worst = sorted(both, key=lambda row: -_ratio(row))[:_WORST]
-        lines += ["", "| slowest beside XLA | ours, us | XLA, us | ratio | bytes |", "| --- | --- | --- | --- | --- |"]
+        lines += ["", "| slowest against XLA | ours, us | XLA, us | ratio | bytes |", "| --- | --- | --- | --- | --- |"]
         lines += [
             f"| {row['name']} | {row['ours_us']:.2f} | {row['xla_us']:.2f} | {_ratio(row):.2f} | {row['bytes']} |"
             for row in worst
@@ -120,7 +120,7 @@ def _model_table(report: dict[str, Any]) -> list[str]:
         )
     if both:
         lines.append(f"| geometric mean of {len(both)} | | | {_mean([r['ours_us'] / theirs[r['name']] for r in both]):.2f} | |")
-    note = "Ours are times on the device (CUDA events); XLA's are wall-clock times of a call with arrays that lie there."
+    note = "Ours are times on the device (CUDA events); XLA's are wall-clock times of a call with arrays on the device."
     return [*lines, "", note, ""]
 
 

@@ -1,6 +1,6 @@
 """NVIDIA's libraries through nvmath-python and cuDNN's frontend. A library is opened when the first thunk needs it.
 
-A missing library or an unsupported operation is no error: `run` returns False and keeps the reason, and numpy does the work.
+A missing library or an unsupported operation is not an error: `run` returns False and keeps the reason, and numpy does the work.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class CudaRun:
         elif isinstance(thunk, RecvThunk):
             waiting = self._messages.get(thunk.channel)
             if not waiting:
-                raise DeviceError(f"%{thunk.name} waits for ever: nothing was sent on channel {thunk.channel}")
+                raise DeviceError(f"%{thunk.name} waits forever: nothing was sent on channel {thunk.channel}")
             for piece, data in zip(tree_slices(thunk.result), waiting.popleft(), strict=True):
                 self._write(piece, data)
         elif isinstance(thunk, InfeedThunk):

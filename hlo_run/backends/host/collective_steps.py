@@ -54,7 +54,7 @@ class CollectiveStep(Leaf):
         elif world.team is not None:
             world.team.wait(machine.device, lambda: meeting.results is not None, lambda: self._missing(members, meeting))
         if meeting.results is None:
-            raise DeviceError(f"%{thunk.name} waits for ever: {self._missing(members, meeting)}")
+            raise DeviceError(f"%{thunk.name} waits forever: {self._missing(members, meeting)}")
         return meeting.results[machine.device]
 
     def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:

@@ -305,7 +305,7 @@ class TransferStep(Leaf):
         if machine.world.team is not None:
             machine.world.team.wait(machine.device, lambda: bool(waiting), lambda: reason)
         if not waiting:
-            raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
+            raise DeviceError(f"%{self.thunk.name} waits forever: nothing was sent on channel {channel}")
         return waiting.popleft()
 
     def _write(self, data: Sequence[Bytes]) -> None:

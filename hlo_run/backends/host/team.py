@@ -99,7 +99,7 @@ class Team(Generic[ResultT]):
                 return
         if self._left:
             reasons = tuple(f"device {other}: {self._waits[other].reason()}" for other in sorted(self._left))
-            self._fail(DeviceError("the devices wait for each other for ever", notes=reasons))
+            self._fail(DeviceError("deadlock: every device that still runs waits for another", notes=reasons))
         self._condition.notify_all()
 
     def _fail(self, error: BaseException) -> None:

@@ -125,7 +125,7 @@ def _broadcast(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> 
 
 
 def _permute(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """Permute among all members. A member that is no target gets zeros; if slices are moved, it keeps its outputs."""
+    """Permute among all members. A member without a source gets zeros, or keeps its outputs if slices are moved."""
     source_of = {target: source for source, target in thunk.groups}
     if thunk.slice_sizes:
         return [

@@ -182,7 +182,7 @@ ENTRY e {{
   s = s32[] convert(k)
   ROOT c = f32[5] conditional(s, p, p), branch_computations={{meet, pass}}
 }}""")
-    with pytest.raises(DeviceError, match="wait for each other for ever") as caught:
+    with pytest.raises(DeviceError, match="deadlock: every device that still runs") as caught:
         _run(module, [np.ones(5, np.float32)] * 2)
     assert "of its group {0,1}, 1 did not arrive" in caught.value.notes[0]
 

@@ -116,7 +116,7 @@ class KernelStatistics:
     def __str__(self) -> str:
         shared = self.of("shared")
         lines = [
-            f"{self.kernel}: {_requests(self.of('global'), 'global', 'sectors')}, {self.wasted_sectors} of them in vain",
+            f"{self.kernel}: {_requests(self.of('global'), 'global', 'sectors')}, {self.wasted_sectors} of them wasted",
             f"  {_requests(shared, 'shared', 'passes')}, {self.bank_conflicts} bank conflicts" if shared else "",
             f"  {self.branches} branches of a warp, {self.divergent} divergent; {self.active_lanes:.1f} of 32 lanes active",
             f"  {self.thread_instructions.total()} thread-instructions: "

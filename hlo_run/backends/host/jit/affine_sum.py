@@ -24,6 +24,7 @@ class Affine:
 
 
 def monotonic(operation: Operation, a: Affine, b: Affine) -> Interval | None:
+    """Return bounds of an operation that is monotonic on values that are not negative; None for other operations."""
     match operation.opcode:
         case "mul" if "hi" in operation.flags:
             bits = int(operation.type[1:])

@@ -17,7 +17,7 @@ from hlo_run.target import WARP_THREADS
 
 _OF_WARPS = ("%laneid", "%warpid", "%nwarpid", "%lanemask")
 _LAST = {"gt": 0, "ge": -1, "le": 0, "lt": -1}
-"""What to add to the limit of a comparison to get the last thread that continues."""
+"""The number to add to the limit of a comparison to get the last thread that continues."""
 
 
 @dataclass(frozen=True, slots=True)
