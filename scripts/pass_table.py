@@ -28,7 +28,7 @@ _HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
 _COLLECTIVES = "makes collectives faster, changes no result; needs several devices"
 _COMBINES = "joins collectives of several devices; changes no result"
 _STREAMS = "assigns streams; thunks run in one"
-_NEVER = "does nothing without a flag that does not exist here"
+_NEVER = "runs only with a flag that hlo-run does not have"
 # Why a pass of XLA's has no row of ours. A pass that is neither here nor in our table is open.
 WHY_NOT = {
     "hlo_host_device_type_call_wrapper": _HOST_MEMORY,

@@ -60,8 +60,8 @@ class XlaCpu:
     ) -> XlaRun:
         """Return the results for flattened arguments; raises XlaError.
 
-        `grid` is (replicas, partitions). Arguments and results are ordered device by device. XLA may divide arrays with a sharding:
-        each partition gets the whole array and returns the whole array.
+        `grid` is (replicas, partitions). Arguments and results are ordered device by device. XLA may divide arrays with a
+        sharding: each partition gets the whole array and returns the whole array.
 
         With `repeat` the module runs `repeat` more times and is timed, on arguments in XLA's memory, after an untimed run.
         """

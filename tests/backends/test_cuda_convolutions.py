@@ -1,4 +1,4 @@
-"""Convolutions of the CUDA platform: cuDNN's frontend is asked for what numpy computes, in calls as the real one takes them."""
+"""Convolutions of the CUDA platform on a stand-in for cuDNN's frontend, which checks the calls and computes with numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several devices on Host: what they exchange, where they wait for each other, and that each has its own memory."""
+"""Several devices on Host: exchanges, waits and deadlocks, and memory per device."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ENTRY e {{
 
 
 def test_messages_in_a_loop() -> None:
-    """Arrays are passed on and back, round by round; who is no target gets zeros."""
+    """Arrays are passed forward and back, round by round. A device that is not a target gets zeros."""
     line, back = (
         f'frontend_attributes={{_xla_send_recv_source_target_pairs="{pairs}"}}' for pairs in ("{{0,1},{1,2}}", "{{2,0}}")
     )
@@ -138,7 +138,7 @@ ENTRY e {
 
 
 def test_in_a_loop_and_again() -> None:
-    """The faster device must not run into the next meeting with what the slower has not yet taken; memory is kept per device."""
+    """The faster device must not overwrite data of one collective that the slower one has not read. Memory is per device."""
     _agrees(
         f"""HloModule m, replica_count=3
 {ADD}
