@@ -26,7 +26,7 @@ def check_memory(executable: Executable) -> None:
         raise DeviceError(
             f"{executable.name} needs about {_COPIES * planned / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free",
             hint="--stage=ptx compiles without running",
-            notes=(f"its allocations take {planned} bytes; arguments and results take as much again",),
+            notes=(f"its allocations take {planned} bytes; arguments and results need about as much",),
         )
 
 
