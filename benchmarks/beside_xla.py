@@ -1,11 +1,11 @@
-"""Prints what the whole pipeline makes of modules beside what real XLA:GPU makes of them, an H100, XLA without Triton.
+"""Compare the whole pipeline with real XLA:GPU on a folder of modules, for an H100 and without Triton.
 
     python benchmarks/beside_xla.py FOLDER RECORDS [--results FILE]
 
-For every `.hlo` file of FOLDER: kernels and copies, bytes accessed and planned memory, ours as a part of XLA's, as
-`hlo-run --xla_diff` measures them; then geometric means, and a line for each module beyond 1.3. RECORDS keeps what XLA made, a
-file per module: it is compiled once (this needs `hlo-run[xla-gpu]`). FILE keeps our figures, too, a line per module: a run that
-was cut off goes on, and several runs may share the work. Markdown.
+For every `.hlo` file of FOLDER the figures are those of `hlo-run --xla_diff`: kernels and copies, bytes accessed and planned
+memory, as ratios of ours to XLA's. Then follow geometric means, and a line for each module beyond 1.3. RECORDS keeps XLA's
+results, one file per module, so XLA compiles a module once (this needs `hlo-run[xla-gpu]`). FILE keeps our figures, one line per
+module: an interrupted run continues, and several runs may share the work. The output is Markdown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FAR = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A quantity of both sides; modules where XLA has none of it are left out of the mean."""
+    """A quantity on both sides. The mean leaves out modules for which either side is 0."""
 
     name: str
     ours: int
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _known(path: Path | None) -> dict[str, Any]:
-    """Return the results that a file has."""
+    """Return the results in a file."""
     found: dict[str, Any] = {}
     if path is not None and path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -77,7 +77,7 @@ def _known(path: Path | None) -> dict[str, Any]:
 
 
 def _compare(file: Path, records: Path) -> Any:
-    """Return the figures of both sides, or why there are none."""
+    """Return the figures of both sides, or the error of the side that failed."""
     text = file.read_text(encoding="utf-8")
     made = _xlas(file.stem, text, records)
     if isinstance(made, str):
@@ -100,7 +100,7 @@ def _measures(ours: Side, xla: Side) -> list[Measure]:
 
 
 def _xlas(name: str, text: str, records: Path) -> XlaCompilation | str:
-    """Return what XLA made of a module, recorded if it is not yet; or its refusal."""
+    """Return XLA's result for a module, or its error. A new result is recorded."""
     path = records / f"{name}.json"
     if not path.exists():
         records.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
-"""Time whole commands: processor seconds and wall seconds (least and median), and peak memory of each.
+"""Time whole commands: processor seconds and wall seconds (least and median), and peak memory.
 
 python3 scripts/venv.py python benchmarks/commands.py [--repeat N] [--beside CHECKOUT]
 
-Rows marked `warm` are run after a run that filled the cache, the others without one. With `--beside` every command is run in
-turns with the package of another checkout, and its processor time is shown as a ratio: ours to its.
+Rows marked `warm` run after a run that filled the cache, the others without a cache. With `--beside` every command runs in turns
+with the package of another checkout; the ratio is our processor time to that of the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMANDS = (
 
 @dataclass(frozen=True)
 class _Process:
-    """What one process took; processor time is that of its children, too."""
+    """The cost of one process. Processor time includes its children."""
 
     processor_seconds: float
     wall_seconds: float
@@ -79,7 +79,7 @@ def _row(cache: str, command: list[str], trees: list[Path], folder: Path, repeat
 
 
 def _run(command: list[str], tree: Path) -> _Process:
-    """Run one process with the package of `tree`; stops if it fails."""
+    """Run one process with the package of `tree`. Exits if the process fails."""
     begin = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "hlo_run", *command],

@@ -1,8 +1,8 @@
-"""Prints how long comparing two arrays takes and how much memory it adds, and the same for the report on a mismatch.
+"""Time the comparison of two arrays and the report on a mismatch, and print the memory that the comparison adds.
 
     python benchmarks/compare.py [MEGABYTES]
 
-Two f32 arrays of so many megabytes each (40 by default): equal, apart by rounding, and wrong everywhere. Processor time.
+Two f32 arrays of MEGABYTES each (40 by default) are equal, apart by rounding, or wrong everywhere. Processor time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
             comparison.report()
             line += f", report {1e9 * (process_time() - begin) / want.size:.1f} ns each"
         print(f"{line}, peak grew by {(_peak_bytes() - before) / want.nbytes:.2f} of one array")
-        del got, comparison  # the next pair must not add to the peak
+        del got, comparison  # so that the next pair does not add to the peak
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 python3 scripts/venv.py python benchmarks/compile_fusions.py FOLDER [--match RE] [--target h100] [--repeat N]
 
-Modules that are not supported are left out. ptxas, a process of its own, is not counted. Each kernel's time is the least
-of its repetitions; the first kernel of the process, which loads libdevice, is compiled once before.
+Unsupported modules are left out. ptxas is a separate process and does not count. Each kernel's time is the least of its
+repetitions. One kernel is compiled before the measurement, because the first kernel of the process loads libdevice.
 """
 
 from __future__ import annotations

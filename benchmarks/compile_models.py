@@ -1,12 +1,12 @@
-"""Time compiling whole modules, HLO text to PTX, against real XLA:GPU, side by side: cold, by stage and row, and from the cache.
+"""Time compiling whole modules, HLO text to PTX, against real XLA:GPU: cold, by stage and row, and from the cache.
 
     python3 scripts/venv.py python benchmarks/compile_models.py FOLDER|FILE... [--xla "PYTHON COMPILE_GPU.py"] [--match RE]
         [--rounds N] [--with-triton] [--rows]
 
-Every compilation is one of a process of its own, in turns with XLA's; what is printed is the least processor time of all rounds
-(own, and in brackets that of ptxas), since other programs do not count there. Start-up (imports, the plugin) is left out on both
-sides. Ours compiles kernels in one process, so that its processor time is all there is. The second run finds its executable in
-the cache. XLA compiles with native emitters unless `--with-triton`. `--rows` adds a table of all rows, summed over the modules.
+Every compilation is a process of its own, in turns with XLA's. The figures are the least processor time of all rounds, as other
+programs do not affect it; the time of ptxas is in brackets. Start-up (imports, the plugin) does not count on either side. Our
+side compiles kernels in one process, so its processor time is complete. The second run finds its executable in the cache. XLA
+compiles with native emitters unless `--with-triton`. `--rows` adds a table of all rows, summed over the modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _XLA_FLAGS = "--xla_gpu_autotune_level=0"
 _NO_TRITON = "--xla_gpu_enable_triton_gemm=false --xla_disable_hlo_passes=triton-softmax-rewriter,fusion-block-level-rewriter"
 _STAGES = ("parse", "hlo", "kernel", "llvm", "ptx", "rest")
 
-# Real XLA in a process of its own, with the tool's folder as its path; prints the same kind of line as we do.
+# Real XLA in its own process, with the tool's folder as its path. It prints a line of the same form as `_worker`.
 _XLA_WORKER = """
 import json, os, resource, sys, time
 from pathlib import Path
@@ -58,7 +58,7 @@ os._exit(0)
 
 @dataclass(frozen=True)
 class Times:
-    """Processor seconds of one module, the least of all rounds: by stage, of every row, and of XLA."""
+    """Processor seconds of one module, the least of all rounds: by stage, by row, and of XLA."""
 
     name: str
     cold: float
@@ -71,7 +71,7 @@ class Times:
 
 
 def main() -> int:
-    """Print the tables; the exit code is 1 if a module does not compile."""
+    """Print the tables. The exit code is 1 if a module does not compile."""
     if sys.argv[1:2] == ["--worker"]:
         print(json.dumps(_worker(sys.argv[2], Path(sys.argv[3]), sys.argv[4])))
         return 0
@@ -106,7 +106,7 @@ def _files(paths: Iterable[Path], match: str) -> list[Path]:
 
 
 def measure(path: Path, xla: str, flags: str, rounds: int) -> Times:
-    """Return the times of one module; raises CalledProcessError."""
+    """Return the times of one module. Raises CalledProcessError."""
     cold: list[dict[str, Any]] = []
     second: list[float] = []
     theirs: list[dict[str, float]] = []
@@ -144,7 +144,7 @@ def _used(who: int) -> float:
 
 
 def _worker(what: str, path: Path, folder: str) -> dict[str, Any]:
-    """Compile one module and return the times; a cold run leaves the executable in the cache for a second one."""
+    """Compile one module and return the times. A cold run leaves the executable in the cache for a second one."""
     import hlo_run
     from hlo_run.artifact.file import save
     from hlo_run.cache import choose_cache
@@ -162,7 +162,7 @@ def _worker(what: str, path: Path, folder: str) -> dict[str, Any]:
     plain = PassContext(preset("h100"), Options(compile_processes=1), ())
     ctx = PassContext(plain.target, plain.options, (watch,)) if what == "cold" else plain
     if what == "cold":
-        importlib.import_module("hlo_run.pipeline.compile")  # what a second run does not wait for
+        importlib.import_module("hlo_run.pipeline.compile")  # start-up that a second run does not need
     text = path.read_text(encoding="utf-8")
     own, children, begin = _used(resource.RUSAGE_SELF), _used(resource.RUSAGE_CHILDREN), time.process_time()
     module = wrap_bare_module(hlo_run.parse(text, path.name))

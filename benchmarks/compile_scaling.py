@@ -1,18 +1,18 @@
-"""Time the compilation of ever larger programs, row by row: CPU milliseconds, which shall grow no faster than the program.
+"""Time the compilation of programs of growing size, row by row, in CPU milliseconds: time should grow no faster than size.
 
 python3 scripts/venv.py python benchmarks/compile_scaling.py [SIZE ...] [--kind KIND] [--files FILE ...] [--target h100]
 
-A fusion of SIZE random elementwise ops, each on values made shortly before, so that most are used several times. With
-`functions` some are reversed in between: the kernel has functions that call each other. Nothing is drawn anew: the same
-sizes give the same fusions. ptxas, a process of its own, has a line of its own.
+The default is a fusion of SIZE random elementwise ops. Operands are recent values, so most values are used several times. The
+kind `functions` also reverses some values: the kernel has functions that call each other. Equal sizes give equal fusions. ptxas
+is a separate process and has its own line.
 
 The other kinds are modules of about SIZE instructions, compiled up to their thunks, without kernels: `chain` of elementwise ops
 that become one kernel, `rnn` whose steps share matrices, `concatenate` of many operands, `tuple` of many results, and `updates`
 of an array, with indices that are running sums. The last column is the exponent of growth between the two largest sizes: 1 is
 linear, 2 quadratic.
 
-`--files` measures modules of your own in the same way, smallest first, such as those that growing_programs.py writes. Their
-sizes are their instructions.
+`--files` measures your own modules in the same way, smallest first, such as those that growing_programs.py writes. Their
+sizes are their numbers of instructions.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from hlo_run.target import preset
 _SHAPE = "f32[1024,32]"
 _UNARY = ("negate", "abs", "tanh")
 _BINARY = ("add", "subtract", "multiply", "maximum")
-_WINDOW = 40  # how far back operands are taken from
-_FEW = 4  # how far back those of `functions` are, where every value in sight of a reversal doubles the work
+_WINDOW = 40  # operands are at most this many values back
+_FEW = 4  # the same for `functions`, where every value in sight of a reversal doubles the work
 _REVERSED_EVERY = 50
 _WARM_UP = "ENTRY e { p = f32[64] parameter(0)\n ROOT t = f32[64] tanh(p) }"
 _SHOWN_ROWS = 20
 
 
 class _Cpu(Observer):
-    """Adds up the CPU time between the ends of steps, by the step that ended, and counts the ops of the last."""
+    """Adds up the CPU time of steps by row."""
 
     only_times: ClassVar[bool] = True
 
@@ -111,7 +111,7 @@ def _measure(target: str, options: Options, module: HloModule, has_kernels: bool
 
 
 def fusion_text(size: int, kind: str) -> str:
-    """Return a bare computation of `size` random ops and the sum of what nobody used."""
+    """Return a bare computation of `size` random ops, and the sum of all values that no op uses."""
     draw = random.Random(size)
     names = ["p", "q"]
     lines = [f"{name} = {_SHAPE} parameter({number})" for number, name in enumerate(names)]
@@ -186,7 +186,7 @@ def _tuple(size: int) -> str:
 
 
 def _updates(size: int) -> str:
-    """Slices of an array that is updated step by step; the index of each is the sum of those before it."""
+    """Slices of an array that is updated step by step. The index of each is the sum of those before it."""
     steps = size // 3
     array = f"f32[{steps},64]"
     lines = [f"p = {array} parameter(0)", "j = s32[] parameter(1)", "z = s32[] constant(0)"]

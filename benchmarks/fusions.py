@@ -1,10 +1,10 @@
-"""Prints what the fusion passes alone make of modules beside what XLA:GPU's make of them; `beside_xla.py` has whole pipelines.
+"""Compare our fusion passes with those of XLA:GPU on dumped modules; `beside_xla.py` compares whole pipelines.
 
     python benchmarks/fusions.py DUMPS
 
 DUMPS has a folder for each module that XLA:GPU dumped into (`--xla_dump_hlo_pass_re=.*priority-fusion.*|.*multi_output_fusion.*`,
-without Triton's passes). `priority-fusion` and `multi_output_fusion` get the module as it stood before XLA's, and fusions are
-compared by what is in them. Markdown.
+without Triton's passes). `priority-fusion` and `multi_output_fusion` get the module that XLA's pass got. Fusions are compared by
+their contents. The output is Markdown.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Writes programs of several sizes as HLO text, small arrays in many instructions: input for `compile_scaling.py --files`.
+"""Write programs of several sizes as HLO text, with many instructions on small arrays: input for `compile_scaling.py --files`.
 
     python benchmarks/growing_programs.py FOLDER [NAME:SIZE ...]
 
 NAME is one of the families below: an LSTM unrolled over SIZE steps, forwards and with its gradient; a training step of a
-GPT of SIZE layers; a ResNet with SIZE blocks per stage; a step of Adam with SIZE parameters; SIZE loops, each in the body
-of the one before; a stack of SIZE layers of norms and products. Without names it writes every family in the sizes that
-docs/performance.md has. Needs jax.
+GPT of SIZE layers; a ResNet with SIZE blocks per stage; a step of Adam with SIZE parameters; SIZE nested loops; a stack of SIZE
+layers of norms and products. Without names it writes every family in the sizes of docs/performance.md. Needs jax.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Kernels of the examples on the Host's engines beside numpy doing the same in float32, in turns, milliseconds.
+"""Time kernels of the examples on the Host's engines against the same work in numpy in float32, in turns, milliseconds.
 
     python3 scripts/venv.py python benchmarks/host_engines.py [--repeat N] [--emulator]
 
-Everything is warm: the kernels are compiled, the memory has been used before. numpy's gelu works in place wherever it can.
-Elapsed time and processor time, which adds up what all cores did and minds other processes less; minima.
+Everything is warm: the kernels are compiled, the memory has been used before. numpy's gelu works in place where possible. The
+figures are minima of elapsed time and of processor time, which sums all cores and depends less on other processes.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ NUMPY: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {"gel
 
 
 class TimedBackend(HostBackend):
-    """Adds up what launches take, without making buffers and without compiling."""
+    """Adds up the time of launches, without making buffers and without compiling."""
 
     elapsed = processor = 0.0
 
     def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
-        """Have every launch made by `launch`, not in native code that plays them all."""
+        """Return None, so that `launch` makes every launch and no native player does."""
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
         elapsed, processor = time.perf_counter(), time.process_time()

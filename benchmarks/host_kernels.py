@@ -1,10 +1,10 @@
-"""Kernels of each kind on the Host's JIT beside numpy doing the same in float32, in turns.
+"""Time kernels of each kind on the Host's JIT against the same work in numpy in float32, in turns.
 
     python3 scripts/venv.py python benchmarks/host_kernels.py [--repeat N] [NAME..]
 
-Milliseconds of processor time (all cores added up), minima; GB/s count every byte of arguments and result once, by that time, so
-they are those of one core. `tiny` is a chain of launches of 16 elements: microseconds a launch, with all that the Host does
-around it. The last columns are the milliseconds that a kernel takes until it first runs: compiled, or found in the cache.
+The figures are minima of processor time in milliseconds, summed over all cores. GB/s count every byte of arguments and result
+once, per processor time, so they are those of one core. `tiny` is a chain of launches of 16 elements: microseconds per launch,
+with all work of the Host around it. The last columns are the milliseconds until a kernel first runs: compiled, or from the cache.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def scatter(given: Sequence[Array]) -> Array:
     return y
 
 
-# Name, parameters and instructions, what numpy does.
+# Name to (parameters and instructions, the same work in numpy).
 KERNELS: dict[str, tuple[str, Work]] = {
     "elementwise": ("x = f32[4194304] parameter(0) ROOT r = f32[4194304] multiply(x, x)", lambda a: a[0] * a[0]),
     "exponential": ("x = f32[4194304] parameter(0) ROOT r = f32[4194304] exponential(x)", lambda a: np.exp(a[0])),
@@ -130,7 +130,7 @@ KERNELS: dict[str, tuple[str, Work]] = {
 
 
 def first_run(executable: Executable, arguments: list[Any]) -> float:
-    """Return milliseconds of processor time until a kernel has first run, less those of its second run."""
+    """Return the milliseconds of processor time of a kernel's first run beyond its second run."""
     backend = TimedBackend(engine="jit")
     begin = time.process_time()
     backend.run(executable, arguments)

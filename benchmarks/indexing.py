@@ -1,10 +1,10 @@
-"""Prints the microseconds that simplifying typical kernel maps takes.
+"""Print the microseconds that simplifying typical kernel maps takes.
 
     python benchmarks/indexing.py
 
-cold: sizes never seen before, so that nothing is remembered, not even the expressions; shared: the results are new, but
-other maps over the same bounds were simplified before (the usual case inside a kernel); again: an equal map built anew.
-Every figure is the median over many shapes.
+cold: sizes not seen before, so that no cache helps, not even for the expressions. shared: the results are new, but other maps
+over the same bounds were simplified before (the usual case inside a kernel). again: an equal map, built again. Every figure is
+the median over many shapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHAPES = 60
 
 
 def _threads(rows: int) -> IndexingMap:
-    """Return the map of a loop kernel over bf16[6,rows,4096] with four elements a thread, as for the seed's gelu."""
+    """Return the map of a loop kernel over bf16[6,rows,4096] with four elements per thread, as for examples/gelu.hlo."""
     return thread_map((6, rows, 4096), (2, 1, 0), (128, 1, 1), (rows * 48, 1, 1), (4,), ("vector_index",))
 
 

@@ -1,10 +1,10 @@
-"""Lay our kernels beside those of real XLA's native emitters, with no GPU: what ptxas and nvdisasm say of both.
+"""Compare our kernels with those of real XLA's native emitters without a GPU, by the figures of ptxas and nvdisasm.
 
     python3 scripts/venv.py python benchmarks/kernel_quality.py FOLDER --xla_json FILE --ptx_stats "COMMAND" \\
         [--cuda_data_dir DIR] [--match RE]
 
-FILE is what `compile_gpu.py FOLDER/*.hlo --as-is --json FILE` wrote: real XLA's kernels of each module, fusions as they
-are. COMMAND (`ptx_stats.py`) counts the instructions of PTX files with the same tools. Prints a page of Markdown.
+FILE is the output of `compile_gpu.py FOLDER/*.hlo --as-is --json FILE`: real XLA's kernels of each module, with fusions as they
+are. COMMAND (`ptx_stats.py`) counts the instructions of PTX files with the same tools. The output is a page of Markdown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACCESS = re.compile(r"v(\d)\.[a-z](\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One kernel of one compiler. Widths are those of the widest global load and store, in bits."""
+    """One kernel of one compiler. `load_bits` and `store_bits` are the widths of the widest global load and store."""
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -52,7 +52,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A kernel of both."""
+    """The same kernel from both compilers."""
 
     name: str
     ours: Side
@@ -64,7 +64,7 @@ class Pair:
 
     @property
     def remarks(self) -> str:
-        """What differs beside the number of instructions."""
+        """The differences besides the number of instructions."""
         ours, xla = self.ours, self.xla
         found: list[str] = []
         if (ours.grid, ours.block) != (xla.grid, xla.block):
@@ -89,10 +89,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--xla_json", type=Path, required=True)
     parser.add_argument("--ptx_stats", required=True)
-    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--match", default="", help="only files whose name matches this regular expression")
     parser.add_argument("--target", default="h100")
-    parser.add_argument("--cuda_data_dir", default="", help="the toolkit whose libdevice real XLA was given")
-    parser.add_argument("--keep", type=Path, help="a folder to leave our PTX in")
+    parser.add_argument("--cuda_data_dir", default="", help="the CUDA toolkit with the libdevice that real XLA used")
+    parser.add_argument("--keep", type=Path, help="a folder to keep our PTX in")
     arguments = parser.parse_args()
     report = json.loads(arguments.xla_json.read_text())["modules"]
     files = [f for f in sorted(arguments.folder.glob("*.hlo")) if re.search(arguments.match, f.name) and f.stem in report]
@@ -128,7 +128,7 @@ def _compile(file: Path, target: str, cuda_data_dir: str) -> list[Kernel]:
 
 
 def _stats(kernels: dict[str, Kernel], directory: Path, command: str) -> dict[str, dict[str, Any]]:
-    """Return what the command says of each kernel's PTX."""
+    """Return the command's figures for each kernel's PTX."""
     directory.mkdir(parents=True, exist_ok=True)
     files = {directory / f"{name.replace('/', '.')}.ptx": name for name in kernels}
     for file, name in files.items():

@@ -1,15 +1,15 @@
-"""Time whole modules on Host against real XLA:CPU, side by side: compiling, JIT, and warm runs.
+"""Time whole modules on Host against real XLA:CPU: compiling, JIT, and warm runs.
 
     python3 scripts/venv.py python benchmarks/models.py FOLDER|FILE... [--xla "PYTHON RUN_CPU.py"] [--match RE]
         [--iterations N] [--engine jit|auto|emulator] [--processor_time]
 
-Every module is compiled once, run once (the first run also makes native code) and then N times in turns with XLA:CPU on the same
-arguments. Beside the medians stand the least times, which say what a machine with nothing else to do would take. Ours includes
-handing over arguments and results, which XLA's does not: there they lie in its memory. Prints the modules by XLA's time, and the
-geometric mean of the ratios of those for which XLA needs 5 ms or more.
+Every module is compiled once and run once (the first run also makes native code), then N times in turns with XLA:CPU on the same
+arguments. The table has medians and least times; the latter estimate an idle machine. Our times include handing over arguments
+and results; XLA's do not, as they are already in its memory. The modules are sorted by XLA's time. The geometric mean of the
+ratios is over modules for which XLA needs 5 ms or more.
 
-With `--processor_time` both sides have one core, and the times are processor time: what they would take alone on it, on a machine
-on which other programs run as well.
+With `--processor_time` both sides have one core, and the times are processor time: an estimate of an idle machine on which other
+programs run as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LARGE_SECONDS = 5e-3
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one module: our compiling, what the first run takes beyond the others, our runs, XLA's (NaN if not asked)."""
+    """Seconds of one module: our compiling, the first run beyond the others, our runs, XLA's runs (NaN if not measured)."""
 
     name: str
     compiling: float
@@ -70,12 +70,12 @@ class Times:
 
 
 def main() -> int:
-    """Print the table; the exit code is 1 if a module does not run."""
+    """Print the table. The exit code is 1 if a module does not run."""
     choose_cache("off")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", type=Path, nargs="+", metavar="FOLDER|FILE")
     parser.add_argument("--xla", default="", help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')
-    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--match", default="", help="only files whose name matches this regular expression")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--engine", default="jit")
     parser.add_argument("--processor_time", action="store_true")
@@ -108,7 +108,7 @@ def _files(paths: Iterable[Path], match: str) -> list[Path]:
 
 
 def measure(path: Path, xla: Any, iterations: int, engine: str, clock: Callable[[], float]) -> Times:
-    """Return the times of one module by a clock; raises HloRunError, or the XLA tool's error."""
+    """Return the times of one module by `clock`. Raises HloRunError, or the XLA tool's error."""
     text = path.read_text(encoding="utf-8")
     module = hlo_run.parse(text, path.name)
     values = make_fake_arguments(module, 1)

@@ -1,11 +1,11 @@
-"""Prints how many megabytes of HLO text a second are read, checked and printed, beside jaxlib if it is there.
+"""Print the megabytes of HLO text per second that are parsed, checked and printed, compared with jaxlib if installed.
 
     python benchmarks/parse.py [--scaling] [FILE_OR_FOLDER...]
 
-Without arguments a module of 4,000 instructions is made up. parse: text to graph; infer and verify: `hlo_run.parse` less
-that; print: the graph back to text. Each figure is the best of three rounds over all texts, in processor time; ours and
-jaxlib's rounds take turns. `--scaling` reads made-up modules from 1,000 to 256,000 instructions, each in a process of its own,
-and prints the speed and what the process's peak of memory grows by, in sizes of the text.
+Without arguments it generates a module of 4,000 instructions. parse: text to graph. infer and verify: `hlo_run.parse` without the
+former. print: the graph back to text. Each figure is the best of three rounds over all texts, in processor time; our rounds and
+jaxlib's take turns. `--scaling` reads generated modules from 1,000 to 256,000 instructions, each in its own process, and prints
+the speed and the growth of the process's peak memory, in sizes of the text.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _made_up(count: int) -> str:
 
 
 def _best(actions: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the seconds of each action's fastest round; the actions take turns."""
+    """Return the seconds of each action's fastest round. The actions take turns."""
     rounds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(_ROUNDS):
         for name, action in actions.items():

@@ -1,11 +1,11 @@
-"""Prints the memory that a compiled module plans to use beside that which real XLA:GPU plans for the same module.
+"""Compare the planned memory of compiled modules with that of real XLA:GPU.
 
     python benchmarks/planned_memory.py FOLDER "PYTHON COMPILE_GPU.py"
 
-For every `.hlo` file of FOLDER: the bytes of all allocations that the schedule of the file makes necessary (parameters,
-constants, results, temporaries), ours and XLA's, and their ratio. Optimised modules with their schedule
-(`is_scheduled=true`) are compared with what XLA makes of the very same schedule: the command is called with
-`FILE .. --as-is --json OUT`, and `memory.total` of each module in OUT is XLA's figure. Markdown.
+For every `.hlo` file of FOLDER it prints the bytes of all allocations that the file's schedule needs (parameters, constants,
+results, temporaries), ours and XLA's, and their ratio. Optimised modules with their schedule (`is_scheduled=true`) are compared
+on exactly this schedule: the command is called with `FILE .. --as-is --json OUT`, and `memory.total` of each module in OUT is
+XLA's figure. The output is Markdown.
 """
 
 from __future__ import annotations

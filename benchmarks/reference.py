@@ -1,10 +1,10 @@
-"""Time the numpy reference against real XLA:CPU on a folder of modules, side by side.
+"""Time the numpy reference against real XLA:CPU on a folder of modules.
 
 python3 scripts/venv.py python benchmarks/reference.py FOLDER --xla "PYTHON RUN_CPU.py" [--match RE] [--rounds N]
 
-Both are warm: XLA has compiled, the reference has made its plans, the arguments lie in memory. They run in turns, N rounds
-each; a figure is the best round. Prints the modules by XLA's time, and the geometric mean of the ratios of those for
-which XLA needs 5 ms or more.
+Both are warm: XLA has compiled, the reference has made its plans, the arguments are in memory. They run in turns, N rounds
+each; a figure is the best round. The modules are sorted by XLA's time. The geometric mean of the ratios is over modules for which
+XLA needs 5 ms or more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--xla", required=True, help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')
-    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--match", default="", help="only files whose name matches this regular expression")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))

@@ -1,8 +1,8 @@
-"""Sorts on Host beside numpy's: the emitted kernels, and a radix sort's call that the library does, on the same keys.
+"""Time sorts on Host: the emitted kernels against the library's radix sort (numpy), on the same keys.
 
     python3 scripts/venv.py python benchmarks/sorts.py
 
-Milliseconds, the best of `ROUNDS` runs in turns on warm code (`--host_engine=jit`), and how many kernels are launched.
+Milliseconds, the best of `ROUNDS` runs in turns on warm code (`--host_engine=jit`), and the number of launched kernels.
 """
 
 from __future__ import annotations

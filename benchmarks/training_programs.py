@@ -1,9 +1,9 @@
-"""Writes large programs, whole training steps of 18 families of models, as HLO text: input for `beside_xla.py` and others.
+"""Write large programs as HLO text, whole training steps of 18 families of models: input for `beside_xla.py` and others.
 
     python benchmarks/training_programs.py FOLDER [NAME ...] [--small]
 
-Each step computes a loss, its gradients and an optimiser's update of all parameters, as JAX hands it to XLA, before any
-optimisation. `--small` makes the same programs of arrays small enough for `hlo-run` to run and compare on Host. Needs jax.
+Each step computes a loss, its gradients and an optimiser's update of all parameters. The text is JAX's input to XLA, before any
+optimisation. `--small` writes the same programs with arrays small enough to run and compare with `hlo-run` on Host. Needs jax.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LAYOUT = re.compile(r"\{(\d+(?:,\d+)*)\}")
 
 
 class Scope:
-    """Parameters by name: the first walk through a model makes their shapes, later ones read them."""
+    """Parameters by name: the first pass through a model creates them, later passes read them."""
 
     def __init__(self, values: dict[str, Array] | None = None) -> None:
         self.values: dict[str, Array] = {} if values is None else values
@@ -118,7 +118,7 @@ def nesterov() -> tuple[Callable[[Tree], Tree], Update]:
 
 
 def adam(decay: float = 0.0, clips: bool = False, trusts: bool = False) -> tuple[Callable[[Tree], Tree], Update]:
-    """Adam, AdamW with `decay`, LAMB if the step is scaled by the ratio of norms, with or without a global norm clipped."""
+    """Adam; AdamW with `decay`; LAMB with `trusts`, which scales steps by the ratio of norms. `clips` limits the global norm."""
 
     def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         count, mean, square = state
@@ -169,7 +169,7 @@ def adafactor() -> tuple[Callable[[Tree], Tree], Update]:
 def training(
     loss: Callable[..., Array], optimiser: tuple[Any, Update], *batch: Array
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a step of training, and its arguments by shape."""
+    """Return a training step, and its arguments by shape."""
     start, update = optimiser
 
     def made() -> Tree:
@@ -565,7 +565,7 @@ def main() -> None:
 
 
 def with_default_layouts(text: str) -> str:
-    """Give the entry default layouts, as JAX asks XLA for when it compiles; its text shows others for transposed results."""
+    """Give the entry default layouts, as JAX requests when it compiles. Its text shows other layouts for transposed results."""
     header, _, rest = text.partition("\n")
     return _LAYOUT.sub(lambda found: "{" + ",".join(map(str, range(found[1].count(","), -1, -1))) + "}", header) + "\n" + rest
 

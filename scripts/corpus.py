@@ -1,17 +1,17 @@
-"""Run folders of HLO modules and print what passes, what is not supported (and why), what differs, and counts per folder.
+"""Run folders of HLO modules and print which pass, which are unsupported (and why), which differ, and counts per folder.
 
     python3 scripts/venv.py python scripts/corpus.py FOLDER... [--match RE] [--jobs N] [--timeout S] [--report FILE.tsv]
                                                      [--xla "PYTHON RUN_CPU.py"] [--host_engine both] [--host_check all]
                                                      [--targets v100,h100] [--isolate_fusions] [--verify every]
 
-Every module is compiled for each target, every kernel assembled with ptxas (where there is one), run on Host, and
-compared with the numpy reference. With `--isolate_fusions` every kLoop and kInput fusion is a module of its own, equal
-ones once. With `--xla` it is also compared with real XLA:CPU: the command is called with
-`FILE --inputs A.npz --outputs B.npz --round-each-op`. Bounds are those of
-`hlo_run.reference.compare.agreement`. Each module has a
-process of its own, so that a crash or a timeout costs one row. The table at the end, in Markdown, has a line per folder; where
-the folder's `index.tsv` says which modules real XLA:CPU runs, these are counted by themselves. Exit code 1 if any row
-differs, fails or times out.
+Every module is compiled for each target. Every kernel is assembled with ptxas (if installed) and run on Host, and the results are
+compared with the numpy reference, within the bounds of `hlo_run.reference.compare.agreement`. With `--isolate_fusions` every
+kLoop and kInput fusion is a module of its own; equal ones run once. With `--xla` results are also compared with real XLA:CPU: the
+command is called with `FILE --inputs A.npz --outputs B.npz --round-each-op`.
+
+Each module has its own process, so that a crash or a timeout costs one row. The table at the end, in Markdown, has a line per
+folder. If the folder's `index.tsv` lists the modules that real XLA:CPU runs, these also count separately. The exit code is 1 if
+any row differs, fails or times out.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from hlo_run.reference.random import RandomEngine
 from hlo_run.target import preset
 
 PASSES, UNSUPPORTED = "passes", "unsupported"
-# The order of such additions, and so the rounding of the sum, is free.
+# The order of these additions is undefined, and so is the rounding of their sum.
 _ADDS_FLOATS_ATOMICALLY = re.compile(r"^\s*(?:@\S+\s+)?(?:atom|red)\.(?=\S*\badd\b)\S*\bb?f\d+", re.MULTILINE)
 _TARGET_LINES = re.compile(r"^(\.version|\.target) .*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one module: `status` is passes, unsupported, differs, differs from xla, error, crash or timeout."""
+    """The outcome of one module. `status` is passes, unsupported, differs, differs from xla, error, crash or timeout."""
 
     file: str
     status: str
@@ -74,7 +74,7 @@ class Row:
 
 
 class _Spills(Observer):
-    """Adds up what ptxas says that kernels spill; compilation assembles every kernel where there is a ptxas."""
+    """Adds up the bytes that kernels spill, as ptxas reports. Compilation assembles every kernel if ptxas is installed."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -85,22 +85,22 @@ class _Spills(Observer):
 
 
 def main() -> int:
-    """Run the folder of the command line; returns the exit code."""
+    """Run the folders of the command line. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--match", default="", help="only files whose name matches this regular expression")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one module")
-    parser.add_argument("--targets", default="h100", help="GPUs to compile for; on Host each one's kernels run")
+    parser.add_argument("--targets", default="h100", help="GPUs to compile for; the kernels of each run on Host")
     parser.add_argument("--isolate_fusions", action="store_true", help="run every kLoop and kInput fusion alone, equal ones once")
     parser.add_argument("--keep", type=Path, help="folder for the modules of --isolate_fusions")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--host_engine",
         default="auto",
-        help="auto, emulator, jit, or both: they must leave the same bits, but for the rounding of sums by atomics",
+        help="auto, emulator, jit, or both, which compares their bits (not those of sums by atomics)",
     )
-    parser.add_argument("--host_check", default="", help="what the emulator watches for; all")
+    parser.add_argument("--host_check", default="", help="checks of the emulator, as for hlo-run; all")
     parser.add_argument("--verify", default="ends", help="verify the module at the ends of its pipeline, or after every row")
     parser.add_argument("--report", type=Path, help="write the rows as tab-separated values")
     parser.add_argument("--xla", default="", help="command that runs a module on real XLA:CPU")
@@ -160,7 +160,7 @@ def _print_table(found: dict[Path, list[Row]]) -> None:
 
 
 def _run_by_xla(folder: Path) -> set[str]:
-    """Return the modules of which the folder's index says that real XLA:CPU runs them."""
+    """Return the modules that real XLA:CPU runs, according to the folder's index."""
     index = folder / "index.tsv"
     if not index.exists():
         return set()
@@ -169,7 +169,7 @@ def _run_by_xla(folder: Path) -> set[str]:
 
 
 def _in_process(file: Path, arguments: argparse.Namespace) -> Row:
-    """Run one module in a forked process; a crash or a timeout becomes a row."""
+    """Run one module in a forked process. A crash or a timeout becomes a row."""
     begin = time.perf_counter()
     receive, send = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_child, args=(file, arguments, send))
@@ -181,7 +181,7 @@ def _in_process(file: Path, arguments: argparse.Namespace) -> Row:
             return Row(file.name, "timeout", f"over {arguments.timeout:g} s", time.perf_counter() - begin)
         status, detail = receive.recv()
     except EOFError:
-        status, detail = "crash", "the process ended without a word"
+        status, detail = "crash", "the process ended without a result"
     finally:
         process.join()
     return Row(file.name, status, detail, time.perf_counter() - begin)
@@ -206,7 +206,7 @@ def _one_line(text: str) -> str:
 
 
 def _run(file: Path, arguments: argparse.Namespace) -> str:
-    """Compile, assemble, run and compare one module; returns what there is to say about success."""
+    """Compile, assemble, run and compare one module. Return remarks on its success."""
     module = wrap_bare_module(hlo_run.parse(file.read_text(encoding="utf-8"), file.name))
     grid = DeviceGrid.of(module)
     engine = RandomEngine(arguments.seed)
@@ -236,7 +236,7 @@ def _run_for(
     arguments: argparse.Namespace,
     known: dict[tuple[str, ...], Literal],
 ) -> str:
-    """Compile for a target, assemble, run and compare; kernels that another target has too (`known`) run once."""
+    """Compile for a target, assemble, run and compare. Kernels that equal those of another target (`known`) run once."""
     both = arguments.host_engine == "both"
     engine = "emulator" if both else arguments.host_engine
     # The reference and the command of --xla round after every instruction.
@@ -275,7 +275,7 @@ def _same_outfeed(expected: list[list[Literal]], actual: list[list[Literal]]) ->
 
 
 def _same_bits(emulated: Literal, compiled: Literal) -> None:
-    """Raise Mismatch unless the two engines leave the same bits; of f64 and complex numbers, any NaN will do."""
+    """Raise Mismatch unless the two engines leave the same bits. In f64 and complex numbers any NaN equals any other."""
     for number, (a, b) in enumerate(zip(_flat(emulated), _flat(compiled), strict=True)):
         same = np.array_equal(a, b, equal_nan=True) if a.dtype.char in "dFD" else a.tobytes() == b.tobytes()
         if not same:
@@ -283,7 +283,7 @@ def _same_bits(emulated: Literal, compiled: Literal) -> None:
 
 
 def _agree(expected: Literal, actual: Literal, module: HloModule, what: str) -> None:
-    """Raise Mismatch, its first note being `what`, if the two differ by more than the bounds of their types."""
+    """Raise Mismatch, with `what` as its first note, if the two differ by more than the bounds of their types."""
     for index, comparison in disagreements(expected, actual, DeviceGrid.of(module).result_shape(module)):
         raise Mismatch(f"result {list(index)} {comparison.shape}: {comparison.summary()}", notes=(what,))
 
@@ -293,7 +293,7 @@ def _flat(value: Literal) -> list[np.ndarray[Any, Any]]:
 
 
 def _xla(file: Path, values: Sequence[Literal], module: HloModule, command: str) -> Literal:
-    """Return what real XLA makes of the arguments; a module that it cannot run counts as one that is not supported there."""
+    """Return real XLA's results for the arguments. A module that it cannot run counts as unsupported."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder) / "in.npz", Path(folder) / "out.npz"
         _save(inputs, [leaf for value in values for leaf in _flat(value)])
@@ -311,7 +311,7 @@ def _nest(shape: Shape, arrays: Iterator[Any]) -> Any:
 
 
 def _save(path: Path, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Write arg0, arg1, ..; types that numpy lacks as raw integers, with their name under KEY.dtype."""
+    """Write arg0, arg1, ... Types that numpy lacks are raw integers, with their name under KEY.dtype."""
     entries: dict[str, Any] = {}
     for number, array in enumerate(arrays):
         entries[f"arg{number}"] = array

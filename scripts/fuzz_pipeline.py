@@ -1,11 +1,11 @@
-"""Make random modules and hold the whole pipeline, on Host, against the reference: what differs is printed and kept.
+"""Generate random modules and compare the whole pipeline, on Host, with the reference. Failures are printed and kept.
 
     python3 scripts/venv.py python scripts/fuzz_pipeline.py [--count N] [--seed N] [--jobs N] [--limit SECONDS] [--keep FOLDER]
                                                             [--verify every|ends|off] [--engine jit|emulator|auto]
 
-Modules are those of `hlo_run.fuzz`; every seed is one. A module fails if compiling or running raises, crashes or takes too
-long, if a result is not what the generator says it must be, or if a call with an effect is made too often or not at all.
-Failures are grouped by what they look like. Exit code 1 if any module failed.
+`hlo_run.fuzz` generates one module per seed. A module fails if compiling or running raises, crashes or takes too long, if a
+result is not the one that the generator predicts, or if a call with an effect happens too often or not at all. Failures are
+grouped by their signature. The exit code is 1 if any module failed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Make random small modules, one op or few each, and hold the numpy reference against real XLA:CPU on them.
+"""Generate random small modules of one op or few, and compare the numpy reference with real XLA:CPU on them.
 
     python3 scripts/venv.py python scripts/fuzz_reference.py --xla "PYTHON RUN_CPU.py" [--count N] [--seed N] [--only REGEX]
 
-Ranks go from 0 to 8, dimensions from 0 to 6, over all element types that XLA:CPU takes for an op. Modules that XLA:CPU
-refuses are counted, not judged. Prints each module that differs with what differs, then a count per kind; exit code 1 if
-any differs.
+Ranks go from 0 to 8, dimensions from 0 to 6, over all element types that XLA:CPU takes for an op. Modules that XLA:CPU refuses
+are counted, not judged. It prints each module that differs, with the difference, then a count per kind. The exit code is 1 if
+any module differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def shape(dtype: str, dims: list[int]) -> str:
 
 
 def some_dims(r: Rng, least: int = 0, most: int = 8, zeros: bool = True) -> list[int]:
-    """Return few dimensions mostly, of few elements."""
+    """Return random dimensions: mostly few dimensions with few elements."""
     rank = r.choice([least, r.randint(least, min(most, max(least, 3))), r.randint(least, most)])
     top = 6 if rank < 4 else 3
     return [0 if zeros and r.random() < 0.03 else r.randint(1, top) for _ in range(rank)]
@@ -203,7 +203,7 @@ def _reducer(r: Rng) -> tuple[str, str]:
 
 
 def _identity(opcode: str, dtype: str) -> str:
-    """Return the literal of a reduction's identity: XLA may take any other init once, often or never."""
+    """Return the literal of a reduction's identity. XLA may apply any other init value once, often or never."""
     unsigned, bits = dtype[0] == "u", int(re.sub(r"\D", "", dtype) or 0)
     if dtype == "pred":
         return "true" if opcode == "and" else "false"
@@ -274,7 +274,7 @@ def sort(r: Rng) -> str:
     compared = "a, b" if r.random() < 0.8 else "b, a"
     key = f"ROOT z = pred[] compare({compared}), direction={direction}{kind}"
     if r.random() < 0.3 and not kind:
-        # No comparison of the elements themselves.
+        # Not a comparison of the elements themselves.
         squares = f"m = {dtype}[] multiply(a, a)\n  n = {dtype}[] multiply(b, b)"
         key = f"{squares}\n  ROOT z = pred[] compare(m, n), direction={direction}"
     both = r.random() < 0.6
@@ -288,7 +288,7 @@ def sort(r: Rng) -> str:
 
 
 def _windowed(r: Rng) -> dict[str, Any]:
-    """Return random dimension numbers that gather and scatter share."""
+    """Return random dimension numbers in the form shared by gather and scatter."""
     dims = some_dims(r, least=1, most=5, zeros=False)
     rank = len(dims)
     batching = sorted(r.sample(range(rank), r.choice([0, 0, min(1, rank - 1)])))
@@ -429,7 +429,7 @@ def triangular(r: Rng) -> str:
     forms = r.choice(["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"])
     flags = f"left_side={str(left).lower()}, lower={r.choice(['true', 'false'])}, unit_diagonal={r.choice(['true', 'false'])}"
     text = f"ROOT r = {right} triangular-solve(s, p1), {flags}, transpose_a={forms}"
-    # A heavy diagonal keeps the solution from growing.
+    # A large diagonal bounds the solution.
     square = shape(dtype, [*outer, n, n])
     k = len(outer)
     diagonal = [
@@ -518,12 +518,12 @@ KINDS: dict[str, Callable[[Rng], str]] = {
 }  # fmt: skip
 
 
-# Kinds whose arguments may be infinite or NaN: elsewhere XLA:CPU may multiply padding by them, or not.
+# Kinds whose arguments may be infinite or NaN. In other kinds XLA:CPU may multiply padding by them, or not.
 _SPECIAL = frozenset("unary binary compare choose convert precision bitcast-convert moves sort gather map".split())
 
 
 def argument(rng: np.random.Generator, shape: Shape, special: bool) -> Any:
-    """Return normal floats, some special ones among them if asked for, and ints of all sizes, many of them small."""
+    """Return normal floats, with some special values if `special`, and integers of all sizes, many of them small."""
     dtype, dims = shape.dtype, shape.dims
     if dtype.kind == "pred":
         return rng.integers(0, 2, dims).astype(np.bool_)
@@ -543,12 +543,12 @@ def argument(rng: np.random.Generator, shape: Shape, special: bool) -> Any:
 
 
 def main() -> int:
-    """Make and judge modules; returns the exit code."""
+    """Generate and judge modules. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xla", required=True, help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="only kinds whose name matches this expression")
+    parser.add_argument("--only", default="", help="only kinds whose name matches this regular expression")
     options = parser.parse_args()
     kinds = [kind for kind in KINDS if re.search(options.only, kind)]
     counts: Counter[tuple[str, str]] = Counter()
@@ -570,7 +570,7 @@ def main() -> int:
 
 
 def judge(text: str, xla: XlaCpu, rng: np.random.Generator, special: bool) -> tuple[str, str]:
-    """Return agrees, differs, error (ours) or xla (XLA refuses), and what there is to say."""
+    """Return the status (agrees; differs; error, if ours fails; xla, if XLA refuses) and a detail."""
     try:
         module = hlo_run.parse(text)
         values = [argument(rng, parameter.shape, special) for parameter in module.entry.parameters]

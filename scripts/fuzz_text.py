@@ -1,13 +1,13 @@
-"""Mutate small HLO texts for a given time; print what breaks, reduced, and with real XLA at hand what it judges otherwise.
+"""Mutate small HLO texts for a given time and print texts that break the parser, reduced; with real XLA, also other verdicts.
 
     python3 scripts/venv.py python scripts/fuzz_text.py [--seconds N] [--seed N] [--xla PYTHON] [PATH...]
 
-A path is a folder of `.hlo` files, one such file, or a file with `====` between texts; without any the texts of tests/data/fuzz
-are mutated. A text breaks if anything but an error of ours leaves
-`hlo_run.parse`, if it takes more than 10 seconds or 4 GiB, or if the module it gives does not read back. With `--xla` (a
-Python that has jaxlib) every text is also read by real XLA: `accepts` lists texts that only we accept, `refuses` texts
-that only XLA accepts (its parser does not verify, so a verifier's message is no difference), `prints` different texts,
-`known` what is to stay, with the reason in docs/conformance.md. Exit code 1 if anything else is found.
+A path is a folder of `.hlo` files, one such file, or a file with `====` between texts. The default is the texts of
+tests/data/fuzz. A text breaks if `hlo_run.parse` raises anything but an HloRunError, if it takes more than 10 seconds or 4 GiB,
+or if the resulting module does not read back. With `--xla` (a Python that has jaxlib) real XLA reads every text as well:
+`accepts` lists texts that only we accept, `refuses` texts that only XLA accepts (its parser does not verify, so a verifier's
+message is not a difference), `prints` texts that the two print differently, and `known` accepted differences, with the reason in
+docs/conformance.md. The exit code is 1 if it finds anything else.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from hlo_run.hlo.text.parser import parse_module
 from hlo_run.ops.infer import infer_module
 from hlo_run.ops.verify import verify
 
-# Differences that stay, each with the message that tells it; docs/conformance.md has the reasons.
+# Accepted differences, each with the message that identifies it. docs/conformance.md has the reasons.
 KNOWN = {
     "a layout that names no dimension or one twice": re.compile(r"the minor to major order"),
     "a shape whose bytes no 64-bit number counts": re.compile(r"the size of shape .* in bytes does not fit into 64 bits"),
@@ -55,17 +55,17 @@ KNOWN = {
     "a scaled-dot without its shape": re.compile(r"Cannot infer shape for dot operation"),
     "attributes of later versions": re.compile(r'unexpected attribute "(is_stable|has_dynamic_root)"'),
 }
-# What may be wrong with an operand so that XLA leaves it out, if the opcode takes any number of them.
+# Errors of an operand that XLA leaves out, if the opcode takes any number of operands.
 _LEFT_OUT = re.compile(
     r"expects (an operand|\d+ operands)|attribute \w+ is expected|instruction does not exist|cannot infer shape"
 )
-# Layout properties, and those of them that XLA reads in tuples as it does outside.
+# Layout properties, and those that XLA reads the same way inside and outside of tuples.
 _PROPERTIES = re.compile(r"\[[^\]]*\]\s*\{[\d,\s]*:([^{}]*)\}")
 _SAME_IN_TUPLES = re.compile(r"(T(\((0*[1-9]\d*|\*)(,(0*[1-9]\d*|\*))*\))+)?(L\(\d+\))?(E\(\d+\))?(S\(-?\d+\))?(M\(-?\d+\))?")
 _OPENS_OPERANDS = re.compile(r"[a-z][a-z0-9\-]*\s*$")
 _SECONDS_FOR_A_TEXT = 10
 _MEMORY_BYTES = 4 << 30
-# XLA takes long over longer texts, most of which are deep nests.
+# XLA takes long for longer texts, most of which are deep nests.
 _JUDGED_CHARACTERS = 30_000
 
 
@@ -78,8 +78,8 @@ def _too_slow(signal_number: int, frame: FrameType | None) -> None:
 
 
 def breaks(text: str) -> str:
-    """Return how a text breaks us, in a word that is the same for the same place in the code; empty if it does not."""
-    # Of the processor, so that a busy machine breaks nothing.
+    """Return how a text breaks us, as a phrase that is equal for the same place in the code; empty if it does not."""
+    # Processor time, so that a busy machine causes no finds.
     signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS_FOR_A_TEXT)
     try:
         text_mutations.check(text)
@@ -92,7 +92,7 @@ def breaks(text: str) -> str:
 
 
 def judge(text: str, xla: XlaText) -> str:
-    """Return how our reading differs from XLA's, in words that are the same for texts alike; empty if it does not."""
+    """Return how our reading differs from XLA's, as a phrase that is equal for similar texts; empty if it does not."""
     label = sorted(OPTIONS)[zlib.crc32(text.encode()) % len(OPTIONS)]
     status, expected = xla.print(text, OPTIONS[label])
     if status == "abort":
@@ -113,13 +113,13 @@ def judge(text: str, xla: XlaText) -> str:
             return "known: layout properties in a tuple"
         return _find("accepts", _first_message(expected)) if verified else ""
     if "{...}" in text:
-        # XLA makes the data up, and counts on from one module to the next.
+        # XLA makes up the data, from a counter that continues over modules.
         return ""
     return "" if as_xla_prints(module, label) == expected else f"prints as {label}"
 
 
 def _is_left_out(text: str, error: HloRunError) -> bool:
-    """True if the error is one of an operand, at a place inside the parentheses of an instruction's operands."""
+    """True if the error is about an operand, at a place inside the parentheses of an instruction's operands."""
     if error.where is None or not _LEFT_OUT.search(error.message):
         return False
     lines = text.split("\n")[: error.where.line]
@@ -135,7 +135,7 @@ def _is_left_out(text: str, error: HloRunError) -> bool:
 
 
 def _find(what: str, message: str) -> str:
-    """Return a find whose message is freed of names and numbers; one that is to stay is marked `known`."""
+    """Return a find with its message, without names and numbers. An accepted difference is marked `known`."""
     known = next((name for name, pattern in KNOWN.items() if pattern.search(message)), "")
     if known:
         return f"known: {known}"
@@ -148,7 +148,7 @@ def _first_message(text: str) -> str:
 
 
 def reduce(text: str, is_bad: Callable[[str], bool], seconds: float) -> str:
-    """Return a smaller text that is still bad, by leaving out ever shorter runs of lines, then of characters."""
+    """Return a smaller text that is still bad. Remove ever shorter runs of lines, then of characters."""
     ends = time.monotonic() + seconds
     for separator in ("\n", ""):
         parts = text.split("\n") if separator else list(text)
@@ -167,13 +167,13 @@ def reduce(text: str, is_bad: Callable[[str], bool], seconds: float) -> str:
 
 
 def texts_of(path: Path) -> list[str]:
-    """Return the texts of a folder, of one `.hlo` file, or of one `.cases` file with `====` between them."""
+    """Return the texts of a folder, of one `.hlo` file, or of one `.cases` file with `====` between texts."""
     files = sorted(path.glob("*.hlo")) if path.is_dir() else [path]
     return [text for file in files for text in file.read_text(encoding="utf-8").split("\n====\n")]
 
 
 def fuzz(texts: list[str], seed: int, seconds: float, xla: XlaText | None, reduce_seconds: float) -> Counter[str]:
-    """Mutate until the time is over, show the first text of each kind of find; return how many there are of each kind."""
+    """Mutate until the time is over, and print the first text of each kind of find. Return the count of each kind."""
     generator = random.Random(seed)
     finds: Counter[str] = Counter()
     ends = time.monotonic() + seconds
@@ -195,13 +195,13 @@ def fuzz(texts: list[str], seed: int, seconds: float, xla: XlaText | None, reduc
 
 
 def main() -> int:
-    """Mutate until the time is over and print what was found; returns the exit code."""
+    """Mutate until the time is over and print the finds. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="*", type=Path, default=[text_mutations.FOLDER], metavar="PATH")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--xla", metavar="PYTHON", help="a Python that has jaxlib")
-    parser.add_argument("--reduce", type=float, default=10.0, metavar="SECONDS", help="time for making one find smaller")
+    parser.add_argument("--reduce", type=float, default=10.0, metavar="SECONDS", help="time to reduce one find")
     arguments = parser.parse_args()
     texts = [text for path in arguments.paths for text in texts_of(path)]
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))

@@ -1,10 +1,10 @@
-"""Hold the reference against real XLA:CPU on random modules; what differs is printed.
+"""Compare the reference with real XLA:CPU on random modules and print the differences.
 
     python3 scripts/venv.py python scripts/fuzz_xla_cpu.py --xla "PYTHON RUN_CPU.py" [--count N] [--seed N]
 
-Modules and arguments are those of `hlo_run.fuzz`, compared as `scripts/fuzz_pipeline.py` does: exact results must be equal,
-others may differ by the generator's error bound. Left out are modules that XLA:CPU alone cannot run: with infeeds, outfeeds,
-or custom calls of the generator. What XLA refuses is counted with its reason. Exit code 1 if any module differs.
+Modules and arguments are those of `hlo_run.fuzz`, compared as in `scripts/fuzz_pipeline.py`: exact results must be equal, others
+may differ by the generator's error bound. Modules that XLA:CPU alone cannot run are left out: with infeeds, outfeeds, or custom
+calls of the generator. Modules that XLA refuses are counted with its reason. The exit code is 1 if any module differs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _judge(seed: int, xla: XlaCpu) -> tuple[str, str]:
-    """Return agrees, differs, refused (by XLA) or left out, and what there is to say."""
+    """Return the status (agrees, differs, refused by XLA, or left out) and a detail."""
     made = random_module(seed)
     if any(word in made.text for word in _ELSEWHERE):
         return "left out", ""
@@ -62,7 +62,7 @@ def _judge(seed: int, xla: XlaCpu) -> tuple[str, str]:
 
 
 def _flat(values: Sequence[Any]) -> Arrays:
-    """Return the leaves of arguments, whose tuples may be nested."""
+    """Return the leaves of arguments. Tuples may be nested."""
     leaves: Arrays = []
     for value in values:
         leaves += _flat(cast(Sequence[Any], value)) if isinstance(value, tuple) else [np.asarray(value)]

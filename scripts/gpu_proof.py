@@ -1,18 +1,19 @@
-"""Prove hlo-run on a GPU: agreement, kernel times beside XLA's, libraries and graphs; at most nine minutes, no network.
+"""Prove hlo-run on a GPU in at most nine minutes without a network: agreement, kernel times against XLA's, libraries, graphs.
 
     python scripts/gpu_proof.py --make_bundle proof.zip [--target h200] [--corpus FOLDER]      # anywhere, needs the dev extra
     python scripts/gpu_proof.py --bundle proof.zip [--wheels FOLDER] [--out FOLDER]            # on the machine with the GPU
     python scripts/gpu_proof.py --page FOLDER/gpu_proof.json                                   # writes docs/gpu_results.md
 
 The first command compiles for the named GPU: the fusions of the emitters, a program for each library, and whole programs.
-With the `dev` extra it also keeps the kernels that XLA:GPU makes of the same fusions. The second command needs Python with
+With the `dev` extra it also keeps XLA:GPU's kernels for the same fusions. The second command needs Python with
 numpy, ml_dtypes and pycuda (for the libraries nvmath-python, nvidia-cudnn-frontend and cuda-bindings; for the tests xdsl and
-llvmlite); `--wheels` first installs the wheels of a folder into a temporary place. Without `--bundle` it makes one there.
+llvmlite). `--wheels` first installs the wheels of a folder into a temporary place. Without `--bundle` it makes a bundle in the
+output folder.
 
-Sections: environment, libraries, fusions, models, xla (JAX with CUDA, where it is installed), tests (marked `cuda`). Each section
-runs in a process of its own, so a fault on the device costs one row. `FOLDER/gpu_proof.json` holds all rows; it is
-written after each section. The exit code is 1 if a row differs or fails. `--rehearse` runs all of it on a stand-in for the
-driver that runs the PTX on the CPU.
+Sections: environment, libraries, fusions, models, xla (JAX with CUDA, if installed), tests (marked `cuda`). Each section
+runs in its own process, so a fault on the device costs one row. `FOLDER/gpu_proof.json` holds all rows; it is
+written after each section. The exit code is 1 if a row differs or fails. `--rehearse` runs everything on a stand-in for the
+driver, which runs the PTX on the CPU.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-# Seconds at most for each section; together less than the whole, so that the last are not starved.
+# The most seconds for each section. Their sum is less than the whole time, so that the last sections have enough.
 BUDGETS = {"environment": 40, "libraries": 60, "fusions": 200, "models": 90, "xla": 110, "tests": 60}
 _RESERVE_SECONDS = 15
 _RESTARTS = 12
@@ -45,7 +46,7 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, metavar="ZIP")
     parser.add_argument("--target", default="h200", help="GPU to compile for")
     parser.add_argument("--corpus", type=Path, help="folder with the folders emitters, optimized and models")
-    parser.add_argument("--most", type=int, default=1000, help="modules of each kind at most")
+    parser.add_argument("--most", type=int, default=1000, help="the most modules of each kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--wheels", type=Path, help="folder of wheels to install first, without a network")
     parser.add_argument("--out", type=Path, default=Path("gpu_proof"))
@@ -131,7 +132,7 @@ def _install(wheels: Path, site: Path) -> None:
 
 
 def _run(name: str, arguments: argparse.Namespace, environment: dict[str, str], seconds: float) -> dict[str, Any]:
-    """Run a section in processes of its own, a new one behind each fault, until it ends or its time is over."""
+    """Run a section in its own process, with a new one after each fault, until it ends or its time is over."""
     begin = time.monotonic()
     rows = arguments.out / f"{name}.jsonl"
     rows.unlink(missing_ok=True)
@@ -168,7 +169,7 @@ def _was_in_a_piece(path: Path) -> bool:
 
 
 def _rows(path: Path, problem: str) -> list[dict[str, Any]]:
-    """Return the rows of a section; a piece that was begun and has no row of its own ended its process."""
+    """Return the rows of a section. A piece that was begun and has no row ended its process, so it failed."""
     lines = _lines(path)
     rows = [line for line in lines if "begin" not in line]
     named = {row["name"] for row in rows}
@@ -177,7 +178,7 @@ def _rows(path: Path, problem: str) -> list[dict[str, Any]]:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Return the tables that are printed last."""
+    """Return the tables to print at the end."""
     from gpu.page import device_line, tables
 
     lines = ["", device_line(report)]

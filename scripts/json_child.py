@@ -1,6 +1,6 @@
-"""A process that answers one line of JSON with another; one that ends is started anew with the next question.
+"""A child process that answers one line of JSON with another. If it ends, the next question starts a new one.
 
-Real XLA ends its process when a check of its own fails, so whoever asks it does so from a process beside it.
+Real XLA ends its process when one of its own checks fails, so it must run in a separate process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 
 class JsonChild:
-    """Runs `command` (with `environment` besides our own) when it is first asked."""
+    """Runs `command` from the first question on, with `environment` added to our own."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
@@ -22,7 +22,7 @@ class JsonChild:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, question: object) -> tuple[Any, str]:
-        """Return (the answer, nothing), or (None, what the process said when it ended: its last fatal line, if any)."""
+        """Return (the answer, ""), or (None, the last fatal line of the process, if any) if the process ended."""
         process = self._start() if self._process is None else self._process
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,15 +1,15 @@
-"""Hold HLO passes to the meaning of the modules that XLA's own pass tests run them on.
+"""Check that HLO passes keep the meaning of the modules in XLA's own pass tests.
 
     python3 scripts/venv.py python scripts/pass_meaning.py CASES [--pipeline] [--pass NAME,..] [--rows OUT.tsv] [--jobs N]
 
 CASES is a folder with `index.tsv` (columns `pass`, `case`, `passes`, `ours`, ..) and a module in `CASE.hlo` for each of its rows.
 The modules are the inputs of the C++ tests in XLA's source tree (`xla/hlo/transforms`, `xla/service`, `xla/backends/gpu`,
-`*_test.cc`): a tool outside of this repository reads them out of the tests, with the passes that each test runs.
+`*_test.cc`). A tool outside of this repository extracts them from the tests, with the passes that each test runs.
 
-Runs `hlo-opt --passes=` with the passes of a case that exist here (`ours` is `yes`), with `--verify=every`, reads what comes out,
-evaluates both modules with the reference on the same random arguments, and compares. With `--pipeline` every module goes through
-the whole pipeline and runs on Host instead. Says for each case what became of it: same; changed (another result); crash; invalid
-(not to be read back); refused; skipped (large, of several devices, or beyond the reference); timeout. Exit code 1 if any case
+For each case with passes that exist here (`ours` is `yes`) it runs `hlo-opt --passes=` with `--verify=every`, reads the output,
+evaluates both modules with the reference on the same random arguments, and compares. With `--pipeline` every module instead goes
+through the whole pipeline and runs on Host. The outcomes are: same; changed (another result); crash; invalid (the output does not
+read back); refused; skipped (large, of several devices, or beyond the reference); timeout. The exit code is 1 if any case
 changed, crashed, or is invalid.
 """
 
@@ -60,7 +60,7 @@ _Row = dict[str, str]
 
 
 def judge(path: Path, passes: str) -> tuple[str, str]:
-    """Return what became of a case, and why; without `passes` the whole pipeline runs."""
+    """Return the outcome of a case and the reason. Without `passes` the whole pipeline runs."""
     try:
         before = hlo_run.parse(path.read_text(encoding="utf-8"), str(path))
     except HloRunError as error:
@@ -120,11 +120,11 @@ def _judge_pipeline(before: HloModule) -> tuple[str, str]:
 
 
 def _results(module: HloModule, original: HloModule | None = None) -> list[Literal] | str:
-    """Return the results for the seeds, on arguments for `original`; or why there are none."""
+    """Return the results for the seeds, on arguments for `original`, or the reason that there are none."""
     try:
         found = [evaluate(module, make_fake_arguments(original or module, seed)) for seed in SEEDS]
         return found if all(_fits(value, module.entry.root.shape) for value in found) else "a library's call has another shape"
-    except (HloRunError, MemoryError) as error:  # of a library's call, mostly, whose shapes fit nothing that the library does
+    except (HloRunError, MemoryError) as error:  # mostly of a library's call, whose shapes fit no operation of the library
         return _first_line(str(error))
 
 
@@ -147,15 +147,15 @@ def _compare(expected: list[Literal], found: list[Literal], before: HloModule, a
 
 
 def _narrowest_bound(module: HloModule) -> float:
-    """Return the bound of the narrowest floats in the module: a wide result may have been narrow on its way."""
+    """Return the error bound of the narrowest floats in the module, as a wide result may come from narrow values."""
     types = {leaf.element_type for i in module.instructions for _, leaf in i.shape.leaves() if leaf.is_array}
     return max((BOUNDS.get(name, NARROW_FLOAT_BOUND) for name in types if DTYPES[name].is_float), default=0.0)
 
 
 def _agree_as_narrow(one: Literal, other: Literal, shape: Shape, index: tuple[int, ...], bound: float) -> bool:
     for number in index:
-        assert isinstance(one, tuple), "the index is one of the shape's"
-        assert isinstance(other, tuple), "both have one shape"
+        assert isinstance(one, tuple), "the index is valid for the shape"
+        assert isinstance(other, tuple), "both results have the same shape"
         one, other, shape = one[number], other[number], shape.tuple_shapes[number]
     if not shape.dtype.is_float:
         return False
@@ -175,12 +175,12 @@ def _child(pipe: Connection, path: Path, passes: str) -> None:
         pipe.send(judge(path, passes))
     except MemoryError:
         pipe.send(("skipped", "memory"))
-    except BaseException as error:  # whatever ends a case is its result
+    except BaseException as error:  # any error is the result of the case
         pipe.send(("crash", f"{type(error).__name__}: {error}"))
 
 
 def run_all(folder: Path, rows: list[_Row], whole: bool, jobs: int) -> Iterator[tuple[_Row, str, str]]:
-    """Yield (row, what, why), in the order in which they end; each in a process of its own."""
+    """Yield (row, outcome, reason) in the order of completion. Each case runs in its own process."""
     fork = multiprocessing.get_context("fork")
     waiting = list(reversed(rows))
     running: dict[Connection, tuple[_Row, BaseProcess, float]] = {}
@@ -194,7 +194,7 @@ def run_all(folder: Path, rows: list[_Row], whole: bool, jobs: int) -> Iterator[
             theirs.close()
             running[ours] = (row, process, time.monotonic())
         for pipe in multiprocessing.connection.wait(list(running), timeout=1):
-            assert isinstance(pipe, Connection), "nothing else is waited for"
+            assert isinstance(pipe, Connection), "only connections are waited for"
             row, process, _ = running.pop(pipe)
             try:
                 what, why = pipe.recv()
@@ -214,11 +214,11 @@ def main() -> int:
     """Run the cases, print a table by pass and every bad case, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cases", type=Path)
-    parser.add_argument("--pipeline", action="store_true", help="run the whole pipeline on every module, and the result on Host")
+    parser.add_argument("--pipeline", action="store_true", help="compile every module with the whole pipeline and run it on Host")
     parser.add_argument("--pass", dest="names", default="", help="only the cases of these passes, comma separated")
     parser.add_argument("--rows", type=Path, help="write a line for each case")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--every", type=int, default=1, help="take each Nth case")
+    parser.add_argument("--every", type=int, default=1, help="run only every Nth case")
     args = parser.parse_args()
     names: set[str] = set(str(args.names).split(",")) - {""}
     with (args.cases / "index.tsv").open(encoding="utf-8") as lines:
@@ -226,10 +226,10 @@ def main() -> int:
             row for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if args.pipeline or row["ours"] == "yes"
         ]
     rows = [row for row in rows if not names or row["pass"] in names][:: args.every]
-    if args.pipeline:  # a module once
+    if args.pipeline:  # each module once
         texts = {(args.cases / f"{row['case']}.hlo").read_text(encoding="utf-8"): row for row in reversed(rows)}
         rows = list(texts.values())[::-1]
-    if rows:  # the imports, once
+    if rows:  # import everything once, before the forks
         judge(args.cases / f"{rows[0]['case']}.hlo", "" if args.pipeline else rows[0]["passes"])
     table: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     found: list[str] = []

@@ -1,9 +1,9 @@
-"""Write docs/passes.md: every HLO pass that XLA:GPU runs, in its order, beside ours, or why there is none.
+"""Write docs/passes.md: every HLO pass of XLA:GPU, in order, with our pass or the reason that there is none.
 
     python3 scripts/venv.py python scripts/pass_table.py [--check]
 
 XLA's passes are those of tests/data/xla_pipelines.txt (recorded by scripts/record_xla_pipelines.py), ours those of
-hlo_run/pipeline/table.py. With `--check` nothing is written; exit code 1 if the page is not what it should be.
+hlo_run/pipeline/table.py. With `--check` it writes nothing, and the exit code is 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _HOST_MEMORY = "moves work or memory to the host, which nothing here can name"
 _COLLECTIVES = "makes collectives faster, changes no result; needs several devices"
 _COMBINES = "joins collectives of several devices; changes no result"
 _STREAMS = "assigns streams; thunks run in one"
-_NEVER = "does nothing unless a flag asks, and the flag is not there"
-# Why a pass of XLA's has no row of ours. Whatever is neither here nor in our table is open.
+_NEVER = "runs only with a flag that hlo-run does not have"
+# Why a pass of XLA's has no row of ours. A pass that is neither here nor in our table is open.
 WHY_NOT = {
     "hlo_host_device_type_call_wrapper": _HOST_MEMORY,
     "convert-memory-placement-to-internal-annotations": _HOST_MEMORY,
@@ -91,7 +91,7 @@ WHY_NOT = {
 
 
 def main() -> int:
-    """Write or check the page; return the exit code."""
+    """Write or check the page. Return the exit code."""
     text = page()
     if sys.argv[1:] == ["--check"]:
         return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
@@ -122,7 +122,7 @@ def page() -> str:
 
 
 def _ours() -> dict[str, list[tuple[str, str]]]:
-    """Return (group, path of its file) of every row, by the pass's name."""
+    """Return (group, path of the pass's file) of every row, by the pass's name."""
     ctx = PassContext(preset(DEFAULT_TARGET), Options())
     found: dict[str, list[tuple[str, str]]] = {}
     for group in PIPELINE:
@@ -133,7 +133,7 @@ def _ours() -> dict[str, list[tuple[str, str]]]:
 
 
 def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tuple[str, str]:
-    """Return (state, what the table says) of one of XLA's rows."""
+    """Return (state, text of the table cell) for one of XLA's rows."""
     if name in ours:
         file = ours[name][0][1]
         link = f"[{file.removeprefix('hlo_run/hlo_passes/')}](../{file})"
@@ -144,7 +144,7 @@ def _place(name: str, group: str, ours: dict[str, list[tuple[str, str]]]) -> tup
 
 
 def unknown_notes() -> Iterator[str]:
-    """Yield the names in `WHY_NOT` that are no pass of XLA's, or ours by now."""
+    """Yield the names in `WHY_NOT` that XLA does not have, or that we have by now."""
     recorded = {line.split("\t")[1] for line in RECORDED.read_text(encoding="utf-8").splitlines()}
     ours = _ours()
     yield from (name for name in WHY_NOT if name not in recorded or name in ours)

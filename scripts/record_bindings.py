@@ -1,11 +1,11 @@
-"""Record how the functions of NVIDIA's bindings are called, for the tests of the CUDA platform's libraries.
+"""Record the signatures of NVIDIA's bindings, for the tests of the CUDA platform's libraries.
 
     PYTHON scripts/record_bindings.py > tests/data/nvidia_bindings.json
     PYTHON scripts/record_bindings.py cudnn > tests/data/cudnn_frontend.json
 
-PYTHON has nvmath-python and cuda-bindings, or nvidia-cudnn-frontend; no device is needed. Of each module that
-`hlo_run/backends/cuda/` uses: the functions with the names of their parameters (the first line of their documentation says
-them), the enumerations with their numbers.
+PYTHON has nvmath-python and cuda-bindings, or nvidia-cudnn-frontend; no device is needed. For each module that
+`hlo_run/backends/cuda/` uses, the record has the functions with their parameters (from the first line of their documentation) and
+the enumerations with their numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _module(name: str) -> dict[str, Any]:
     return {"functions": functions, "enums": enums}
 
 
-# What is called of cuDNN's frontend: functions of the module, methods of graphs and tensors.
+# The used part of cuDNN's frontend: functions of the module, methods of graphs and tensors.
 _CUDNN_FUNCTIONS = ("create_handle", "destroy_handle", "set_stream")
 _CUDNN_GRAPH = """tensor conv_fprop conv_dgrad conv_wgrad add mul bias relu leaky_relu elu sigmoid tanh validate
     build_operation_graph create_execution_plans check_support build_plans get_workspace_size execute""".split()
@@ -61,7 +61,7 @@ _CUDNN_TENSOR = ("set_output", "set_uid", "set_data_type", "set_dim", "set_strid
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of a function's parameters; of one that hands all of them on, those that the compiled one documents."""
+    """Return the names of a function's parameters, without `self`."""
     return [name for name in inspect.signature(function).parameters if name != "self"]
 
 
@@ -72,7 +72,7 @@ def _cudnn() -> dict[str, Any]:
     for name in _CUDNN_GRAPH:
         found = _parameters(getattr(cudnn.pygraph, name))
         if "args" in found and (lines := (getattr(compiled, name, None).__doc__ or "").splitlines()):
-            # The last of several forms is the one with padding for each side.
+            # Of several overloads the last one has separate padding for each side.
             heads = [line for line in lines if line.startswith(f"{name}(self, ")]
             found = re.findall(r"(\w+): ", heads[-1]) if heads else found
         graph[name] = found

@@ -1,8 +1,8 @@
-"""Record small JAX programs and what real XLA:CPU makes of them, for tests/backends/host/test_jax_programs.py.
+"""Record small JAX programs and real XLA:CPU's results, for tests/backends/host/test_jax_programs.py.
 
     python3 scripts/venv.py python scripts/record_jax_programs.py
 
-Of each function below the HLO text that JAX lowers it to, random arguments, and the results of its jitted form go to
+For each function below it stores the HLO text that JAX lowers it to, random arguments, and the results of its jitted form in
 tests/data/jax_programs.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# JAX's types are partly unknown: behind this wall they are Any.
+# JAX's types are partly unknown, so its modules are Any here.
 jax: Any = importlib.import_module("jax")
 jnp: Any = importlib.import_module("jax.numpy")
 lax: Any = importlib.import_module("jax.lax")
@@ -31,13 +31,13 @@ def keys_and_values(x: Array, i: Array) -> Any:
 
 
 def transposed_convolution(x: Array, w: Array) -> Any:
-    """Holes in the input and in the weights."""
+    """Base dilation in the input and dilation in the weights."""
     dilated = lax.conv_general_dilated(x, w, (1, 1), [(2, 2), (2, 2)], lhs_dilation=(3, 2), rhs_dilation=(1, 2))
     return lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=("NCHW", "IOHW", "NCHW")), dilated
 
 
 def grouped_gradient(x: Array, w: Array) -> Any:
-    """Gradients of a strided convolution in groups."""
+    """Gradients of a grouped, strided convolution."""
 
     def loss(x: Array, w: Array) -> Array:
         numbers = ("NHWC", "HWIO", "NHWC")
@@ -73,7 +73,7 @@ def scan_in_scan(a: Array, h: Array) -> Any:
 
 
 def several_windows(x: Array) -> Any:
-    """Windows with holes, with padding, and a gradient through a maximum."""
+    """Windows with dilation, with padding, and a gradient through a maximum."""
     holes = lax.reduce_window(
         x,
         np.float32(0),
@@ -139,7 +139,7 @@ def _argument(random: np.random.Generator, kind: str, dims: tuple[int, ...]) -> 
 
 
 def _stored(key: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Return the entries of an array; types that numpy lacks as their bits."""
+    """Return the entries of an array. Types that numpy lacks are stored as their bits."""
     if array.dtype.isbuiltin == 1:
         return {key: array}
     return {key: array.view(f"u{array.dtype.itemsize}"), f"{key}.dtype": np.array(array.dtype.name)}

@@ -1,9 +1,9 @@
-"""Record what real XLA:GPU writes about the buffers of optimised modules, for tests/runtime/test_buffers.py.
+"""Record real XLA:GPU's texts about the buffers of optimised modules, for tests/runtime/test_buffers.py.
 
     python scripts/record_xla_buffers.py "PYTHON COMPILE_GPU.py" FILE.hlo ...
 
-The command is called with `FILE --as-is --dump DIRECTORY` (it compiles HLO text with XLA:GPU and dumps everything). Of each
-module the text that XLA executes is kept, and the four texts about its buffers.
+The command is called with `FILE --as-is --dump DIRECTORY` (it compiles HLO text with XLA:GPU and dumps everything). For each
+module it keeps the text that XLA executes, and the four texts about its buffers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TITLES = ("buffer-assignment", "buffer-assignment-values", "live-range", "memor
 
 
 def main(arguments: list[str]) -> int:
-    """Record every file named and return the exit code."""
+    """Record every file and return the exit code."""
     command, *files = arguments
     _TARGET.mkdir(parents=True, exist_ok=True)
     for file in files:

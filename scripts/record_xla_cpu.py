@@ -1,10 +1,10 @@
-"""Record what real XLA:CPU makes of the modules in tests/data/xla_cpu, for the test of the numpy reference.
+"""Record real XLA:CPU's results for the modules in tests/data/xla_cpu, for the test of the numpy reference.
 
     python3 scripts/venv.py python scripts/record_xla_cpu.py --xla "PYTHON RUN_CPU.py" [--seed N] [--folder FOLDER]
 
 `--folder` records another folder of modules, such as tests/data/xla_rng.
 
-Each module runs on random arguments, rounded after every op; arguments and results of all modules go into one
+Each module runs on random arguments, rounded after every op. Arguments and results of all modules go into one
 `results.npz` with the keys `MODULE/arg0`, .., `MODULE/out0`, ... Types that numpy lacks are stored as bytes or 16-bit
 words, and their ml_dtypes name under `KEY.dtype`. A module that XLA:CPU cannot run is an error.
 """
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--xla", required=True, help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="modules to record, and where results.npz goes")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder with the modules, where results.npz is written")
     arguments = parser.parse_args()
     everything: dict[str, NDArray[Any]] = {}
     for file in sorted(arguments.folder.glob("*.hlo")):

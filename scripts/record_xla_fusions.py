@@ -1,10 +1,10 @@
-"""Record what real XLA:GPU fuses, and what it expects of each fusion, for the tests of the fusion passes.
+"""Record the fusions of real XLA:GPU and its cost estimates, for the tests of the fusion passes.
 
     python3 scripts/venv.py python scripts/record_xla_fusions.py tests/data/xla_fusions FOLDER..
 
 FOLDER is where XLA:GPU dumped a module (`--xla_dump_hlo_pass_re=.*priority-fusion.*|.*multi_output_fusion.*`, without
-Triton's passes). Each becomes NAME.json: the module before either pass, what is in its fusions after it, and for every
-producer the microseconds that XLA expects with and without fusing it first, or why it does not fuse it.
+Triton's passes). Each becomes NAME.json: the module before either pass, the contents of its fusions after it, and for every
+producer XLA's estimated microseconds with and without fusing it first, or XLA's reason not to fuse it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _around(folder: Path, name: str) -> dict[str, object]:
 
 
 def _first_steps(text: str) -> dict[str, dict[str, object]]:
-    """Return what is said of each producer before anything is fused into its users."""
+    """Return the estimates or reasons for each producer before the first fusion."""
     weighed: dict[str, object] = {}
     refused: dict[str, object] = {}
     for block in re.findall(r"fusion_steps \{\n(.*?)\n\}\n", text, re.DOTALL):

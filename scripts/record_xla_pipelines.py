@@ -3,7 +3,7 @@
     python3 scripts/venv.py python scripts/record_xla_pipelines.py FOLDER > tests/data/xla_pipelines.txt
 
 FOLDER is where XLA:GPU dumped any module (`compile_gpu.py FILE --emitters-only --dump FOLDER
---flag=--xla_dump_module_metadata=true`). One line `pipeline<TAB>pass` per pass; a pipeline within another stands where it runs.
+--flag=--xla_dump_module_metadata=true`). One line `pipeline<TAB>pass` per pass; a nested pipeline appears where it runs.
 """
 
 from __future__ import annotations

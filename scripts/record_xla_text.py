@@ -1,11 +1,11 @@
-"""Record what real XLA's parser and printer make of small HLO texts, for tests that run without it.
+"""Record how real XLA's parser and printer handle small HLO texts, for tests that run without XLA.
 
     python3 scripts/venv.py python scripts/record_xla_text.py [--xla PYTHON] [FILE...]
 
 Every `FILE.cases` (all in tests/data/hlo without arguments) holds texts with a line `====` between them. `FILE.json` beside
-it gets one entry for each: the text, `status` (ok, error, or abort where a check inside XLA fails), and what XLA prints
-with each set of options, or its message. A text that XLA fills with made-up data (`{...}`) is refused, since XLA counts on
-from one module to the next.
+it gets one entry for each: the text, `status` (ok, error, or abort if a check inside XLA fails), and XLA's text
+with each set of options, or its message. A text that XLA fills with made-up data (`{...}`) is refused, because this data depends
+on the modules that XLA read before.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from xla_text import OPTIONS, XlaText
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "data" / "hlo"
 
-# Files of many texts are asked for with fewer options, and written without line breaks.
+# Files of many texts use fewer options, and are written without line breaks.
 _FEWER_OPTIONS = {"literals": ("default", "short_parsable"), "opcodes": ("default", "short_parsable", "fingerprint", "no_ids")}
 
 
 def record(file: Path, xla: XlaText) -> None:
-    """Write the answers to the texts of one file beside it."""
+    """Write XLA's answers for the texts of one file beside it."""
     entries: list[dict[str, object]] = []
     for text in file.read_text(encoding="utf-8").split("\n====\n"):
         status, shown = xla.print(text)

@@ -1,13 +1,13 @@
-"""Hold the numpy reference against real XLA:CPU on folders of modules.
+"""Compare the numpy reference with real XLA:CPU on folders of modules.
 
     python3 scripts/venv.py python scripts/reference_conformance.py FOLDER... --xla "PYTHON RUN_CPU.py" --rows FILE.tsv
                                                                     [--match RE] [--seeds 1,2,3] [--timeout S] [--again]
 
-Every module (of a folder with an `index.tsv`, those whose `cpu` column says ok) runs on both with the same arguments,
-per seed once with the fake arguments that `hlo-run` makes and once with standard normal floats and integers in [-8, 8].
+Every module runs on both with the same arguments; in a folder with an `index.tsv`, only those whose `cpu` column says ok. Each
+seed runs once with the fake arguments that `hlo-run` makes and once with standard normal floats and integers in [-8, 8].
 XLA:CPU rounds after every op. Bounds are those of `hlo_run.reference.compare.agreement`: integers, pred and the bits of
-rng-bit-generator must be equal. Rows are added to FILE.tsv as they are found, and a module that has a row there is not
-run again (with `--again`, those that agreed are not). Prints the table of docs/conformance.md and every exception.
+rng-bit-generator must be equal. Rows are added to FILE.tsv as they are found. A module that has a row there is not
+run again; with `--again`, only modules that agreed are not. It prints the table of docs/conformance.md and every exception.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _FIELDS = ("folder", "file", "status", "seconds", "detail")
 
 
 class _TooLong(Exception):
-    """A module took more time than it was given."""
+    """A module took longer than the timeout."""
 
 
 def main() -> int:
-    """Run the folders of the command line; the exit code is 1 if a module does not agree."""
+    """Run the folders of the command line. The exit code is 1 if a module does not agree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--xla", required=True, help='how to run real XLA:CPU: "PYTHON RUN_CPU.py"')
-    parser.add_argument("--rows", type=Path, required=True, help="where rows are kept")
-    parser.add_argument("--match", default="", help="only files whose name matches this expression")
+    parser.add_argument("--rows", type=Path, required=True, help="file of the rows (tab-separated)")
+    parser.add_argument("--match", default="", help="only files whose name matches this regular expression")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--timeout", type=int, default=120, help="seconds for one module on one kind of arguments")
     parser.add_argument("--again", action="store_true", help="run modules again that did not agree")
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _runnable(folder: Path) -> list[str]:
-    """Return the modules of a folder that XLA:CPU is known to run, or all where nothing is known."""
+    """Return the modules of a folder that XLA:CPU runs according to its index, or all without an index."""
     index = folder / "index.tsv"
     if not index.exists():
         return sorted(path.name for path in folder.glob("*.hlo"))
@@ -120,7 +120,7 @@ def _judge(file: Path, xla: XlaCpu, seeds: Sequence[int], timeout: int) -> dict[
 
 @contextmanager
 def _at_most(seconds: int, xla: XlaCpu) -> Iterator[None]:
-    """Raise _TooLong in what takes longer."""
+    """Raise _TooLong if the context takes longer."""
 
     def stop(_signal: int, _frame: object) -> None:
         raise _TooLong
@@ -137,7 +137,7 @@ def _at_most(seconds: int, xla: XlaCpu) -> Iterator[None]:
 
 
 def _compare(file: Path, xla: XlaCpu, seeds: Sequence[int], timeout: int) -> tuple[str, str]:
-    """Return the status and what there is to say about it; kinds of arguments that take too long count only if all do."""
+    """Return the status and a detail. Timeouts of a kind of arguments count only if all kinds time out."""
     text = file.read_text(encoding="utf-8")
     module = wrap_bare_module(hlo_run.parse(text, file.name))
     too_long: list[str] = []
@@ -154,7 +154,7 @@ def _compare(file: Path, xla: XlaCpu, seeds: Sequence[int], timeout: int) -> tup
 
 
 def _disagreement(module: HloModule, text: str, xla: XlaCpu, kind: str, seed: int) -> tuple[str, str] | None:
-    """Return the status and what differs, if anything does."""
+    """Return the status and the difference; None if the two agree."""
     grid = DeviceGrid.of(module)
     shape = grid.result_shape(module)
     values = _arguments(module, grid, kind, seed)
@@ -170,7 +170,7 @@ def _disagreement(module: HloModule, text: str, xla: XlaCpu, kind: str, seed: in
     precise = round_value(_run(Reference(module, "f64"), grid, values), shape)
     off = [other for place, other in disagreements(precise, actual, shape) if place == index]
     if not off:
-        return "differs", f"{said}; float64 stands by the reference"
+        return "differs", f"{said}; float64 agrees with the reference"
     return "ill-conditioned", f"{said}; in float64 the reference itself differs: {off[0].summary()}"
 
 
@@ -179,7 +179,7 @@ def _run(reference: Reference, grid: DeviceGrid, values: Sequence[Value]) -> Val
 
 
 def _arguments(module: HloModule, grid: DeviceGrid, kind: str, seed: int) -> list[Value]:
-    """Return all devices' arguments."""
+    """Return the arguments of all devices."""
     engine, rng = RandomEngine(seed), np.random.default_rng(seed)
     shapes = [parameter.shape for parameter in module.entry.parameters]
     makers: dict[str, Callable[[], list[Value]]] = {
@@ -190,7 +190,7 @@ def _arguments(module: HloModule, grid: DeviceGrid, kind: str, seed: int) -> lis
 
 
 def _normal(rng: np.random.Generator, shape: Shape) -> Value:
-    """Return standard normal floats, integers in [-8, 8] or [0, 8] or narrower if the type is, any preds."""
+    """Return standard normal floats, integers in [-8, 8] or [0, 8] (less for narrower types), and random preds."""
     if shape.is_tuple:
         return tuple(_normal(rng, part) for part in shape.tuple_shapes)
     dtype = shape.dtype

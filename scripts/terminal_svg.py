@@ -1,4 +1,4 @@
-"""Record commands as a person at a terminal sees them, as an SVG picture.
+"""Record commands as they appear in a terminal, as an SVG picture.
 
 python3 scripts/venv.py python scripts/terminal_svg.py --out docs/images/gelu.svg \
     'hlo-run examples/gelu.hlo' 'hlo-run --stage=fusion-analysis examples/gelu.hlo'
@@ -21,20 +21,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-# A line that the terminal erased (a spinner) and codes that move the cursor; colours stay.
+# A line that the terminal erased (a spinner), and codes that move the cursor. Colours stay.
 _ERASED = re.compile(r"[^\n]*\n\r?\x1b\[1A\r?\x1b\[2K|[^\n]*(?:\x1b\[2K|\r)")
 _SHOW_CURSOR = re.compile(r"\x1b\[\?25[hl]")
 _CURSOR = re.compile(r"\x1b\[\??[0-9;]*[A-HJKSTfhlsu]")
 
 
 def main(arguments: list[str]) -> int:
-    """Run every command and write the picture; return the exit code of the first command that failed, or 0."""
+    """Run every command and write the picture. Return the exit code of the first command that failed, or 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commands", nargs="+", help="each is one shell command")
     parser.add_argument("--out", type=Path, required=True, help="the SVG file")
     parser.add_argument("--title", default="hlo-run")
     parser.add_argument("--columns", type=int, default=112)
-    parser.add_argument("--lines", type=int, default=24, help="show so many lines of each output")
+    parser.add_argument("--lines", type=int, default=24, help="the most lines of each output to show")
     options = parser.parse_args(arguments)
     console = Console(record=True, width=options.columns, file=StringIO(), force_terminal=True)
     failed = 0
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run_at_terminal(command: str, columns: int) -> tuple[int, str]:
-    """Return the exit code and the output of a command whose stdout and stderr are one terminal of `columns` columns."""
+    """Return (exit code, output) of a command whose stdout and stderr are one terminal of `columns` columns."""
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}

@@ -1,11 +1,11 @@
-"""Count the modules of folders that are read, verified and printed as real XLA reads, verifies and prints them.
+"""Count the modules of folders that are parsed, verified and printed as by real XLA.
 
     python3 scripts/venv.py python scripts/text_conformance.py FOLDER... [--xla PYTHON] [--verbose]
 
-Prints one row per folder in the form of the table in docs/conformance.md, then every exception. A module counts as
-printed identically if `HloModule.to_string()` equals jaxlib's byte for byte, as read back if its text with all constants
-in full gives an equal module again. `--xla` names a Python that has jaxlib; without it the running one is used. Exit code
-1 if there is an exception.
+It prints one row per folder in the form of the table in docs/conformance.md, then every exception. A module counts as
+printed identically if `HloModule.to_string()` equals jaxlib's text byte for byte. It counts as read back if its text with all
+constants in full gives an equal module again. `--xla` names a Python that has jaxlib; the default is the running one. The exit
+code is 1 if there is an exception.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS = ("modules", "parsed", "verified", "printed identically", "read back")
 
 @dataclass
 class Count:
-    """The counts of one folder, and what is to be said about each module that is not in all of them."""
+    """The counts of one folder, and a line for each module that does not count everywhere."""
 
     name: str
     numbers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COLUMNS, 0))
@@ -54,7 +54,7 @@ def count_folder(folder: Path, xla: XlaText, verbose: bool) -> Count:
 
 
 def _count_file(file: Path, count: Count, xla: XlaText, verbose: bool) -> str:
-    """Add one module to the counts; return what is not as it should be."""
+    """Add one module to the counts. Return its problems."""
     text = file.read_text(encoding="utf-8")
     status, expected = xla.print(text)
     try:
@@ -64,7 +64,7 @@ def _count_file(file: Path, count: Count, xla: XlaText, verbose: bool) -> str:
     except HloRunError as error:
         return error.message if status == "ok" else ""
     except Exception as error:
-        # No other exception should get here, and the other modules are still to be counted.
+        # No other exception should get here, but the other modules must still be counted.
         return f"{type(error).__name__}: {error}"
     count.numbers["verified"] += 1
     if status != "ok":
@@ -88,7 +88,7 @@ def _difference(expected: str, printed: str) -> str:
 
 
 def _reads_back(module: HloModule) -> bool:
-    """True if the full text gives an equal module. Stack frames are left out: a reader numbers them by first use, as XLA's."""
+    """True if the full text gives an equal module. Stack frames do not count: readers number them by first use, as XLA does."""
     options = replace(FULL, metadata=False)
     again = parse_module(module.to_string(FULL))
     infer_module(again)
@@ -96,7 +96,7 @@ def _reads_back(module: HloModule) -> bool:
 
 
 def main() -> int:
-    """Print the table and the exceptions; returns the exit code."""
+    """Print the table and the exceptions. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--xla", default=sys.executable, metavar="PYTHON", help="a Python that has jaxlib")

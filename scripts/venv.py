@@ -1,7 +1,7 @@
 """Make the project's virtual environment if needed, then run a tool in it: `python3 scripts/venv.py pytest`.
 
-Needs Python 3.11 or newer with pip, nothing else. The environment lies in `.venv` beside `pyproject.toml`, holds the
-project (editable) with its `dev` extra, and is brought up to date when `pyproject.toml` changes.
+Needs Python 3.11 or newer with pip, nothing else. The environment is in `.venv` beside `pyproject.toml`. It holds the
+project (editable) with its `dev` extra, and is updated when `pyproject.toml` changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STAMP = VENV / "project.sha256"
 
 
 def main() -> int:
-    """Return the exit code of the tool named on the command line."""
+    """Return the exit code of the tool on the command line."""
     if sys.version_info < (3, 11):  # noqa: UP036 - this file may be started by any Python
         sys.stderr.write(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}\n")
         return 2
@@ -30,20 +30,20 @@ def main() -> int:
     ensure_environment()
     tool = BIN / (sys.argv[1] + (".exe" if os.name == "nt" else ""))
     if not tool.exists():
-        sys.stderr.write(f"there is no '{sys.argv[1]}' in {BIN}\n")
+        sys.stderr.write(f"no tool '{sys.argv[1]}' in {BIN}\n")
         return 2
     return subprocess.call([str(tool), *sys.argv[2:]], env={**os.environ, "VIRTUAL_ENV": str(VENV)})
 
 
 def ensure_environment() -> None:
-    """Create or update the virtual environment unless it is the one that `pyproject.toml` asks for."""
+    """Create or update the virtual environment unless it matches `pyproject.toml`."""
     wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
     if STAMP.exists() and STAMP.read_text() == wanted:
         return
     python = BIN / ("python.exe" if os.name == "nt" else "python")
     if not python.exists():
         sys.stderr.write(f"making {VENV}\n")
-        # Some systems ship Python without ensurepip; their own pip can fill an environment from outside.
+        # Some systems ship Python without ensurepip. Their own pip can fill an environment from outside.
         has_ensurepip = importlib.util.find_spec("ensurepip") is not None
         subprocess.check_call([sys.executable, "-m", "venv", *([] if has_ensurepip else ["--without-pip"]), str(VENV)])
     has_pip = subprocess.call([str(python), "-c", "import pip"], stderr=subprocess.DEVNULL) == 0

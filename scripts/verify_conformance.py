@@ -1,14 +1,14 @@
-"""Hold the verifier against real XLA's, on random modules about every opcode and on whole folders.
+"""Compare the verifier with real XLA's, on random modules about every opcode and on whole folders.
 
     python3 scripts/venv.py python scripts/verify_conformance.py [--xla PYTHON] [--count N] [--seed N] [--verbose] [NAME...]
     python3 scripts/venv.py python scripts/verify_conformance.py --folders FOLDER...
     python3 scripts/venv.py python scripts/verify_conformance.py --record N
 
-Takes the seeds of tests/data/verify, changes each N times by chance (`tests/verify_cases.py`), and asks both verifiers whether
-they accept the result; the table that it prints stands in docs/conformance.md, and every disagreement follows. With
-`--folders`, counts the modules that verify, by the strictest way that fits each. `--record` writes cases with XLA's verdicts
-into tests/data/verify, for tests without XLA. `--xla` names a Python with jaxlib and the XLA:GPU plugin. Exit code 1 if the
-two disagree.
+It takes the seeds of tests/data/verify, makes N random changes of each (`tests/verify_cases.py`), and asks both verifiers whether
+they accept the results. It prints the table of docs/conformance.md, then every disagreement. With
+`--folders` it counts the modules that verify, by the strictest way that fits each. `--record` writes cases with XLA's verdicts
+into tests/data/verify, for tests without XLA. `--xla` names a Python with jaxlib and the XLA:GPU plugin. The exit code is 1 if
+the two disagree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECORDED = verify_cases.FOLDER / "verdicts.json"
 
 
 def our_verdict(text: str) -> str:
-    """Return what our verifier says; empty if it accepts the module."""
+    """Return our verifier's message; empty if it accepts the module."""
     try:
         verify(parse_module(text), COMPILING)
     except HloRunError as error:
@@ -41,7 +41,7 @@ def our_verdict(text: str) -> str:
 
 
 def compare(names: list[str], count: int, seed: int, xla: XlaVerifier, verbose: bool) -> int:
-    """Print the table and the disagreements; return how many there are."""
+    """Print the table and the disagreements. Return the number of disagreements."""
     rows: Counter[tuple[str, bool, bool]] = Counter()
     different: list[str] = []
     seeds = {name: texts for name, texts in verify_cases.seeds().items() if not names or name in names}
@@ -74,7 +74,7 @@ def _first_line(said: str) -> str:
 
 
 def count_folders(folders: list[Path]) -> int:
-    """Print how many modules of each folder verify, by the strictest way; return how many do not."""
+    """Print how many modules of each folder verify, by the strictest way. Return the number of those that do not."""
     ways = {"layouts held": LAID_OUT, "as compiled": COMPILING, "as read": READING}
     print("| folder | modules | " + " | ".join(ways) + " | refused |\n| --- |" + " --- |" * (len(ways) + 2))
     refused: list[str] = []
@@ -105,7 +105,7 @@ def _strictest(file: Path, ways: dict[str, Strictness]) -> tuple[str, str]:
 
 
 def record(count: int, xla: XlaVerifier) -> None:
-    """Write `count` cases of each seed's name with XLA's verdicts; a case is what stands between BEGIN and END."""
+    """Write `count` cases for each seed's name with XLA's verdicts. A case is the text between BEGIN and END."""
     rows: list[tuple[str, int, bool]] = []
     for name, texts in verify_cases.seeds().items():
         for number in range(-len(texts), count):
@@ -120,7 +120,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="opcodes, or names of tests/data/verify/modules.hlo")
     parser.add_argument("--xla", default=sys.executable, metavar="PYTHON", help="a Python with jaxlib and the XLA:GPU plugin")
-    parser.add_argument("--count", type=int, default=50, help="changes of each seed's name")
+    parser.add_argument("--count", type=int, default=50, help="random changes for each name")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="show the modules on which the two disagree")
     parser.add_argument("--folders", nargs="+", type=Path, metavar="FOLDER")

@@ -1,7 +1,7 @@
-"""Run modules on real XLA:CPU in a process of its own, since a failed check inside XLA ends the process.
+"""Run modules on real XLA:CPU in a separate process, because a failed check inside XLA ends the process.
 
-`XlaCpu("PYTHON RUN_CPU.py")` starts the named Python with this file, which imports that tool and keeps what it compiled.
-A process that died is started anew for the next module. Modules of several devices need a Python that has jax too.
+`XlaCpu("PYTHON RUN_CPU.py")` starts the named Python with this file, which imports that tool and caches compiled modules.
+After a process died, the next module starts a new one. Modules of several devices need a Python that also has jax.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_DEVICES = 16
 
 
 class XlaError(Exception):
-    """XLA:CPU cannot run a module; the text is its reason."""
+    """XLA:CPU cannot run a module. The text is its reason."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class XlaCpu:
     """A process that runs HLO text; `command` is "PYTHON RUN_CPU.py"."""
 
     def __init__(self, command: str, *, processor_time: bool = False) -> None:
-        """With `processor_time`, seconds are those that all its threads together were running."""
+        """With `processor_time`, seconds are the processor time of all threads."""
         python, self._tool = shlex.split(command)
         self._clock = ["--processor_time"] if processor_time else []
         self._python = python
@@ -60,11 +60,10 @@ class XlaCpu:
     ) -> XlaRun:
         """Return the results for flattened arguments; raises XlaError.
 
-        `grid` is how many replicas and partitions there are; arguments and results stand device by device. XLA may divide
-        what has a sharding: each partition is given the whole and gives the whole.
+        `grid` is (replicas, partitions). Arguments and results are ordered device by device. XLA may divide arrays with a
+        sharding: each partition gets the whole array and returns the whole array.
 
-        With `repeat` it is run so many times more and timed, on arguments that lie in XLA's memory, after one run that is
-        not timed.
+        With `repeat` the module runs `repeat` more times and is timed, on arguments in XLA's memory, after an untimed run.
         """
         inputs, outputs = (Path(self._folder.name) / name for name in ("in.npz", "out.npz"))
         _save(inputs, "arg", arguments)
@@ -94,7 +93,7 @@ class XlaCpu:
         return self._process
 
     def stop(self) -> None:
-        """End the process, whatever it is doing; the next run starts another."""
+        """Kill the process. The next run starts a new one."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -109,7 +108,7 @@ class XlaCpu:
 
 
 def _save(path: Path, prefix: str, arrays: Sequence[NDArray[Any]]) -> None:
-    """Write PREFIX0, PREFIX1, ..; types that numpy lacks as raw integers, with their name under KEY.dtype."""
+    """Write PREFIX0, PREFIX1, ... Types that numpy lacks are raw integers, with their name under KEY.dtype."""
     entries: dict[str, Any] = {}
     for number, array in enumerate(arrays):
         key = f"{prefix}{number}"
@@ -148,7 +147,7 @@ def _clock() -> float:
 
 
 def _time(tool: Any, compiled: Any, arguments: Arrays, repeat: int) -> list[float]:
-    """Return the seconds of each execution alone: arguments are in XLA's memory, results stay there."""
+    """Return the seconds of each execution alone. Arguments are in XLA's memory, results stay there."""
     jax: Any = tool._jax
     device = compiled._device
     sharding = tool._Sharding(device)
@@ -169,7 +168,7 @@ def _time(tool: Any, compiled: Any, arguments: Arrays, repeat: int) -> list[floa
 
 
 def _run_on_devices(tool: Any, text: str, arguments: Arrays, replicas: int, partitions: int) -> Arrays:
-    """Return all devices' results, device by device."""
+    """Return the results of all devices, device by device."""
     jax: Any = importlib.import_module("jax")
     sharding_impls: Any = importlib.import_module("jax._src.sharding_impls")
     count = replicas * partitions
@@ -180,7 +179,7 @@ def _run_on_devices(tool: Any, text: str, arguments: Arrays, replicas: int, part
     each = len(arguments) // count
 
     def places(shardings: Sequence[Any] | None, number: int, dims: tuple[int, ...]) -> dict[Any, Any]:
-        """Return which part of a whole array each device has; everything where nothing is divided."""
+        """Return the part of a whole array that each device has; everything without a sharding."""
         if not shardings:
             return dict.fromkeys(devices, ...)
         return sharding_impls.GSPMDSharding(tuple(devices), shardings[number]).devices_indices_map(dims)
@@ -224,7 +223,7 @@ def _compile_for_devices(tool: Any, text: str, devices: Sequence[Any], replicas:
 
 
 def main() -> None:
-    """Serve requests, one JSON list a line; answers are [seconds, error]."""
+    """Serve requests, one JSON list per line. Answers are [seconds, error]."""
     path = Path(sys.argv[1]).resolve()
     sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location("run_cpu", path)

@@ -1,9 +1,9 @@
-"""Ask real XLA for its text of a module: jaxlib in a process of its own, since a failed check inside XLA ends the process.
+"""Print real XLA's text of a module, by jaxlib in a separate process, because a failed check inside XLA ends the process.
 
-    python scripts/xla_text.py FILE [OPTION=VALUE...]      print what jaxlib's HloModule.to_string() prints
+    python scripts/xla_text.py FILE [OPTION=VALUE...]      print the result of jaxlib's HloModule.to_string()
 
-`XlaText` is the same for other scripts. Options are the properties of jaxlib's `HloPrintOptions`; `preset` is one of
-default, short_parsable, canonical and fingerprint. The Python that has jaxlib is the running one unless told.
+`XlaText` offers the same to other scripts. Options are the properties of jaxlib's `HloPrintOptions`; `preset` is one of
+default, short_parsable, canonical and fingerprint. The default for the Python with jaxlib is the running one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from json_child import JsonChild
 
-# Sets of options that together show what every option does.
+# Sets of options that together show the effect of every option.
 OPTIONS: dict[str, dict[str, bool | int | str]] = {
     "default": {},
     "short_parsable": {"preset": "short_parsable"},

@@ -1,10 +1,10 @@
-"""Ask real XLA's verifier about HLO text: XLA:GPU's compiler without a GPU, in a process of its own, since XLA may abort.
+"""Ask real XLA's verifier about HLO text: XLA:GPU's compiler without a GPU, in a separate process, because XLA may abort.
 
-    python scripts/xla_verifier.py FILE...      print what XLA says of each file
+    python scripts/xla_verifier.py FILE...      print XLA's verdict on each file
 
-The Python that runs this file needs jaxlib and the plugin `jax-cuda13-pjrt` (or `jax-cuda12-pjrt`); neither a GPU nor the
-CUDA libraries. `XlaVerifier` is the same for other scripts. No passes run: XLA verifies (layouts do not count, mixed
-precision is refused) and soon gives up on what it would have to emit, which says nothing about the module.
+The Python that runs this file needs jaxlib and the plugin `jax-cuda13-pjrt` (or `jax-cuda12-pjrt`), but neither a GPU nor the
+CUDA libraries. `XlaVerifier` offers the same to other scripts. No passes run: XLA verifies (layouts do not count, mixed
+precision is refused), and soon fails to emit code, which says nothing about the module.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from json_child import JsonChild
 
 _FLAGS = "--xla_gpu_autotune_level=0 --xla_disable_all_hlo_passes"
 
-# Failed checks in these files of XLA are verdicts on the module; in all others they come after the verifier.
+# Failed checks in these files of XLA are verdicts on the module. Other files run after the verifier.
 _JUDGES = re.compile(
     r"(hlo_verifier|shape_inference|hlo_instructions?|hlo_computation|hlo_module\w*|shape_util|shape|layout\w*|hlo_schedule"
     r"|collective\w*|replica_group\w*|literal\w*|hlo_input_output\w*|hlo_casting\w*|permutation_util|window_util|hlo_sharding"
     r"|hlo_parser|array|tile_assignment|utils|comparison_util|tuple_points_to_analysis)\.(cc|h):"
 )
-# Other words of the same: the module could not even be made.
+# Other messages with the same meaning: XLA could not even build the module.
 _NOT_MADE = ("[hlo verifier", "layout minor_to_major", "hlo_instruction.cc", "hlo_module.cc", "hlo_computation.cc")
 
 _DEVICE = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
@@ -51,21 +51,21 @@ class XlaVerifier(JsonChild):
         super().__init__([python, __file__, "--serve"], environment)
 
     def verify(self, text: str) -> tuple[bool, str]:
-        """Return whether XLA accepts the module, and what it says."""
+        """Return whether XLA accepts the module, and its message."""
         answer, fatal = self.ask(text)
         if answer is None:
-            # XLA has died: of a check, or (without a word) of the module's text.
+            # XLA has died: in a check, or (without a message) while reading the module's text.
             return bool(fatal) and not _JUDGES.search(fatal.partition("Check failed")[0]), fatal or "died"
         return answer[0], answer[1]
 
 
-# Places of functions in PJRT_Api, counted from the first pointer after the version; the API only grows at its end.
+# Positions of functions in PJRT_Api, counted from the first pointer after the version. The API only grows at its end.
 _PLACES = {"Error_Destroy": 0, "Error_Message": 1, "Plugin_Initialize": 3, "TopologyDescription_Create": 82, "Compile": 89}
 _FIRST = 40
 
 
 class _Plugin:
-    """The part of the PJRT C API that compiles: every argument struct is a row of 8-byte words."""
+    """The part of the PJRT C API that compiles. Every argument struct is an array of 8-byte words."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(_plugin_path())
@@ -122,7 +122,7 @@ def _plugin_path() -> str:
 
 
 def _options(text: str) -> bytes:
-    """Return compile options with the devices that the module's header counts."""
+    """Return compile options with the numbers of devices in the module's header."""
     client: Any = importlib.import_module("jaxlib.xla_client")
     options = client.CompileOptions()
     build = options.executable_build_options
@@ -150,7 +150,7 @@ def _answer(plugin: _Plugin, text: str) -> tuple[bool, str]:
 
 def _serve() -> None:
     plugin = _Plugin()
-    # XLA writes to both.
+    # XLA writes to stdout and stderr, so answers go to a copy of stdout.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""What every device backend offers, and the table of backends by platform name; none is imported before it is chosen."""
+"""Define the interface of device backends and the table of backends by platform name. Backends are imported on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Runs executables. A backend keeps nothing from one run to the next but what makes the next run faster."""
+    """Runs executables. Between runs a backend keeps only caches, such as loaded kernels."""
 
     @property
     def name(self) -> str:
@@ -25,29 +25,29 @@ class Backend(Protocol):
 
     @property
     def description(self) -> str:
-        """One line on the device, for the line that says where a run took place."""
+        """Describe the device in one line; the command prints it."""
         ...
 
     @property
     def target(self) -> TargetSpec | None:
-        """The device as a compile target; None if any target will do."""
+        """The device as a compile target; None if the backend runs code for any target."""
         ...
 
     def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
-        """Run with one literal per entry parameter and return the result; `seed` is what `GetRngSeed` says.
+        """Run with one literal per entry parameter and return the result.
 
-        `feeds` is what infeeds take. Raises DeviceError.
+        `seed` is the value of `GetRngSeed`; infeeds read from `feeds`. Raises DeviceError.
         """
         ...
 
     @property
     def profile(self) -> Profile | None:
-        """How long every thunk of all runs took, if that was asked for."""
+        """The times of every thunk over all runs; None unless profiling is on."""
         ...
 
     @property
     def outfeed(self) -> list[list[Literal]]:
-        """What outfeeds gave in the last run, a list per device."""
+        """The literals that outfeeds produced in the last run, one list per device."""
         ...
 
     def run_devices(
@@ -59,18 +59,18 @@ class Backend(Protocol):
         seed: int = 42,
         feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
-        """Run on replicas x partitions devices with a list of literals each; return their results, replica-major.
+        """Run on replicas x partitions devices, with one list of arguments per device. Return their results, replica-major.
 
-        Raises DeviceError, Unsupported on a platform that has one device only.
+        Raises DeviceError, and Unsupported on a platform that has one device only.
         """
         ...
 
     def report(self) -> str:
-        """Return what there is to say about the last run besides its result; mostly nothing."""
+        """Return remarks on the last run besides its result; usually empty."""
         ...
 
     def launch_records(self) -> list[dict[str, Any]]:
-        """Return what `report` says of each launch as records of plain values (docs/report.md)."""
+        """Return one record of plain values per launch, with the facts that `report` gives as text (docs/report.md)."""
         ...
 
 
@@ -78,7 +78,7 @@ BACKENDS: dict[str, str] = {
     "CUDA": "hlo_run.backends.cuda.backend:CudaBackend",
     "Host": "hlo_run.backends.host.backend:HostBackend",
 }
-"""Platform name to `module:class`. The Interpreter is not here: it runs the module, not the executable."""
+"""Platform name to `module:class`. The Interpreter is missing here because it runs the module, not the executable."""
 
 
 def load_backend(platform: str) -> Callable[..., Backend]:

@@ -1,4 +1,4 @@
-"""Runs of an executable on as many devices as a module wants."""
+"""Run an executable on one device or on a grid of replicas x partitions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def run_on_grid(
     seed: int = 42,
     feeds: Feeds = NO_FEEDS,
 ) -> Literal:
-    """Run with all devices' arguments in one list, and return their results together, as `DeviceGrid` puts them.
+    """Run with the arguments of all devices in one list and return their results together, in `DeviceGrid`'s order.
 
-    Raises DeviceError, Unsupported on a platform that has one device only.
+    Raises DeviceError, and Unsupported on a platform that has one device only.
     """
     if grid.size == 1:
         return backend.run(executable, arguments, seed, feeds)

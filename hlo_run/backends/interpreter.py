@@ -1,4 +1,4 @@
-"""The Interpreter platform: the numpy reference as a platform of its own; it takes the module, not the executable."""
+"""The Interpreter platform: run the module, not the executable, on the numpy reference."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hlo_run.reference.evaluate.evaluate import Reference
 
 
 class InterpreterBackend:
-    """Runs modules as they were written, no pass before and no kernel behind, on a grid of simulated devices."""
+    """Runs unoptimised modules with the numpy reference, on a grid of simulated devices."""
 
     name = "Interpreter"
 
     def __init__(self, grid: DeviceGrid | None = None) -> None:
         self._grid = grid or DeviceGrid()
-        self.outfeed: list[list[Literal]] = []  # what outfeeds gave in the last run, a list per device
+        self.outfeed: list[list[Literal]] = []  # the literals that outfeeds produced in the last run, one list per device
 
     @property
     def description(self) -> str:
@@ -34,7 +34,8 @@ class InterpreterBackend:
     ) -> Literal:
         """Run with one literal per entry parameter and return the result; raises Unsupported.
 
-        `seed` is the module's, `precision` and `feeds` as in `Reference`. Several devices: see `DeviceGrid`.
+        `seed` is the value of `GetRngSeed`. `precision` and `feeds` have the meaning that `Reference` gives them.
+        `DeviceGrid` describes the order of arguments and results for several devices.
         """
         grid = self._grid
         reference = Reference(module, precision)

@@ -1,4 +1,4 @@
-"""Literals (arrays in logical order) to and from the bytes of a device buffer (physical order, sub-byte types packed)."""
+"""Convert literals (arrays in logical order) to and from buffer bytes (physical order, types below 8 bits packed)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def size_bytes(dtype: str, dims: tuple[int, ...]) -> int:
-    """Return the bytes that an array takes in a buffer: pred one per element, types below 8 bits packed."""
+    """Return the size of an array in a buffer: pred takes one byte per element, types below 8 bits are packed."""
     return (math.prod(dims) * DTYPES[dtype].bits + 7) // 8
 
 
 def to_bytes(array: NDArray[Any], dtype: str, minor_to_major: tuple[int, ...]) -> Bytes:
-    """Return the buffer's bytes for `array`, which is in logical order and has the numpy type of `dtype`.
+    """Return the buffer bytes of `array`. `array` is in logical order and has the numpy type of `dtype`.
 
     The result may share memory with `array`.
     """
@@ -49,7 +49,7 @@ def from_bytes(data: Bytes, dtype: str, dims: tuple[int, ...], minor_to_major: t
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How an array lies: its dimensions from major to minor, their numbers (None: as they are), and the way back."""
+    """A layout: physical dimensions from major to minor, the permutation to them (None if the identity), and its inverse."""
 
     count: int
     dims: tuple[int, ...]
@@ -67,7 +67,10 @@ def _layout(dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> _Layout:
 
 
 def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Bytes:
-    """Return the bytes of an array that is no larger than `bounds`: its elements, and behind the room for all its sizes."""
+    """Return the buffer bytes of a dynamic array with the upper bounds `bounds`.
+
+    The elements come first. The sizes, one s32 per dimension, follow the room for `bounds`.
+    """
     data, room = to_bytes(array, dtype, minor_to_major), size_bytes(dtype, bounds)
     buffer = np.zeros(room + 4 * len(bounds), np.uint8)
     buffer[: data.size] = data
@@ -76,7 +79,7 @@ def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], m
 
 
 def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
-    """Return the array that such bytes hold."""
+    """Return the array that `dynamic_to_bytes` encoded."""
     room = size_bytes(dtype, bounds)
     sizes = data[room : room + 4 * len(bounds)].copy().view(np.int32)
     return from_bytes(data, dtype, tuple(map(int, sizes)), minor_to_major)
@@ -89,7 +92,7 @@ def _typed(data: Bytes, record: DType) -> NDArray[Any]:
 
 
 def _sub_byte_items(items: Bytes, record: DType) -> NDArray[Any]:
-    """Give unpacked items their type; signed integers are kept sign-extended in a byte."""
+    """Give unpacked items their numpy type. A signed integer is sign-extended to a byte."""
     if record.is_signed:
         sign = np.uint8(1 << (record.bits - 1))
         return ((items ^ sign) - sign).view(np.int8).astype(record.numpy)

@@ -1,4 +1,4 @@
-"""Refuse what cannot fit, before the machine starts to swap or ends the process."""
+"""Reject executables whose buffers exceed the free memory, before the system swaps or ends the process."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ import re
 from hlo_run.artifact import Executable, used_allocations
 from hlo_run.errors import DeviceError
 
-# A run holds the buffers, the literals that fill them and are read from them, and the reference's arrays.
+# A run holds the buffers, the literals for arguments and results, and the reference's arrays.
 _COPIES = 2
 _CGROUP = "/sys/fs/cgroup"
 
 
 def planned_bytes(executable: Executable) -> int:
-    """Return the bytes of all allocations that a run makes; workspaces of libraries that are not here are none."""
+    """Return the total size of all allocations that a run makes. Workspaces of unused libraries do not count."""
     used = used_allocations(executable)
     return sum(allocation.size_bytes for allocation in executable.allocations if allocation.index in used)
 
 
 def check_memory(executable: Executable) -> None:
-    """Raise DeviceError if the buffers of `executable`, twice over, are larger than the memory that is free here."""
+    """Raise DeviceError if twice the buffers of `executable` exceed the free memory."""
     planned, free = planned_bytes(executable), free_bytes()
     if free is not None and _COPIES * planned > free:
         raise DeviceError(
             f"{executable.name} needs about {_COPIES * planned / 2**30:.2f} GiB, {free / 2**30:.2f} GiB are free",
             hint="--stage=ptx compiles without running",
-            notes=(f"its allocations are {planned} bytes; arguments and results stand beside them",),
+            notes=(f"its allocations take {planned} bytes; arguments and results need about as much",),
         )
 
 
 def free_bytes() -> int | None:
-    """Return the bytes that this process may still take, None where the system does not say."""
+    """Return the bytes that this process may still allocate; None if the system does not tell."""
     found = [value for value in (_available(), _left_in_group()) if value is not None]
     return min(found) if found else None
 
 
 def _available() -> int | None:
-    """Return what the system could give without swapping, or else all it has."""
+    """Return the bytes that the system can give without swapping. Falls back to all physical memory."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             match = re.search(r"^MemAvailable:\s+(\d+) kB", file.read(), re.MULTILINE)
@@ -52,7 +52,7 @@ def _available() -> int | None:
 
 
 def _left_in_group() -> int | None:
-    """Return what the limit of a container leaves."""
+    """Return the bytes that remain under the container's memory limit (cgroup)."""
     try:
         limit, used = (_number(f"{_CGROUP}/memory.{name}") for name in ("max", "current"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`--profile`: how long every thunk took, how many bytes it touched, and all of it as a Chrome trace."""
+"""`--profile`: record the time of every thunk, and print it as a table or a Chrome trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlo_run.artifact import Thunk, accesses, nested_sequences
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One execution of a thunk, in seconds since the profile began; `run` counts from 1."""
+    """One execution of a thunk. Times are in seconds since the profile began; `run` counts from 1."""
 
     thunk: Thunk
     run: int
@@ -22,7 +22,7 @@ class Event:
 
 @dataclass(slots=True)
 class Profile:
-    """Collects the events of all runs; a thunk with others inside has an event around theirs."""
+    """Collects the events of all runs. The event of a thunk with nested thunks covers theirs."""
 
     events: list[Event] = field(default_factory=list[Event])
     runs: int = 0
@@ -33,18 +33,18 @@ class Profile:
         self.runs += 1
 
     def add(self, thunk: Thunk, begin: float) -> None:
-        """Note that a thunk, begun at `begin` (time.perf_counter), ended now."""
+        """Record that a thunk ended now and began at `begin` (time.perf_counter)."""
         now = time.perf_counter()
         self.events.append(Event(thunk, self.runs, begin - self._start, now - begin))
 
     def table(self) -> str:
-        """Return a line per thunk, the longest first: kind, name, times, median milliseconds, share, bytes, GB/s."""
+        """Return one line per thunk, the longest first: kind, name, runs, median milliseconds, share, bytes, GB/s."""
         totals: dict[int, list[Event]] = {}
         for event in self.events:
             totals.setdefault(id(event.thunk), []).append(event)
         from statistics import median  # only profiled runs need it
 
-        # The first run of a kernel compiles it: medians tell what the others take.
+        # The first run of a kernel also compiles it, so the median describes the others.
         medians = {number: median(event.seconds for event in events) for number, events in totals.items()}
         groups = sorted(totals.values(), key=lambda events: -medians[id(events[0].thunk)] * len(events))
         leaves = [events for events in groups if not nested_sequences(events[0].thunk)]
@@ -54,7 +54,7 @@ class Profile:
         for events in groups:
             thunk = events[0].thunk
             size, each = touched_bytes(thunk), medians[id(thunk)]
-            # What runs other thunks is timed with them; its share would count twice.
+            # The time of a thunk with nested thunks includes theirs, so its share would count twice.
             share = "" if nested_sequences(thunk) else f"{each * len(events) / whole:.1%}"
             rate = f"{size / each / 1e9:.2f}" if each and not nested_sequences(thunk) else ""
             lines.append(f"{thunk.kind:<17}{thunk.name:<{width}}{len(events):>8}{each * 1e3:>11.3f}{share:>8}{size:>14}{rate:>9}")
@@ -80,6 +80,6 @@ class Profile:
 
 
 def touched_bytes(thunk: Thunk) -> int:
-    """Return the bytes of all slices that a thunk reads or writes, each once."""
+    """Return the total size of all slices that a thunk reads or writes. Each slice counts once."""
     found = accesses(thunk)
     return sum(piece.size_bytes for piece in dict.fromkeys((*found.reads, *found.writes)))

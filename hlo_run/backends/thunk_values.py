@@ -1,4 +1,4 @@
-"""Values that every backend computes on the host for a thunk: the branch taken, the state of a generator, the seed."""
+"""Compute values that every backend takes from the host: the branch of a conditional, generator states, the seed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _INITIAL_STATE = 0x7012395
 
 
 def taken_branch(thunk: ConditionalThunk, selector: Bytes) -> int:
-    """Return the number of the branch that runs, from the bytes of the selector (pred[] or s32[]).
+    """Return the index of the branch to run, from the bytes of the selector (pred[] or s32[]).
 
-    As in XLA, true is branch 0, and a number without a branch takes the last one.
+    As in XLA, true selects branch 0, and an index out of range selects the last branch.
     """
     if thunk.is_predicate:
         return 0 if selector[0] else 1

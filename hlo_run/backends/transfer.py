@@ -1,4 +1,4 @@
-"""Between literals and an executable's buffers: which bytes go where before a run, and how the result is read after it."""
+"""Copy literals into an executable's buffers and read its result back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 
 
 def parameter_bytes(executable: Executable, arguments: Sequence[Literal]) -> Iterator[tuple[BufferSlice, Bytes]]:
-    """Yield (slice, bytes) for every leaf of every entry parameter; raises UsageError where an argument does not fit."""
+    """Yield (slice, bytes) for every leaf of every entry parameter. Raises UsageError for an argument of another type."""
     if len(arguments) != len(executable.parameters):
         raise UsageError(f"{executable.name} takes {len(executable.parameters)} arguments, got {len(arguments)}")
     for number, (tree, literal) in enumerate(zip(executable.parameters, arguments, strict=True)):
@@ -54,7 +54,7 @@ def constant_bytes(executable: Executable) -> Iterator[tuple[BufferSlice, Bytes]
 
 
 def result_literal(executable: Executable, read: Callable[[BufferSlice], Bytes]) -> Literal:
-    """Return the module's result; `read` returns the bytes of a slice."""
+    """Return the module's result. `read` returns the bytes of a slice."""
     return _literal(executable.result, read)
 
 

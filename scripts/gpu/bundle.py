@@ -1,8 +1,8 @@
-"""What a GPU is to prove, compiled beforehand: one zip with an entry for each module.
+"""The modules of a GPU proof, compiled beforehand into one zip with an entry for each module.
 
-An entry has the module (`hlo`), its Executable (`hlox`), the kernel that XLA:GPU makes of the same fusion (`xla`), and the
-module without its fusions as StableHLO (`stablehlo`), which JAX on the GPU machine compiles. The last two are there where
-the compiler of the `dev` extra makes them. Running a bundle needs only numpy, ml_dtypes and pycuda.
+An entry has the module (`hlo`), its Executable (`hlox`), XLA:GPU's kernel for the same fusion (`xla`), and the module without its
+fusions as StableHLO (`stablehlo`), which JAX compiles on the GPU machine. The last two need the XLA compiler of the `dev` extra
+and may be missing. Running a bundle needs only numpy, ml_dtypes and pycuda.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 FUSION, LIBRARY, MODEL = "fusion", "library", "model"
-# What may become part of a CUDA graph.
+# Commands that may become part of a CUDA graph.
 _COMMANDS = "FUSION,CUBLAS,CUBLASLT"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One module. `refused` says why there is no executable; `xla` is None where XLA's kernel cannot be laid beside ours."""
+    """One module. `refused` says why it has no executable. `xla` is None if XLA's kernel cannot be compared with ours."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class Entry:
 
 
 class Bundle:
-    """A bundle that was written before; entries are read when they are asked for."""
+    """A bundle from a file. Entries are read on demand."""
 
     def __init__(self, path: Path) -> None:
         self._zip = zipfile.ZipFile(path)
@@ -48,7 +48,7 @@ class Bundle:
         return [row["name"] for row in self.head["entries"] if row["kind"] == kind]
 
     def entry(self, name: str) -> Entry:
-        """Return the entry called `name`."""
+        """Return the entry `name`."""
         row: dict[str, Any] = json.loads(self._zip.read(f"{name}/entry.json"))
         return Entry(**row, hlo=self._text(name, "hlo"), hlox=self._zip.read(f"{name}/hlox"), stablehlo=self._text(name, "mlir"))
 
@@ -57,7 +57,7 @@ class Bundle:
 
 
 def make_bundle(path: Path, files: Sequence[tuple[Path, str]], target: str, jobs: int) -> dict[str, int]:
-    """Compile the files (each with its kind) for `target` and write the bundle; return counts of what is in it."""
+    """Compile the files, given as (file, kind), for `target` and write the bundle. Return counts of its contents."""
     rows: list[dict[str, str]] = []
     counts = {"entries": 0, "not compiled": 0, "with XLA's kernel": 0, "with StableHLO": 0}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -76,18 +76,18 @@ def make_bundle(path: Path, files: Sequence[tuple[Path, str]], target: str, jobs
 
 
 def _compile_all(files: Sequence[tuple[Path, str]], target: str, jobs: int) -> Iterator[Entry]:
-    # Never fork: the caller may have threads.
+    # Never fork, because the caller may have threads.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(compile_entry, file, kind, target) for file, kind in files]
         for (file, kind), future in zip(files, futures, strict=True):
             try:
                 yield future.result()
-            except Exception as error:  # a file that ends its process or is not HLO is a row of the table
+            except Exception as error:  # a file that ends its process or is not HLO becomes a row of the table
                 yield Entry(file.stem, kind, "", refused=f"{type(error).__name__}: {error}")
 
 
 def compile_entry(file: Path, kind: str, target: str) -> Entry:
-    """Compile one file. Bounds of the reference need every rounding, so excess precision is off on both sides."""
+    """Compile one file. Excess precision is off on both sides, because the reference's bounds assume every rounding."""
     import hlo_run
     from hlo_run.artifact.file import save
     from hlo_run.cache import choose_cache
@@ -126,7 +126,7 @@ def compile_entry(file: Path, kind: str, target: str) -> Entry:
 
 
 def without_fusions(module: Any) -> Any:
-    """Return the module with its fusions as calls: XLA takes no fusions in StableHLO. `module` is left as it is."""
+    """Return a copy of the module with its fusions as calls, because XLA takes no fusions in StableHLO."""
     from hlo_run.hlo.graph import HloInstruction
 
     copy = module.clone()
@@ -141,7 +141,7 @@ def without_fusions(module: Any) -> Any:
 
 
 def _xla_kernel(text: str, file: str, options: Any) -> dict[str, Any]:
-    """Return the one kernel that XLA emits for the module as it is written; raises HloRunError."""
+    """Return the single kernel that XLA emits for the unoptimised module. Raises HloRunError."""
     from hlo_run.codegen.llvm.ptxas import find_ptxas
     from hlo_run.commands.target_choice import target_config
     from hlo_run.errors import Unsupported
@@ -151,7 +151,7 @@ def _xla_kernel(text: str, file: str, options: Any) -> dict[str, Any]:
     flags = [*EMITTERS_ONLY, "--xla_disable_all_hlo_passes", "--xla_allow_excess_precision=false"]
     made = compile_with_xla(text, file, target_config(options), flags, ptxas.parent.parent if ptxas else None)
     if len(made.kernels) != 1 or not made.ptx:
-        raise Unsupported(f"XLA makes {len(made.kernels)} kernels of it")
+        raise Unsupported(f"XLA emits {len(made.kernels)} kernels, not one")
     if made.kernels[0].dynamic_shared_bytes:
         raise Unsupported("XLA's kernel takes dynamic shared memory")
     return dataclasses.asdict(made.kernels[0]) | {"ptx": made.ptx}

@@ -1,4 +1,4 @@
-"""What a GPU machine says about itself: cards, clocks, driver, packages, and how fast the card copies."""
+"""Facts about a GPU machine: cards, clocks, driver, packages, and the bandwidth of a copy on the card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CARD = "name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.
 _STATE = "clocks.sm,clocks.memory,temperature.gpu,power.draw,utilization.gpu,clocks_event_reasons.active"
 _COPY_BYTES = 1 << 30
 _COPIES = 10
-# A kernel that does nothing: what a measured launch costs at least.
+# A kernel that does nothing. Its time is the least time of a measured launch.
 _EMPTY_PTX = """.version 8.0
 .target sm_70
 .address_size 64
@@ -40,12 +40,12 @@ def machine() -> dict[str, Any]:
 
 
 def clocks() -> dict[str, str]:
-    """Return the clocks, temperature and power of the card now."""
+    """Return the current clocks, temperature and power of the card."""
     return query(_STATE)
 
 
 def query(fields: str) -> dict[str, str]:
-    """Return what nvidia-smi says of the first card; empty where there is no nvidia-smi."""
+    """Return nvidia-smi's values of the first card; empty without nvidia-smi."""
     try:
         command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -56,7 +56,7 @@ def query(fields: str) -> dict[str, str]:
 
 
 def copy_bandwidth(driver: Any, stream: Any, size_bytes: int = _COPY_BYTES) -> float:
-    """Return bytes per second, read and written, of the best of some copies from device to device."""
+    """Return the bytes per second, read and written, of the best of some copies from device to device."""
     size_bytes = min(size_bytes, int(driver.mem_get_info()[0]) // 4)
     source, target = driver.mem_alloc(size_bytes), driver.mem_alloc(size_bytes)
     driver.memset_d8_async(int(source), 0x5A, size_bytes, stream)

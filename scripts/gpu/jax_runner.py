@@ -1,4 +1,4 @@
-"""Real XLA through JAX's client: compile StableHLO text, run it, time it."""
+"""Run real XLA through JAX's client: compile StableHLO text, run it, time it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class JaxRunner:
 
     @property
     def description(self) -> str:
-        """What runs: JAX's version, the platform and the device."""
+        """JAX's version, the platform and the device."""
         return f"jax {self._jax.__version__}, {self._client.platform}, {self._device.device_kind}"
 
     def run(self, stablehlo: str, arguments: Sequence[Any], repeats: int) -> tuple[list[Any], float]:
         """Return the flat results as numpy arrays, and the median microseconds of `repeats` further runs (0.0 for none).
 
-        Raises whatever JAX raises for a module that it does not take.
+        Raises JAX's own errors for a module that it does not accept.
         """
         executable = self._compile(stablehlo)
         flat = [self._jax.device_put(value, self._device) for argument in arguments for value in _flat(argument)]
@@ -44,7 +44,7 @@ class JaxRunner:
         return arrays, 1e6 * median(times) if times else 0.0
 
     def _compile(self, stablehlo: str) -> Any:
-        # The text goes in as it is; the client parses it.
+        # The client parses the text.
         devices = self._xla_client.DeviceList((self._device,))
         options = self._xla_client.CompileOptions()
         return self._client.compile_and_load(stablehlo, devices, options)

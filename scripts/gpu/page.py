@@ -1,4 +1,4 @@
-"""docs/gpu_results.md and its plots, from the JSON of a proof."""
+"""Write docs/gpu_results.md and its plots from the JSON of a proof."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 _GOOD_RATIO = 1.1
 _WORST = 12
-# Below this many bytes a launch costs more than what the kernel moves.
+# Below this many bytes a launch takes longer than moving the data.
 _LARGE_BYTES = 4 << 20
 
 
@@ -32,7 +32,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
         "`scripts/gpu_proof.py` measured these figures; `scripts/gpu_proof.py --page` wrote this page from its JSON.",
         "The help of the script says how to repeat it.",
         "",
-        *(["**A rehearsal on stand-ins: no GPU was there.**", ""] if report["rehearsal"] else []),
+        *(["**A rehearsal on stand-ins, without a GPU.**", ""] if report["rehearsal"] else []),
         f"{report['date']}: {device_line(report)}",
         "",
         "| section | agree | differ | failed | skipped | seconds |",
@@ -44,7 +44,7 @@ def page(report: dict[str, Any], plots: list[str]) -> str:
 
 
 def device_line(report: dict[str, Any]) -> str:
-    """Return what ran, in a line."""
+    """Return one line on the device and its speed."""
     rows = _by_name(report, "environment")
     machine, device, copy, empty = (rows.get(name, {}) for name in ("machine", "device", "copy", "empty launch"))
     parts = [device.get("description", "unknown device"), f"driver {machine.get('card', {}).get('driver_version', 'unknown')}"]
@@ -56,7 +56,7 @@ def device_line(report: dict[str, Any]) -> str:
 
 
 def tables(report: dict[str, Any]) -> list[str]:
-    """Return the tables of times: fusions beside XLA's kernels, libraries, whole programs."""
+    """Return the tables of times: fusions against XLA's kernels, libraries, whole programs."""
     return [*_fusion_tables(report), *_library_table(report), *_model_table(report)]
 
 
@@ -71,7 +71,7 @@ def _fusion_tables(report: dict[str, Any]) -> list[str]:
     if both:
         ratios = [_ratio(row) for row in both]
         lines += [
-            f"| beside XLA's kernel for the same fusion | {len(both)} |",
+            f"| timed with XLA's kernel for the same fusion | {len(both)} |",
             f"| time, geometric mean of ours / XLA's | {_mean(ratios):.3f} |",
             f"| ours slower by more than 10 % | {sum(ratio > _GOOD_RATIO for ratio in ratios)} |",
             f"| XLA's kernel differs from the reference | {sum(bool(row.get('xla_differs')) for row in both)} |",
@@ -85,7 +85,7 @@ def _fusion_tables(report: dict[str, Any]) -> list[str]:
         lines.append(f"| {what} | {statistics.median(large):.2f} |")
     if both:
         worst = sorted(both, key=lambda row: -_ratio(row))[:_WORST]
-        lines += ["", "| slowest beside XLA | ours, us | XLA, us | ratio | bytes |", "| --- | --- | --- | --- | --- |"]
+        lines += ["", "| slowest against XLA | ours, us | XLA, us | ratio | bytes |", "| --- | --- | --- | --- | --- |"]
         lines += [
             f"| {row['name']} | {row['ours_us']:.2f} | {row['xla_us']:.2f} | {_ratio(row):.2f} | {row['bytes']} |"
             for row in worst
@@ -120,7 +120,7 @@ def _model_table(report: dict[str, Any]) -> list[str]:
         )
     if both:
         lines.append(f"| geometric mean of {len(both)} | | | {_mean([r['ours_us'] / theirs[r['name']] for r in both]):.2f} | |")
-    note = "Ours are times on the device (CUDA events); XLA's are wall-clock times of a call with arrays that lie there."
+    note = "Ours are times on the device (CUDA events); XLA's are wall-clock times of a call with arrays on the device."
     return [*lines, "", note, ""]
 
 
@@ -136,11 +136,11 @@ def _exceptions(report: dict[str, Any]) -> list[str]:
 
 
 def write_plots(report: dict[str, Any], folder: Path) -> list[str]:
-    """Write the plots for which there are figures; return their file names. Needs matplotlib (extra `plots`)."""
+    """Write the plots that have data. Return their file names. Needs matplotlib (extra `plots`)."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "hlo-run"  # the same bytes for the same figures
+    mpl.rcParams["svg.hashsalt"] = "hlo-run"  # so that equal figures give equal bytes
     from matplotlib import pyplot as plt
 
     rows = [row for row in _rows(report, "fusions") if row.get("ours_us")]

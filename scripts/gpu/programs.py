@@ -1,4 +1,4 @@
-"""Which modules a proof has: the project's own, and those of a corpus where one is named."""
+"""Choose the modules of a proof: the project's own, and those of a corpus if one is given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_INSTRUCTIONS = 1500  # of a whole program
 
 
 def programs(corpus: Path | None, folder: Path, most: int) -> list[tuple[Path, str]]:
-    """Return (file, kind) of at most `most` modules of each kind; fusions cut out of modules are written into `folder`."""
+    """Return (file, kind) of at most `most` modules of each kind. Fusions cut out of modules are written into `folder`."""
     fusions = sorted((ROOT / "tests/data/emitters").glob("*.hlo"))
     models = sorted((ROOT / "examples").glob("*.hlo"))
     if corpus is not None:
@@ -30,7 +30,7 @@ def programs(corpus: Path | None, folder: Path, most: int) -> list[tuple[Path, s
 
 
 def isolated_fusions(files: list[Path], folder: Path) -> list[Path]:
-    """Write every kLoop and kInput fusion of the modules as `MODULE.FUSION.hlo`, equal ones once; return the files."""
+    """Write every kLoop and kInput fusion of the modules as `MODULE.FUSION.hlo`, equal ones once. Return the files."""
     known: dict[str, Path] = {}
     for name, text, digest in _cut_out(files):
         if digest not in known:

@@ -1,7 +1,7 @@
-"""The sections of the proof. Each runs in a process of its own and writes a row for every piece of its work as it ends.
+"""The sections of the proof. Each runs in its own process and writes a row for each piece of work as soon as it ends.
 
-A fault on the device ends the CUDA context, so after one the section's process ends too, and a new one goes on behind the
-module at fault.
+A fault on the device ends the CUDA context. The section's process then ends too, and a new one continues behind the module at
+fault.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _PARAMETERS = re.compile(r"\.param\s")
 
 @dataclass(frozen=True)
 class Work:
-    """What a section is given: the bundle, rows to leave out because an earlier process did them, and where rows go."""
+    """The input of a section: the bundle, the rows that an earlier process did, and the function that writes a row."""
 
     bundle: Bundle
     done: frozenset[str]
     emit: Callable[[dict[str, Any]], None]
     jobs: int
     stop_at: float
-    """time.monotonic() from which no new piece is begun."""
+    """The time (time.monotonic) after which no new piece begins."""
 
     def texts(self, kind: str) -> list[tuple[str, str]]:
-        """Return (name, HLO text) of the entries of a kind that are still to do and have an executable."""
+        """Return (name, HLO text) of the entries of a kind that have an executable and are not done yet."""
         entries = [self.bundle.entry(name) for name in self.bundle.names(kind) if name not in self.done]
         for entry in entries:
             if entry.refused:
@@ -60,7 +60,7 @@ class Work:
         return [(entry.name, entry.hlo) for entry in entries if not entry.refused]
 
     def pieces(self, kind: str) -> Iterator[tuple[Entry, list[Any], Any]]:
-        """Yield each entry with its arguments and its expected result; those that the reference cannot evaluate are rows."""
+        """Yield each entry with its arguments and its expected result. Entries that the reference cannot evaluate become rows."""
         for name, future in expected_values(self.texts(kind), self.jobs):
             if time.monotonic() > self.stop_at:
                 self.emit({"name": name, "status": SKIPPED, "detail": "the time is over"})
@@ -75,7 +75,7 @@ class Work:
 
 
 def run_environment(work: Work) -> None:
-    """The machine, the bandwidth of a copy on the device, and the cost of an empty launch."""
+    """Record the machine, the bandwidth of a copy on the device, and the time of an empty launch."""
     work.emit({"name": "machine", "status": AGREES, **environment.machine()})
     backend = CudaBackend()
     driver, stream = backend.driver, backend.stream
@@ -91,7 +91,7 @@ def run_environment(work: Work) -> None:
 
 
 def run_tests(work: Work) -> None:
-    """The tests marked `cuda`; they compile, so they need the llvmlite and xDSL that the project asks for."""
+    """Run the tests marked `cuda`. They compile, so they need the project's versions of llvmlite and xDSL."""
     if lacking := _lacking_for_compilation():
         work.emit({"name": "pytest -m cuda", "status": SKIPPED, "detail": lacking})
         return
@@ -118,7 +118,7 @@ def _lacking_for_compilation() -> str:
 
 
 def run_fusions(work: Work) -> None:
-    """Every fusion against the reference, and its kernel's time beside that of XLA's kernel for the same fusion."""
+    """Compare every fusion with the reference, and its kernel's time with that of XLA's kernel for the same fusion."""
     backend = CudaBackend()
     for entry, arguments, expected in work.pieces(FUSION):
         row = _checked(backend, entry, arguments, expected)
@@ -130,7 +130,7 @@ def run_fusions(work: Work) -> None:
 
 
 def _checked(backend: CudaBackend, entry: Entry, arguments: list[Any], expected: Any, runs: int = 1) -> dict[str, Any]:
-    """Run an entry's executable; a fault of the device ends this process behind its row."""
+    """Run an entry's executable and compare its results. A fault of the device raises DeviceError, which ends the process."""
     module = hlo_run.parse(entry.hlo)
     executable = load(entry.hlox, entry.name)
     for _ in range(runs):
@@ -163,7 +163,7 @@ def _timed(backend: CudaBackend, entry: Entry, arguments: list[Any], expected: A
 
 
 def _with_xla_kernel(program: Executable, entry: Entry) -> tuple[Executable | None, str]:
-    """Return the executable with XLA's kernel in place of ours, or why that cannot be: both take operands, then results."""
+    """Return the executable with XLA's kernel in place of ours, or the reason against it. Both take operands, then results."""
     if entry.xla is None:
         return None, entry.xla_refused or "no kernel of XLA's"
     thunks = list(kernel_thunks(program.thunks))
@@ -180,16 +180,16 @@ def _with_xla_kernel(program: Executable, entry: Entry) -> tuple[Executable | No
 
 
 def run_libraries(work: Work) -> None:
-    """cuBLASLt, cuDNN, cuFFT, cuSOLVER and CUDA graphs: agreement in three runs, and what numpy did instead."""
+    """Test cuBLASLt, cuDNN, cuFFT, cuSOLVER and CUDA graphs: agreement in three runs, and the thunks left to numpy."""
     backend = CudaBackend()
     for entry, arguments, expected in work.pieces(LIBRARY):
-        row = _checked(backend, entry, arguments, expected, runs=3)  # the third replays what the second recorded
+        row = _checked(backend, entry, arguments, expected, runs=3)  # the third replays the graph that the second captured
         work.emit(row | {"graphs": backend.graph_count, "refused": backend.report().splitlines()})
     backend.close()
 
 
 def run_models(work: Work) -> None:
-    """Whole programs: agreement, how long all thunks take, and in how many CUDA graphs."""
+    """Test whole programs: agreement, the time of all thunks, and the number of CUDA graphs."""
     backend = CudaBackend()
     for entry, arguments, expected in work.pieces(MODEL):
         row = _checked(backend, entry, arguments, expected, runs=2)
@@ -205,12 +205,12 @@ def run_models(work: Work) -> None:
 
 
 def run_xla(work: Work) -> None:
-    """Real XLA:GPU through JAX on the same arguments: its values against the reference, and its time for whole programs."""
+    """Run real XLA:GPU through JAX on the same arguments: compare its values with the reference, and time whole programs."""
     try:
         from gpu.jax_runner import JaxRunner
 
         runner = JaxRunner()
-    except Exception as error:  # JAX raises classes of its own for a card it cannot use
+    except Exception as error:  # JAX raises its own classes for a card that it cannot use
         work.emit({"name": "jax", "status": SKIPPED, "detail": f"{type(error).__name__}: {error}"})
         return
     work.emit({"name": "jax", "status": AGREES, "detail": runner.description})
@@ -225,7 +225,7 @@ def run_xla(work: Work) -> None:
 def _by_jax(runner: Any, entry: Entry, arguments: list[Any], expected: Any, timed: bool) -> dict[str, Any]:
     try:
         actual, microseconds = runner.run(entry.stablehlo, arguments, _RUN_REPEATS if timed else 0)
-    except Exception as error:  # likewise
+    except Exception as error:  # JAX's own classes, as above
         return {"name": entry.name, "status": SKIPPED, "detail": f"XLA: {' '.join(str(error).split())[:300]}"}
     leaves = list(_leaves(expected))
     if len(leaves) != len(actual):
@@ -262,9 +262,9 @@ SECTIONS: dict[str, Callable[[Work], None]] = {
 
 
 def run_section(name: str, bundle: Path, rows: Path, stop_at: float) -> int:
-    """Run a section in this process and append its rows to `rows`; exit code 3 after a fault of the device."""
+    """Run a section in this process and append its rows to `rows`. The exit code is 3 after a fault of the device."""
     known = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()] if rows.exists() else []
-    # A row that was begun and has no end is the fault of the process before.
+    # A piece that was begun and has no row ended the previous process.
     done = frozenset(row.get("name", row.get("begin")) for row in known)
     current = ""
     with rows.open("a", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Arguments and expected results of modules, by the numpy reference, made in other processes while the GPU works."""
+"""Compute arguments and expected results of modules with the numpy reference, in other processes while the GPU works."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _AHEAD = 24  # modules whose arrays wait in memory
 
 
 def values_of(text: str) -> tuple[list[Any], Any]:
-    """Return the arguments and the result of a module; raises errors of the HloRunError family."""
+    """Return the arguments and the result of a module. Raises HloRunError."""
     module = hlo_run.parse(text)
     arguments = make_fake_arguments(module, RandomEngine(_SEED))
     return arguments, Reference(module).run([arguments], 1, 1, feeds=random_feeds(_SEED))[0]
 
 
 def expected_values(texts: Sequence[tuple[str, str]], jobs: int) -> Iterator[tuple[str, Future[tuple[list[Any], Any]]]]:
-    """Yield the name of each (name, text) with what will be its arguments and result, in order."""
+    """Yield, in order, (name, future of arguments and result) for each (name, text)."""
     waiting: deque[tuple[str, Future[tuple[list[Any], Any]]]] = deque()
     rest = iter(texts)
-    # Never fork: a process with a CUDA context cannot be.
+    # Never fork: a forked process cannot use the CUDA context.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for name, text in rest:
             waiting.append((name, pool.submit(values_of, text)))

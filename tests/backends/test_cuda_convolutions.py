@@ -1,4 +1,4 @@
-"""Convolutions of the CUDA platform: cuDNN's frontend is asked for what numpy computes, in calls as the real one takes them."""
+"""Convolutions of the CUDA platform on a stand-in for cuDNN's frontend, which checks the calls and computes with numpy."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def test_the_call_says_how_arrays_lie() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"window": (WindowSpec(3, base_dilation=2), WindowSpec(2))}, "holes"),
+        ({"window": (WindowSpec(3, base_dilation=2), WindowSpec(2))}, "base dilation"),
         ({"window": (WindowSpec(3, is_reversed=True), WindowSpec(2, is_reversed=True))}, "reversed"),
         ({"window": (WindowSpec(3, pad_low=-1), WindowSpec(2))}, "negative"),
         ({"window": (WindowSpec(1),) * 4}, "4 dimensions"),
-        ({"batch_groups": 2}, "groups of the batch"),
+        ({"batch_groups": 2}, "no batch groups"),
         ({"activation": "kSwish"}, "kSwish"),
         ({"bias": array(3, "f32", (5,))}, "bias"),
         ({"side": array(3, "f32", (2, 4, 5, 5)), "side_scale": 1.0}, "side input"),

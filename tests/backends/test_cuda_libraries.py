@@ -1,4 +1,4 @@
-"""The CUDA platform's libraries and graphs: they are asked for what numpy computes, in calls as the real bindings take them."""
+"""The CUDA platform's libraries and graphs on stand-ins for the bindings, which check the calls and compute with numpy."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_a_command_buffer_becomes_a_graph(bench: Bench) -> None:
     for n in range(3):
         value = np.random.default_rng(n).standard_normal((2, 2)).astype(np.float32)
         found = np.asarray(bench.backend.run(program, [value]))
-        if n < 2:  # the stand-in does what is recorded while it is recorded, not when it is launched
+        if n < 2:  # the stand-in runs captured work during the capture, not at the launch
             np.testing.assert_allclose(found, 2 * value @ value, rtol=1e-4)
     calls = [call.removeprefix("driver.") for call in bench.log if call.startswith("driver.")]
     record = ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy"]

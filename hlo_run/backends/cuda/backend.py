@@ -1,4 +1,4 @@
-"""The CUDA platform: runs an Executable on a device through pycuda; the driver's JIT loads the PTX."""
+"""The CUDA platform: run an Executable on a device through pycuda. The driver's JIT loads the PTX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_SECONDS = 1e-4
 
 
 class CudaBackend:
-    """Opens device 0 and runs executables on it; keeps loaded kernels from one run to the next."""
+    """Opens device 0 and runs executables on it. Loaded kernels are kept between runs."""
 
     def __init__(self, timeout_seconds: float = 0.0, profile: bool = False) -> None:
         self._device = Device()
@@ -83,23 +83,23 @@ class CudaBackend:
 
     @property
     def driver(self) -> Any:
-        """The module `pycuda.driver`, for what is measured beside runs."""
+        """The module `pycuda.driver`, for measurements outside of runs."""
         return self._driver
 
     @property
     def stream(self) -> Any:
-        """The stream on which everything runs."""
+        """The stream of all work."""
         return self._state.stream
 
     @property
     def graph_count(self) -> int:
-        """How many command buffers of the last executable are CUDA graphs now."""
+        """The number of CUDA graphs recorded from command buffers of the last executable."""
         return self._state.graphs.count
 
     def kernel_times(self, executable: Executable, repeats: int) -> list[KernelTime]:
-        """Time every kernel of the executable that ran last, on the memory that its run left. Raises DeviceError.
+        """Time every kernel of the executable that ran last, on the memory of that run. Raises DeviceError.
 
-        Kernels that write in place see their own results from the second launch on; their values are of no use afterwards.
+        A kernel that writes in place reads its own result from the second launch on, so the values are useless afterwards.
         """
         times: list[KernelTime] = []
         for thunk in kernel_thunks(executable.thunks):
@@ -109,14 +109,14 @@ class CudaBackend:
         return times
 
     def run_times(self, executable: Executable, repeats: int) -> tuple[float, ...]:
-        """Time all thunks of the executable that ran last, without transfers of arguments and results; milliseconds.
+        """Time all thunks of the executable that ran last, in milliseconds, without transfers of arguments and results.
 
-        Command buffers are graphs where they can be recorded. The L2 cache is not flushed. Raises DeviceError.
+        Command buffers run as graphs where they can be recorded. The L2 cache is not flushed. Raises DeviceError.
         """
         return self._measured(executable, lambda: self._run_of(executable).run(), repeats, flush=False)
 
     def _run_of(self, executable: Executable) -> CudaRun:
-        assert self._executable is executable, "it ran last"
+        assert self._executable is executable, "the executable is the one that ran last"
         return CudaRun(self._state, executable, seed=42)
 
     def _measured(self, executable: Executable, work: Callable[[], None], repeats: int, flush: bool = True) -> tuple[float, ...]:
@@ -129,7 +129,7 @@ class CudaBackend:
             raise DeviceError(f"{executable.name} failed on {self._device.name}: {error}") from error
 
     def _forget(self) -> None:
-        """Free what the last executable had."""
+        """Free the memory, graphs and remarks of the last executable."""
         self._executable = None
         self._state.libraries.refused.clear()
         self._state.graphs.clear()
@@ -144,13 +144,13 @@ class CudaBackend:
         seed: int = 42,
         feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
-        """Raise Unsupported: there is one device."""
+        """Raise Unsupported: this platform has one device."""
         del executable, arguments, seed, feeds
         hint = "--platform=Host simulates them; --num_replicas=1 --num_partitions=1 runs on one device"
         raise Unsupported(f"CUDA runs on one device, but the module wants {replicas} x {partitions}", hint=hint)
 
     def report(self) -> str:
-        """Return what numpy did on copies of the arrays, and why no library of the device did."""
+        """Return the thunks that numpy ran on copies of the arrays, each with the reason that no library took it."""
         state = self._state
         lines = [f"%{what} ran by numpy on copies of its arrays: {why}" for what, why in state.libraries.refused.items()]
         return "\n".join([*lines, state.graphs.problem] if state.graphs.problem else lines)
@@ -168,7 +168,7 @@ class CudaBackend:
         return self._functions[key][1]
 
     def _wait(self, name: str) -> None:
-        """Wait for the device; a kernel cannot be stopped, so a timeout leaves it to the end of the process."""
+        """Wait for the device. A kernel cannot be stopped: after a timeout it runs until the process ends."""
         done = self._driver.Event()
         done.record(self._state.stream)
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None

@@ -1,9 +1,9 @@
-"""Convolutions by cuDNN: what its graph is for a `ConvolutionThunk`, and its use through NVIDIA's Python frontend.
+"""Convolutions by cuDNN: plan the graph of a `ConvolutionThunk`, and run it through NVIDIA's Python frontend.
 
     y = activation(scale * conv(x, w) + side_scale * side + bias)
 
-Tensors are (batch, features, spatial ...), filters (output features, input features of a group, spatial ...), whatever their
-layout: strides say how they lie. cuDNN wants two or three spatial dimensions; fewer are filled up with ones.
+Tensors have the dimensions (batch, features, spatial ...), filters (output features, input features of a group, spatial ...).
+Strides describe the layout. cuDNN takes two or three spatial dimensions; one or none is extended by dimensions of size 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hlo_run.backends.cuda.matmul import Address
 from hlo_run.backends.cuda.matrices import strides
 from hlo_run.errors import DeviceError
 
-# HLO types to cuDNN's, and the type in which it computes.
+# HLO type to cuDNN's storage type and computation type.
 _TYPES = {"f16": ("HALF", "FLOAT"), "bf16": ("BFLOAT16", "FLOAT"), "f32": ("FLOAT", "FLOAT"), "f64": ("DOUBLE", "DOUBLE")}
 _SCALARS = {"FLOAT": np.float32, "DOUBLE": np.float64}
 _OPERATIONS: dict[str, tuple[str, tuple[str, str]]] = {
@@ -30,13 +30,13 @@ _OPERATIONS: dict[str, tuple[str, tuple[str, str]]] = {
 }
 _ACTIVATIONS = ("kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh")
 _FEWEST_DIMS, _MOST_DIMS = 2, 3
-# Numbers by which the graph knows its tensors.
+# The unique ids of the graph's tensors.
 _ONE, _TWO, _RESULT, _BIAS, _SIDE, _SCALE, _SIDE_SCALE = range(1, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A tensor of the graph: its sizes, how many elements apart neighbours are."""
+    """A tensor of the graph: sizes and strides (in elements) per dimension."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,7 +44,7 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionForm:
-    """All that a graph depends on; calls of one form share it. `dtype` is the HLO type of all tensors."""
+    """Everything that a graph depends on; equal forms share a graph. `dtype` is the HLO type of all tensors."""
 
     operation: Literal["forward", "backward-input", "backward-filter"]
     dtype: str
@@ -65,14 +65,14 @@ class ConvolutionForm:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionPlan:
-    """One call: its form, and where the tensors are, by their numbers in the graph."""
+    """One call: its form, and the slice of each tensor by the tensor's id in the graph."""
 
     form: ConvolutionForm
     places: tuple[tuple[int, BufferSlice], ...]
 
 
 def plan_convolution(thunk: ConvolutionThunk) -> ConvolutionPlan | str:
-    """Return the call of a convolution, or why cuDNN has none for it."""
+    """Return the cuDNN call of a convolution, or the reason that cuDNN cannot run it."""
     if reason := _not_taken(thunk):
         return reason
     window = thunk.window
@@ -126,21 +126,21 @@ def _not_taken(thunk: ConvolutionThunk) -> str:
     if len(thunk.window) > _MOST_DIMS or not all(prod(spec.dims) for spec in arrays):
         return f"cuDNN does not convolve arrays of {len(thunk.window)} dimensions, or of no elements"
     if thunk.batch_groups > 1 or any(dim.base_dilation != 1 or dim.is_reversed for dim in thunk.window):
-        return "cuDNN takes no groups of the batch, no holes in the input and no reversed windows here"
+        return "cuDNN takes no batch groups, no base dilation and no reversed windows here"
     if any(dim.pad_low < 0 or dim.pad_high < 0 for dim in thunk.window):
         return "cuDNN takes no negative padding"
     extras = thunk.bias is not None or thunk.side is not None or thunk.scale != 1.0 or thunk.activation != "kNone"
     if extras and thunk.direction != "forward":
-        return "cuDNN does nothing after a gradient"
+        return "cuDNN fuses nothing into a gradient"
     if thunk.bias is not None and thunk.bias.dims != (thunk.result.dims[thunk.numbers.result[1]],):
-        return "the bias does not go along the features"
+        return "the bias is not along the feature dimension"
     if thunk.side is not None and thunk.side.dims != thunk.result.dims:
-        return "the side input is not of the result's shape"
+        return "the side input does not have the result's shape"
     return "" if thunk.activation in _ACTIVATIONS else f"cuDNN has no activation {thunk.activation}"
 
 
 def _laid(spec: ArraySpec, outer: tuple[int, int], spatial: Sequence[int], fill: int) -> Laid:
-    """Return an array with its dimensions in cuDNN's order; those filled up, of size 1, come before the others."""
+    """Return an array's sizes and strides in cuDNN's order. `fill` dimensions of size 1 come before the spatial ones."""
     steps, order = strides(spec), (*outer, *spatial)
     dims, found = [spec.dims[dim] for dim in order], [steps[dim] for dim in order]
     step = max((steps[dim] * spec.dims[dim] for dim in spatial), default=dims[1] * found[1])
@@ -152,7 +152,7 @@ def _numbers(window: Sequence[WindowSpec], fill: int, missing: int, number: Call
 
 
 class CuDnn:
-    """The library; its graphs are kept. `scratch` gives device memory of a size for the time of a call."""
+    """An open cuDNN with a cache of graphs. `scratch` returns device memory of a size, valid during one call."""
 
     def __init__(self, cudnn: Any, stream: int, scratch: Callable[[int], int]) -> None:
         self._cudnn, self._scratch = cudnn, scratch
@@ -161,12 +161,12 @@ class CuDnn:
         self._graphs: dict[ConvolutionForm, tuple[Any, int] | str] = {}
 
     def close(self) -> None:
-        """Give graphs and handle back."""
+        """Release the graphs and the handle."""
         self._graphs.clear()
         self._cudnn.destroy_handle(self._handle)
 
     def run(self, plan: ConvolutionPlan, address: Address) -> str:
-        """Convolve on the stream; return why the library has no graph of this form, empty if it did. Raises DeviceError."""
+        """Convolve on the stream. Return "", or the reason that cuDNN has no graph of this form. Raises DeviceError."""
         form = plan.form
         if form not in self._graphs:
             self._graphs[form] = self._build(form)
@@ -177,7 +177,7 @@ class CuDnn:
         kind = _SCALARS[_TYPES[form.dtype][1]]
         factors = {_SCALE: np.array(form.scale, kind), _SIDE_SCALE: np.array(form.side_scale, kind)}
         tensors: dict[int, int] = {number: address(place) for number, place in plan.places}
-        # Factors are passed by value: from this process's memory.
+        # The graph takes the factors by value, from host memory.
         tensors |= {number: factor.ctypes.data for number, factor in factors.items() if factor != 1}
         try:
             graph.execute(tensors, self._scratch(workspace_bytes) if workspace_bytes else 0, handle=self._handle)
@@ -186,7 +186,7 @@ class CuDnn:
         return ""
 
     def _build(self, form: ConvolutionForm) -> tuple[Any, int] | str:
-        """Return a graph with the size of its workspace, or what cuDNN says against it."""
+        """Return a graph and the bytes of its workspace, or cuDNN's reason against it."""
         cudnn = self._cudnn
         graph = self._graph(form)
         try:

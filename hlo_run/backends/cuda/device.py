@@ -1,4 +1,4 @@
-"""The only place that imports pycuda: opening a device, and what it says about itself."""
+"""Open a device and describe it as a compile target. No other file imports pycuda."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from hlo_run.errors import DeviceError
 from hlo_run.target import DEFAULT_TARGET, PRESETS, TargetSpec, preset
 
-# pycuda has no types; what leaves this folder has.
+# pycuda has no types. Everything that leaves this folder has types.
 Driver = Any
 
 
 @lru_cache(maxsize=1)
 def device_problem() -> str:
-    """Return why no CUDA device can be opened, or nothing if one can."""
+    """Return why no CUDA device can be opened; empty if one can."""
     if importlib.util.find_spec("pycuda") is None:
         return "pycuda is not installed (pip install 'hlo-run[cuda]')"
     try:
@@ -29,21 +29,21 @@ def device_problem() -> str:
             return "the CUDA driver sees no device"
     except ImportError as error:
         return f"pycuda cannot be imported: {error}"
-    except Exception as error:  # pycuda raises classes of its own for every driver code
+    except Exception as error:  # pycuda raises its own class for every driver code
         return f"the CUDA driver cannot be initialised: {error}"
     return ""
 
 
 def load_driver() -> Driver:
     """Return the module `pycuda.driver`; raises ImportError."""
-    # A pycuda built on a machine without a driver does not name the driver's library as one that it needs.
+    # A pycuda that was built on a machine without a driver does not link the driver's library.
     with suppress(OSError):
         ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
     return importlib.import_module("pycuda.driver")
 
 
 class Device:
-    """One open device: its primary context is current until `close`."""
+    """One open device. Its primary context is current until `close`."""
 
     def __init__(self, number: int = 0) -> None:
         problem = device_problem()
@@ -63,7 +63,7 @@ class Device:
 
 
 def _target(driver: Driver, device: Any) -> TargetSpec:
-    """Return the device as a TargetSpec; what the driver does not tell is that of the preset with its capability."""
+    """Return the device as a TargetSpec. The preset of the same capability gives the values that the driver does not report."""
     attribute = driver.device_attribute
 
     def get(name: str) -> int:

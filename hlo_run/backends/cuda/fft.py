@@ -1,4 +1,4 @@
-"""Fourier transforms by cuFFT: what its plan is for an `FftThunk`, and its use. Inverses are scaled by cuBLAS afterwards."""
+"""Fourier transforms by cuFFT: plan an `FftThunk` and run it. cuBLAS scales the inverse transforms afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlo_run.backends.cuda.matmul import Address
 
 _MAX_RANK = 3
 _FORWARD, _INVERSE = -1, 1
-# (kind of transform, type of its complex side) -> cuFFT's type.
+# (kind of transform, complex type of operand or result) to cuFFT's type.
 _TYPES = {
     ("FFT", "c64"): "C2C",
     ("IFFT", "c64"): "C2C",
@@ -24,7 +24,7 @@ _TYPES = {
     ("RFFT", "c128"): "D2Z",
     ("IRFFT", "c128"): "Z2D",
 }
-# Type of the result -> routine that multiplies it by a real number, and that number's type.
+# Type of the result to the cuBLAS routine that multiplies it by a real number, and that number's type.
 _SCALES = {
     "f32": ("sscal", np.float32),
     "f64": ("dscal", np.float64),
@@ -35,7 +35,7 @@ _SCALES = {
 
 @dataclass(frozen=True, slots=True)
 class FftPlan:
-    """`batch` transforms over `lengths`, of arrays whose transformed dimensions are `source_dims` and `result_dims`."""
+    """`batch` transforms over `lengths`. The transformed dimensions are `source_dims` before and `result_dims` after."""
 
     type: str
     lengths: tuple[int, ...]
@@ -46,23 +46,23 @@ class FftPlan:
     source: BufferSlice
     result: BufferSlice
     dtype: str
-    """Of the result."""
+    """The HLO type of the result."""
 
     @property
     def destroys_source(self) -> bool:
-        """True for transforms to real numbers: cuFFT uses the memory of what it reads."""
+        """True for transforms to real numbers: cuFFT overwrites their operand."""
         return self.type in ("C2R", "Z2D")
 
 
 def plan_fft(thunk: FftThunk) -> FftPlan | str:
-    """Return the plan of a transform, or why cuFFT has none for it."""
+    """Return the plan of a transform, or the reason that cuFFT cannot run it."""
     source, result, rank = thunk.source, thunk.result, len(thunk.lengths)
     kind = _TYPES.get((thunk.type, source.dtype if thunk.type != "RFFT" else result.dtype))
     if kind is None or not 1 <= rank <= _MAX_RANK or not prod(source.dims) or not prod(result.dims):
         return f"cuFFT does not transform {source.dtype}{list(source.dims)} over {rank} dimensions"
     for spec in (source, result):
         if spec.minor_to_major != tuple(reversed(range(len(spec.dims)))):
-            return "its arrays do not lie row by row"
+            return "its arrays are not row-major"
     batch = prod(source.dims[:-rank])
     inner = source.dims[-rank:], result.dims[-rank:]
     places = source.slice, result.slice
@@ -70,14 +70,14 @@ def plan_fft(thunk: FftThunk) -> FftPlan | str:
 
 
 class CuFft:
-    """The library; its plans are kept. `memory` copies and keeps scratch memory."""
+    """An open cuFFT with a cache of plans. `memory` copies and provides scratch memory."""
 
     def __init__(self, cufft: Any, cublas: Any, cublas_handle: int, memory: Any) -> None:
         self._cufft, self._cublas, self._handle, self._memory = cufft, cublas, cublas_handle, memory
         self._plans: dict[tuple[object, ...], tuple[int, int]] = {}
 
     def close(self) -> None:
-        """Give the plans back."""
+        """Release the plans."""
         for plan, _ in self._plans.values():
             self._cufft.destroy(plan)
         self._plans.clear()

@@ -1,4 +1,4 @@
-"""Command buffers as CUDA graphs, through cuda-bindings: what a stream is asked to do is recorded, then launched as one."""
+"""Command buffers as CUDA graphs, through cuda-bindings: capture the work on a stream, then launch it as one graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def load_cuda() -> Any:
 
 
 class Graphs:
-    """The graphs of one executable, by name. Addresses are part of a graph: `clear` when memory moves."""
+    """The graphs of one executable, by name. A graph holds addresses: call `clear` when memory moves."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -23,13 +23,13 @@ class Graphs:
         self._graphs: dict[str, Any] = {}
         self._cuda: Any = None
         self.problem = ""
-        """Why nothing is recorded, if that is so."""
+        """Why nothing is captured; empty if graphs work."""
 
     def run(self, name: str, work: Callable[[], None], may_record: Callable[[], bool]) -> None:
-        """Do `work`: as it is at first, then, if it only asks the stream to do something, recorded, then from the record."""
+        """Do `work`. The first call runs it, the second captures it if `may_record` allows, and later calls launch the graph."""
         if name not in self._graphs:
             if name not in self._seen or not may_record() or not self._is_there():
-                self._seen.add(name)  # kernels are loaded, and libraries take their memory now
+                self._seen.add(name)  # the first run loads kernels and lets libraries allocate memory
                 work()
                 return
             self._graphs[name] = self._record(work)
@@ -37,14 +37,14 @@ class Graphs:
 
     @property
     def count(self) -> int:
-        """How many graphs there are."""
+        """The number of graphs."""
         return len(self._graphs)
 
     def clear(self) -> None:
-        """Forget all graphs."""
+        """Destroy all graphs."""
         while self._graphs:
             _, graph = self._graphs.popitem()
-            self._cuda.cuGraphExecDestroy(graph)  # whether that works is nothing to anybody
+            self._cuda.cuGraphExecDestroy(graph)  # an error here does not matter
         self._seen.clear()
 
     def _is_there(self) -> bool:
@@ -61,7 +61,7 @@ class Graphs:
         try:
             work()
         except BaseException:
-            cuda.cuStreamEndCapture(self._stream)  # the stream takes work again; the first error counts
+            cuda.cuStreamEndCapture(self._stream)  # the stream leaves capture mode; the first error counts
             raise
         graph = self._check(cuda.cuStreamEndCapture(self._stream))
         try:
@@ -70,10 +70,10 @@ class Graphs:
             self._check(cuda.cuGraphDestroy(graph))
 
     def _check(self, answer: tuple[Any, ...]) -> Any:
-        """Return what a call gave besides its code; raises DeviceError for a code other than success."""
+        """Return the values of a driver call besides its code. Raises DeviceError for a code other than success."""
         code, *values = answer
         if code != self._cuda.CUresult.CUDA_SUCCESS:
             _, text = self._cuda.cuGetErrorString(code)
             message = text.decode() if isinstance(text, bytes) else str(text)
-            raise DeviceError(f"a CUDA graph failed: {message}", hint="--xla_gpu_enable_command_buffer= does without")
+            raise DeviceError(f"a CUDA graph failed: {message}", hint="--xla_gpu_enable_command_buffer= runs without graphs")
         return values[0] if values else None

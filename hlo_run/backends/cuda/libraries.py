@@ -1,6 +1,6 @@
-"""NVIDIA's libraries through nvmath-python and cuDNN's frontend, each opened when something is for it; numpy does the rest.
+"""NVIDIA's libraries through nvmath-python and cuDNN's frontend. A library is opened when the first thunk needs it.
 
-A library that is not installed, or an operation that it does not have, is no error: `run` says no, and keeps the reason.
+A missing library or an unsupported operation is not an error: `run` returns False and keeps the reason, and numpy does the work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def load_cudnn() -> Any:
 
 
 class Libraries:
-    """All of them for one device; everything runs on the stream with this handle."""
+    """All libraries of one device. `stream` is the handle of the stream for their work."""
 
     def __init__(self, memory: DeviceMemory, stream: int, compute_capability: tuple[int, int]) -> None:
         self._memory, self._stream = memory, stream
@@ -60,10 +60,10 @@ class Libraries:
         self._closing: list[Callable[[], None]] = []
         self._done: set[GemmThunk] = set()
         self.refused: dict[str, str] = {}
-        """What numpy did instead: the thunk's name and kind, and why."""
+        """The thunks left to numpy: "name (kind)" to the reason."""
 
     def run(self, thunk: Thunk) -> bool:
-        """Let a library do a thunk's work; False if none does it. Raises DeviceError for one that fails."""
+        """Run a thunk in a library. Returns False if no library takes it. Raises DeviceError if the library fails."""
         try:
             reason = self._run(thunk)
         except _Missing as missing:
@@ -79,17 +79,17 @@ class Libraries:
         return not reason
 
     def takes_product(self, thunk: GemmThunk) -> bool:
-        """True if cuBLASLt did this product before: then it does again, and asks the stream for nothing but that."""
+        """True if cuBLASLt ran this product before. Its next run only enqueues work on the stream."""
         return thunk in self._done
 
     def close(self) -> None:
-        """Give all handles back."""
+        """Release all handles."""
         while self._closing:
             self._closing.pop()()
         self._opened.clear()
 
     def _run(self, thunk: Thunk) -> str:
-        """Return why no library does it, empty if one did."""
+        """Return "" after a library ran the thunk, else the reason that none did."""
         address = self._memory.address
         match thunk:
             case GemmThunk():
@@ -172,7 +172,7 @@ class Libraries:
             except ImportError as error:
                 raise _Missing(f"cuDNN's frontend is not installed (pip install 'hlo-run[cudnn]'): {error}") from error
             except RuntimeError as error:
-                # The frontend is there, the library behind it is not.
+                # The frontend is installed, the library behind it is missing.
                 raise _Missing(str(error)) from error
             self._closing.append(opened.close)
             return opened
@@ -196,7 +196,7 @@ class Libraries:
             except Exception as error:
                 if not _is_binding_error(error):
                     raise
-                # The binding is there, the library behind it is not.
+                # The binding is installed, the library behind it is missing.
                 self._opened[name] = _Missing(str(error))
         found = self._opened[name]
         if isinstance(found, _Missing):
@@ -216,4 +216,4 @@ def _is_binding_error(error: Exception) -> bool:
 
 
 class _Missing(Exception):
-    """A library that is not there."""
+    """A library or binding is not installed."""

@@ -1,6 +1,6 @@
-"""Triangular solves by cuBLAS and Cholesky factors by cuSOLVER: what their calls are, and the calls. Both work in place.
+"""Triangular solves by cuBLAS and Cholesky factors by cuSOLVER: plan the calls and run them. Both work in place.
 
-x of a . x = b, arrays row by row:    x^T . a^T = b^T column by column, the triangle of a^T is the other one
+Row-major a . x = b is column-major x^T . a^T = b^T. The triangle of a^T is the opposite one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hlo_run.artifact import ArraySpec, BufferSlice, CholeskyThunk, TriangularSo
 from hlo_run.backends.cuda.matmul import Address
 from hlo_run.backends.cuda.matrices import Stored, merged, stored
 
-# HLO types to the letter of the routines.
+# HLO type to the letter of the routine names.
 _LETTERS = {"f32": "s", "f64": "d", "c64": "c", "c128": "z"}
 _BYTES = {"f32": 4, "f64": 8, "c64": 8, "c128": 16}
 _SCALARS = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128}
@@ -25,7 +25,7 @@ _ALL_ONES = 0xFF  # a NaN in every float type
 
 @dataclass(frozen=True, slots=True)
 class SolvePlan:
-    """op(a) . x = b, or x . op(a) = b unless `left`; `x` holds b before. `operation` is N, T or C."""
+    """op(a) . x = b, or x . op(a) = b unless `left`. `x` holds b before the call. `operation` is N, T or C."""
 
     dtype: str
     a: Stored
@@ -41,7 +41,7 @@ class SolvePlan:
 
 @dataclass(frozen=True, slots=True)
 class CholeskyPlan:
-    """Factors of `matrix` in the triangle that `lower` names; `place` holds the matrix before."""
+    """Factors of `matrix` in the triangle given by `lower`. `place` holds the matrix before the call."""
 
     dtype: str
     matrix: Stored
@@ -51,7 +51,7 @@ class CholeskyPlan:
 
 
 def _matrices(spec: ArraySpec) -> Stored | None:
-    """Return the last two dimensions as matrices."""
+    """Return the last two dimensions as matrices, the others as the batch; None if the layout does not allow it."""
     rank = len(spec.dims)
     axes = [merged(spec, dims) for dims in (range(rank - 2), (rank - 2,), (rank - 1,))]
     batch, rows, columns = axes
@@ -59,18 +59,18 @@ def _matrices(spec: ArraySpec) -> Stored | None:
 
 
 def plan_solve(thunk: TriangularSolveThunk) -> SolvePlan | str:
-    """Return the call of a solve, or why cuBLAS has none for it."""
+    """Return the cuBLAS call of a solve, or the reason that cuBLAS cannot run it."""
     dtype, result = thunk.result.dtype, thunk.result
     if dtype not in _LETTERS or not prod(result.dims):
         return f"cuBLAS does not solve {dtype}{list(result.dims)}"
     a, x = _matrices(thunk.matrix), _matrices(result)
     if a is None or x is None or thunk.right.minor_to_major != result.minor_to_major:
-        return "its arrays do not lie as matrices"
-    # Each of these turns the equation round once; two turns are none.
+        return "the layout of its arrays does not form matrices"
+    # Each of these transposes the equation; two of them cancel.
     is_transposed = (thunk.transpose != "NO_TRANSPOSE") ^ a.is_transposed ^ x.is_transposed
     is_conjugate = thunk.transpose == "ADJOINT" and dtype.startswith("c")
     if is_conjugate and not is_transposed:
-        return "cuBLAS does not conjugate what it does not transpose"
+        return "cuBLAS does not conjugate without a transpose"
     return SolvePlan(
         dtype=dtype,
         a=a,
@@ -86,24 +86,24 @@ def plan_solve(thunk: TriangularSolveThunk) -> SolvePlan | str:
 
 
 def plan_cholesky(thunk: CholeskyThunk) -> CholeskyPlan | str:
-    """Return the call of a factorisation, or why cuSOLVER has none for it."""
+    """Return the cuSOLVER call of a factorisation, or the reason that cuSOLVER cannot run it."""
     dtype, result = thunk.result.dtype, thunk.result
     matrix = _matrices(result)
     if dtype not in _LETTERS or not prod(result.dims):
         return f"cuSOLVER does not factor {dtype}{list(result.dims)}"
     if matrix is None or thunk.source.minor_to_major != result.minor_to_major:
-        return "its arrays do not lie as matrices"
+        return "the layout of its arrays does not form matrices"
     return CholeskyPlan(dtype, matrix, result.slice, thunk.source.slice, thunk.lower != matrix.is_transposed)
 
 
 class Solver:
-    """cuBLAS, for triangular solves. `memory` copies and keeps scratch memory."""
+    """cuBLAS, for triangular solves. `memory` copies and provides scratch memory."""
 
     def __init__(self, cublas: Any, handle: int, memory: Any) -> None:
         self._cublas, self._handle, self._memory = cublas, handle, memory
 
     def run(self, plan: SolvePlan, address: Address) -> None:
-        """Solve; raises the binding's errors."""
+        """Solve; raises the errors of the binding."""
         cublas = self._cublas
         x = address(plan.x_place)
         if address(plan.b_place) != x:
@@ -143,7 +143,7 @@ class Factoriser:
         self._cusolver, self._fill_modes, self._handle, self._memory = cusolver, fill_modes, handle, memory
 
     def run(self, plan: CholeskyPlan, address: Address) -> None:
-        """Factor matrix by matrix; one that has no factor becomes NaN. Raises the binding's errors."""
+        """Factor one matrix after the other. A matrix without a factor becomes NaN. Raises the errors of the binding."""
         memory, matrix, size = self._memory, plan.matrix, _BYTES[plan.dtype]
         start = address(plan.place)
         if address(plan.source_place) != start:
@@ -161,7 +161,7 @@ class Factoriser:
         uplo = int(self._fill_modes.LOWER if plan.lower else self._fill_modes.UPPER)
         what = (self._handle, uplo, plan.matrix.rows, place, plan.matrix.leading)
         count = int(getattr(cusolver, f"{letter}potrf_buffer_size")(*what))
-        # The word that says whether it worked lies before the workspace, which is aligned.
+        # The status word comes first. The workspace follows, aligned to 256 bytes.
         scratch = memory.scratch(256 + count * _BYTES[plan.dtype])
         getattr(cusolver, f"{letter}potrf")(*what, scratch + 256, count, scratch)
         return memory.read_word(scratch) == 0

@@ -1,9 +1,9 @@
-"""Products by cuBLASLt: what its call is for a `GemmThunk`, and the call.
+"""Matrix products by cuBLASLt: plan the call of a `GemmThunk` and run it.
 
-    d = scale_d * epilogue(alpha * scale_a * scale_b * op(a) . op(b) + beta * c + bias)      all stored column by column
+    d = scale_d * epilogue(alpha * scale_a * scale_b * op(a) . op(b) + beta * c + bias)      all column-major
 
-A product that is to lie row by row is that of the transposed operands in the other order; only then goes a bias along the
-last dimension, as cuBLASLt adds it to every column. Scales are for f8 alone, that of d for a d in f8.
+A row-major product is computed as the product of the transposed operands in swapped order. A bias along the last dimension
+needs this form, as cuBLASLt adds the bias to every column. Only f8 operands have scales, and only an f8 d has a scale.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hlo_run.backends.cuda.matrices import Axis, Stored, merged, stored
 
 Address = Callable[[BufferSlice], int]
 
-# Type of both operands -> types of the result, type in which is computed, type of alpha and beta.
+# Type of both operands to: types of the result, computation type, type of alpha and beta.
 _TYPES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "f16": (("f16", "f32"), "32F", "f32"),
     "bf16": (("bf16", "f32"), "32F", "f32"),
@@ -33,10 +33,10 @@ _TYPES: dict[str, tuple[tuple[str, ...], str, str]] = {
 }
 _F8 = ("f8e4m3fn", "f8e5m2")
 _F8_RESULTS = ("bf16", "f16", "f32", "f8e4m3fn", "f8e5m2")
-# Types of what a product of f8 adds, by the type of the result.
+# The types of bias and addend of an f8 product, by the type of the result.
 _F8_BIASES = {"bf16": ("bf16",), "f16": ("f16",), "f32": ("bf16",), "f8e4m3fn": ("bf16", "f16"), "f8e5m2": ("bf16", "f16")}
 _F8_ADDENDS = _F8_BIASES | {"f32": ("f32",)}
-# XLA's names of epilogues to cuBLASLt's.
+# XLA's epilogue names to cuBLASLt's.
 _EPILOGUES = {
     "DEFAULT": "DEFAULT",
     "BIAS": "BIAS",
@@ -47,7 +47,7 @@ _EPILOGUES = {
     "GELU_AUX": "GELU_AUX",
     "BIAS_GELU_AUX": "GELU_AUX_BIAS",
 }
-# HLO types to those of CUDA (`cudaDataType`).
+# HLO types to CUDA's (`cudaDataType`).
 CUDA_TYPES = {
     "f16": "CUDA_R_16F",
     "bf16": "CUDA_R_16BF",
@@ -65,7 +65,7 @@ _SCALARS = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": n
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix of the call: its HLO type, where it begins, how it lies."""
+    """A matrix of the call: HLO type, slice and storage."""
 
     dtype: str
     place: BufferSlice
@@ -95,7 +95,7 @@ class MatmulPlan:
 
 
 def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
-    """Return the call of a product, or why cuBLASLt has none for it."""
+    """Return the cuBLASLt call of a product, or the reason that cuBLASLt cannot run it."""
     if reason := _not_taken(thunk):
         return reason
     numbers, left, right, result = thunk.numbers, thunk.lhs, thunk.rhs, thunk.result
@@ -104,7 +104,7 @@ def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
     batch_rank, row_rank = len(numbers.lhs_batch or numbers.rhs_batch), len(rows)
     lhs_axes = _axes(left, numbers.lhs_batch, rows, numbers.lhs_contracting)
     rhs_axes = _axes(right, numbers.rhs_batch, numbers.rhs_contracting, columns)
-    # One matrix for the whole batch is read again and again.
+    # A batch stride of 0 reads the same matrix for the whole batch.
     if not numbers.lhs_batch:
         lhs_axes[0] = Axis(prod(right.dims[d] for d in numbers.rhs_batch), 0)
     elif not numbers.rhs_batch:
@@ -112,7 +112,7 @@ def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
     out = range(len(result.dims))
     parts = (out[:batch_rank], out[batch_rank : batch_rank + row_rank], out[batch_rank + row_rank :])
     targets = [_axes(spec, *parts) for spec in (result, thunk.addend, thunk.auxiliary) if spec is not None]
-    # Row by row: (l . r)^T = r^T . l^T, which is the form with a bias.
+    # Row-major: (l . r)^T = r^T . l^T, the only form that allows a bias.
     for is_turned in (True, False):
         a, b = (_turned(rhs_axes), _turned(lhs_axes)) if is_turned else (lhs_axes, rhs_axes)
         found = [_stored(axes) for axes in (a, b, *((_turned(t) if is_turned else t) for t in targets))]
@@ -121,13 +121,13 @@ def plan_matmul(thunk: GemmThunk) -> MatmulPlan | str:
         if thunk.bias is not None and not is_turned:
             continue
         return _plan(thunk, [matrix for matrix in found if matrix is not None], is_turned)
-    return "its arrays do not lie as matrices"
+    return "the layout of its arrays does not form matrices"
 
 
 def _not_taken(thunk: GemmThunk) -> str:
     left, right, result = thunk.lhs.dtype, thunk.rhs.dtype, thunk.result.dtype
     if not all(prod(spec.dims) for spec in (thunk.lhs, thunk.rhs, thunk.result)):
-        return "there is nothing to multiply"
+        return "an array of the product has no elements"
     is_f8 = left in _F8 and right in _F8 and (left, right) != ("f8e5m2", "f8e5m2")
     known = _F8_RESULTS if is_f8 else _TYPES.get(left, ((),))[0] if left == right else ()
     if result not in known:
@@ -137,17 +137,17 @@ def _not_taken(thunk: GemmThunk) -> str:
     if thunk.epilogue not in _EPILOGUES or ("BIAS" in thunk.epilogue) != (thunk.bias is not None):
         return f"cuBLASLt has no epilogue {thunk.epilogue}"
     if ("AUX" in thunk.epilogue) != (thunk.auxiliary is not None):
-        return f"epilogue {thunk.epilogue} and its second result do not fit"
+        return f"epilogue {thunk.epilogue} does not match the auxiliary result"
     if reason := _wrong_types(thunk, is_f8):
         return reason
     if thunk.bias is not None and (not thunk.result.dims or thunk.bias.dims != thunk.result.dims[-1:]):
-        return "the bias does not go along the last dimension"
+        return "the bias is not along the last dimension"
     if thunk.beta and (thunk.addend is None or thunk.addend.dims != thunk.result.dims):
-        return "what is added is no matrix of the result's shape"
+        return "the addend does not have the result's shape"
     if thunk.alpha[1] and not result.startswith("c"):
         return "alpha is complex"
     is_whole = float(thunk.alpha[0]).is_integer() and float(thunk.beta).is_integer()
-    return "" if result != "s32" or is_whole else "alpha and beta are no integers"
+    return "" if result != "s32" or is_whole else "alpha and beta are not integers"
 
 
 def _wrong_scales(thunk: GemmThunk, is_f8: bool) -> str:
@@ -164,9 +164,9 @@ def _wrong_types(thunk: GemmThunk, is_f8: bool) -> str:
     biases, addends = (_F8_BIASES[result], _F8_ADDENDS[result]) if is_f8 else ((result,), (result,))
     for spec, known in ((thunk.addend, addends), (thunk.bias, biases), (thunk.auxiliary, (result,))):
         if spec is not None and spec.dtype not in known:
-            return f"bias and second result are not {' or '.join(known)}"
+            return f"addend, bias or auxiliary result is not {' or '.join(known)}"
     if is_f8 and thunk.auxiliary is not None:
-        return "cuBLASLt has no second result in f8"
+        return "cuBLASLt has no auxiliary result in f8"
     return ""
 
 
@@ -193,7 +193,7 @@ def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan 
     c = _no_addend(thunk, d) if thunk.addend is None else Operand(thunk.addend.dtype, thunk.addend.slice, next(rest))
     auxiliary = None if thunk.auxiliary is None else Operand(thunk.auxiliary.dtype, thunk.auxiliary.slice, next(rest))
     if thunk.bias is not None and d.matrix.rows != thunk.bias.dims[0]:
-        return "the bias does not go along all columns"
+        return "the bias is not as long as a column"
     _, compute, scalar = _TYPES.get(a.dtype, ((), "32F", "f32"))
     scales = tuple(scale.slice for scale in thunk.scales)
     scale_a, scale_b = (None, None) if not scales else (scales[1], scales[0]) if is_turned else scales
@@ -208,14 +208,14 @@ def _plan(thunk: GemmThunk, found: list[Stored], is_turned: bool) -> MatmulPlan 
 
 
 def _no_addend(thunk: GemmThunk, d: Operand) -> Operand:
-    """Return what stands for c where nothing is added: d itself, but of a type that c may have."""
+    """Return the operand c of a call without addend: d itself, with a type that c may have."""
     if d.dtype not in _F8:
         return d
     return Operand("bf16" if thunk.bias is None else thunk.bias.dtype, d.place, d.matrix)
 
 
 class CublasLt:
-    """The library. `scratch` gives device memory of a size for the time of a call."""
+    """An open cuBLASLt. `scratch` returns device memory of a size, valid during one call."""
 
     def __init__(self, lt: Any, compute_types: Any, data_types: Any, scratch: Callable[[int], int], workspace_bytes: int) -> None:
         self._lt, self._compute_types, self._data_types = lt, compute_types, data_types
@@ -223,11 +223,11 @@ class CublasLt:
         self._handle: int = lt.create()
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Release the handle."""
         self._lt.destroy(self._handle)
 
     def run(self, plan: MatmulPlan, address: Address, stream: int) -> bool:
-        """Multiply on `stream`; False if the library has no algorithm for it. Raises the binding's errors."""
+        """Multiply on `stream`. Returns False if the library has no algorithm for it. Raises the errors of the binding."""
         lt = self._lt
         with self._descriptor(plan, address) as descriptor, self._layouts(plan) as layouts:
             algorithm = self._algorithm(descriptor, layouts)
@@ -242,7 +242,7 @@ class CublasLt:
         return True
 
     def _algorithm(self, descriptor: int, layouts: list[int]) -> Any:
-        """Return the record of the best algorithm, which begins with the algorithm itself; None if the library has none."""
+        """Return the heuristic's best record, which begins with the algorithm itself; None if the library has none."""
         lt = self._lt
         results, count = np.zeros(1, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
         preference = lt.matmul_preference_create()

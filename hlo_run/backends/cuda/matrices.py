@@ -1,6 +1,6 @@
-"""How arrays look to libraries that store matrices column by column: sizes, leading dimensions, transpositions, strides.
+"""Describe arrays as column-major matrices for libraries: sizes, leading dimension, transposition, strides.
 
-f32[4,64,32]{2,1,0} as 4 matrices of 64 x 32:    stored 32 x 64, leading dimension 32, to be transposed, 2048 apart
+f32[4,64,32]{2,1,0} as 4 matrices of 64 x 32:    stored 32 x 64, leading dimension 32, transposed, batch stride 2048
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hlo_run.artifact import ArraySpec
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Dimensions that memory holds as one: how many elements, and how far apart they are (in elements)."""
+    """Dimensions that memory holds as one: the number of elements and their stride (in elements)."""
 
     size: int
     stride: int
@@ -21,9 +21,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A batch of matrices as they lie: column by column, `leading` elements from one column to the next.
+    """A batch of column-major matrices in memory, with `leading` elements from one column to the next.
 
-    What is meant is the transposed matrix if `is_transposed`.
+    If `is_transposed`, the operand is the transpose of the stored matrix.
     """
 
     rows: int
@@ -35,7 +35,7 @@ class Stored:
 
 
 def strides(spec: ArraySpec) -> tuple[int, ...]:
-    """Return how many elements apart the neighbours along each dimension are."""
+    """Return the stride of each dimension, in elements."""
     found, stride = [0] * len(spec.dims), 1
     for d in spec.minor_to_major:
         found[d] = stride
@@ -44,7 +44,7 @@ def strides(spec: ArraySpec) -> tuple[int, ...]:
 
 
 def merged(spec: ArraySpec, dims: Sequence[int]) -> Axis | None:
-    """Return `dims` (major first) as one axis; None if memory does not hold them in that order."""
+    """Return `dims` (major to minor) as one axis; None if memory does not hold them in that order."""
     steps = strides(spec)
     axis = Axis(1, 0)
     for d in reversed([d for d in dims if spec.dims[d] != 1]):
@@ -55,9 +55,9 @@ def merged(spec: ArraySpec, dims: Sequence[int]) -> Axis | None:
 
 
 def stored(rows: Axis, columns: Axis, batch: Axis) -> Stored | None:
-    """Return a batch of matrices as a library wants them; None if neither rows nor columns lie together.
+    """Return a batch of matrices in a library's form; None if neither rows nor columns are contiguous.
 
-    A matrix that can be read both ways is not transposed.
+    A matrix that fits both ways is not transposed.
     """
     if rows.size == 1 or rows.stride == 1:
         leading = columns.stride if columns.size > 1 else rows.size

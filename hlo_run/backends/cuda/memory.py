@@ -1,4 +1,4 @@
-"""Device memory of a run: allocations of an executable, scratch memory of libraries, copies in the order of a stream."""
+"""Device memory of a run: the allocations of an executable, scratch memory for libraries, and copies in stream order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hlo_run.backends.literals import Bytes
 from hlo_run.backends.memory import planned_bytes
 from hlo_run.errors import DeviceError
 
-# What uninitialised memory holds, so that a kernel that forgets an element does not pass by luck.
+# Uninitialised memory holds this byte, so that a kernel that skips an element fails its test.
 _POISON = 0xA5
 
 
 class DeviceMemory:
-    """All memory that this process has on a device; `stream` is the one on which everything runs."""
+    """All device memory of this process. `stream` orders all work."""
 
     def __init__(self, driver: Any, stream: Any, device_name: str) -> None:
         self._driver, self._stream, self._device_name = driver, stream, device_name
@@ -29,9 +29,9 @@ class DeviceMemory:
         self._scratch_bytes = 0
 
     def hold(self, executable: Executable) -> None:
-        """Have a block for each allocation, those of the last run if it was of the same executable; poison what is not constant.
+        """Provide a block for each allocation and poison all but the constants. A repeated executable keeps its blocks.
 
-        Workspaces of libraries that are not used get a byte. Raises DeviceError where there is not enough memory.
+        An unused library workspace gets one byte. Raises DeviceError if the memory is too small.
         """
         if self._executable is not executable:
             self.release()
@@ -52,21 +52,21 @@ class DeviceMemory:
         self._executable = executable
 
     def release(self) -> None:
-        """Free all of it."""
+        """Free all blocks and the scratch memory."""
         self._executable = None
         blocks = [*self._blocks, *([self._scratch] if self._scratch is not None else [])]
         self._blocks, self._scratch, self._scratch_bytes = [], None, 0
         for block in blocks:
-            # After a kernel's fault the driver refuses everything; that fault is what counts.
+            # After a fault in a kernel the driver rejects every call. The first error is the one to report.
             with suppress(self._driver.Error):
                 block.free()
 
     def address(self, place: BufferSlice) -> int:
-        """Return where a slice begins."""
+        """Return the address of a slice."""
         return int(self._blocks[place.allocation]) + place.offset_bytes
 
     def scratch(self, size_bytes: int) -> int:
-        """Return where as many bytes are free until the next call: what uses them runs on the stream."""
+        """Return the address of at least `size_bytes` free bytes, valid until the next call. Their users run on the stream."""
         if size_bytes > self._scratch_bytes:
             if self._scratch is not None:
                 self._scratch.free()
@@ -88,12 +88,12 @@ class DeviceMemory:
         self._driver.memset_d32_async(target, word, count, self._stream)
 
     def upload(self, target: int, data: NDArray[Any]) -> None:
-        """Copy from this process, behind what the stream does."""
+        """Copy from host memory, after all work on the stream."""
         self._stream.synchronize()
         self._driver.memcpy_htod(target, np.ascontiguousarray(data))
 
     def read(self, place: BufferSlice) -> Bytes:
-        """Return the bytes of a slice, behind what the stream does."""
+        """Return the bytes of a slice, after all work on the stream."""
         data = np.empty(place.size_bytes, np.uint8)
         if place.size_bytes:
             self._stream.synchronize()
@@ -101,13 +101,13 @@ class DeviceMemory:
         return data
 
     def read_word(self, address: int) -> int:
-        """Return the 32-bit number at an address, behind what the stream does."""
+        """Return the 32-bit integer at an address, after all work on the stream."""
         data = np.empty(4, np.uint8)
         self._stream.synchronize()
         self._driver.memcpy_dtoh(data, address)
         return int(data.view(np.int32)[0])
 
     def write(self, place: BufferSlice, data: Bytes) -> None:
-        """Fill a slice from this process, behind what the stream does."""
+        """Fill a slice from host memory, after all work on the stream."""
         if data.size:
             self.upload(self.address(place), data)

@@ -1,4 +1,4 @@
-"""The thunks of one run on a device: kernels, copies and libraries there, the rest by numpy on copies of the arrays."""
+"""Run the thunks of an executable on a device. numpy runs thunks without a device library, on copies of the arrays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """What runs share: the driver, the stream on which all happens, memory, libraries, graphs; `function` loads a kernel."""
+    """Everything that runs share. All work is on `stream`; `function` loads a kernel."""
 
     driver: Any
     stream: Any
@@ -82,7 +82,7 @@ class CudaRun:
         self._messages: dict[int, deque[list[Bytes]]] = {}
 
     def run(self) -> None:
-        """Run the executable's thunks; what the device does may end later."""
+        """Enqueue the executable's thunks. The device may finish later."""
         if self._profile is not None:
             self._profile.begin_run()
         self._sequence(self._executable.thunks)
@@ -126,13 +126,13 @@ class CudaRun:
             case LibraryWork() | SortThunk() | CustomCallThunk() | CollectiveThunk():
                 if not self._state.libraries.run(thunk):
                     call = library_call(thunk)
-                    assert call is not None, f"{thunk.kind} is run here"
+                    assert call is not None, f"{thunk.kind} has a library call"
                     self._by_numpy(call)
             case _:
                 assert_never(thunk)
 
     def _command_buffer(self, thunk: CommandBufferThunk) -> None:
-        """Run a command buffer from its graph, if it has one and nobody wants to know how long each part takes."""
+        """Run a command buffer from its graph if it has one. A profiled run times each thunk instead."""
         if self._profile is not None:
             self._sequence(thunk.thunks)
             return
@@ -140,7 +140,7 @@ class CudaRun:
         self._state.graphs.run(thunk.name, work, lambda: all(map(self._is_recordable, thunk.thunks)))
 
     def _is_recordable(self, thunk: Thunk) -> bool:
-        """True for what only asks the stream to do something; a product that numpy makes does more."""
+        """True for a thunk that only enqueues work on the stream. A product that numpy computes does not."""
         match thunk:
             case KernelThunk() | CopyThunk() | MemsetThunk():
                 return True
@@ -187,7 +187,7 @@ class CudaRun:
     # ---- kernels and libraries ----------------------------------------------------------------------------------
 
     def launcher(self, thunk: KernelThunk) -> Callable[[], None]:
-        """Return what launches the thunk's kernel; it is loaded, and its arguments have their addresses."""
+        """Return a function that launches the thunk's kernel. The kernel is loaded and its arguments are bound."""
         kernel = self._executable.kernel(thunk.kernel)
         function = self._state.function(kernel)
         pointers = [np.uint64(self._address(argument.slice)) for argument in thunk.arguments]
@@ -216,14 +216,14 @@ class CudaRun:
         return tuple(self._array(part) for part in tree)
 
     def _transfer(self, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
-        """Messages of the device to itself, and the queues from and to the host."""
+        """Pass messages from the device to itself, and literals through the host's infeed and outfeed queues."""
         if isinstance(thunk, SendThunk) and not thunk.is_host_transfer:
             sent = [self._read(piece) for piece in tree_slices(thunk.source)]
             self._messages.setdefault(thunk.channel, deque()).append(sent)
         elif isinstance(thunk, RecvThunk):
             waiting = self._messages.get(thunk.channel)
             if not waiting:
-                raise DeviceError(f"%{thunk.name} waits for ever: nothing was sent on channel {thunk.channel}")
+                raise DeviceError(f"%{thunk.name} waits forever: nothing was sent on channel {thunk.channel}")
             for piece, data in zip(tree_slices(thunk.result), waiting.popleft(), strict=True):
                 self._write(piece, data)
         elif isinstance(thunk, InfeedThunk):

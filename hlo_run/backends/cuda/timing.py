@@ -1,4 +1,4 @@
-"""How long work takes on the device: CUDA events around it, the L2 cache flushed before it."""
+"""Time work on the device with CUDA events, after a flush of the L2 cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WARM_UP = 2
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """The times of one kernel thunk in milliseconds, in the order measured; `bytes` counts each argument's slice once."""
+    """The times of one kernel thunk in milliseconds, in order of measurement. `bytes` counts each argument's slice once."""
 
     thunk: str
     kernel: str
@@ -23,18 +23,18 @@ class KernelTime:
 
 
 class DeviceTimer:
-    """Times work on `stream`. Before each measurement it overwrites `_FLUSH_FACTOR` times the L2 cache."""
+    """Times work on `stream`. Before each measurement it overwrites `_FLUSH_FACTOR` times the size of the L2 cache."""
 
     def __init__(self, driver: Any, stream: Any, l2_cache_size_bytes: int) -> None:
         self._driver, self._stream = driver, stream
         self._flush_bytes = _FLUSH_FACTOR * l2_cache_size_bytes
 
     def measure(self, work: Callable[[], None], repeats: int, flush: bool = True) -> tuple[float, ...]:
-        """Do `work` some times to warm up, then `repeats` times; return the milliseconds of each."""
+        """Do `work` twice to warm up, then `repeats` times. Return the milliseconds of each repeat."""
         for _ in range(_WARM_UP):
             work()
         begin, end = self._driver.Event(), self._driver.Event()
-        # Memory of its own: graphs know where the scratch memory of libraries lies.
+        # A separate block, because graphs hold the address of the libraries' scratch memory.
         block = self._driver.mem_alloc(self._flush_bytes) if flush else None
         times: list[float] = []
         for _ in range(repeats):
@@ -51,10 +51,10 @@ class DeviceTimer:
 
 
 def kernel_thunks(thunks: Sequence[Thunk]) -> Iterator[KernelThunk]:
-    """Return all kernel thunks in order; bodies of loops and all branches once."""
+    """Return all kernel thunks in order. Loop bodies and all branches count once."""
     return (thunk for thunk in every_thunk(thunks) if isinstance(thunk, KernelThunk))
 
 
 def touched_bytes(thunk: KernelThunk) -> int:
-    """Return the bytes of the distinct slices that a kernel is given."""
+    """Return the total size of the distinct slices among a kernel's arguments."""
     return sum(place.size_bytes for place in {argument.slice for argument in thunk.arguments})

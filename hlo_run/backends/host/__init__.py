@@ -1,1 +1,1 @@
-"""The Host platform: runs the PTX text of an executable on the CPU."""
+"""The Host platform: run the PTX text of an executable on the CPU."""

@@ -1,4 +1,4 @@
-"""The Host platform: runs an executable's kernels on the CPU, from the PTX text that a GPU would get."""
+"""The Host platform: run an executable's kernels on the CPU, from the same PTX text that a GPU gets."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.target import TargetSpec
 
 ENGINES = ("auto", "emulator", "jit")
-"""What `--host_engine` may name."""
+"""The values of `--host_engine`."""
 _LONG_LAUNCH = 40_000_000
-"""Thread-instructions from which on compiling to native code pays: the emulator does some 800 million a second."""
+"""Thread-instructions from which compiling to native code pays. The emulator runs about 800 million a second."""
 
 
 class HostBackend:
-    """Runs executables on the CPU. Programs are kept per PTX text, so a second run of the same kernel starts at once.
+    """Runs executables on the CPU. Programs are cached by PTX text, so a second run of a kernel starts at once.
 
-    `checks` names what is watched besides bounds and alignment, which always are: names of `CHECKS`, or `all`.
-    A run is stopped after `timeout_seconds` (0: never). `statistics` describes the last run's launches in order, where
-    the check of that name was asked for. `engine` is one of `ENGINES`: auto takes the JIT for launches that seem long, and where
-    the executable brings its machine code, but not for kernels that it cannot do or where a check was asked for. With `in_order`,
-    atomics on floats take effect block by block. With `profile`, the attribute of that name tells how long every thunk took.
+    `checks` names the checks besides bounds and alignment, which are always on: names of `CHECKS`, or `all`.
+    A run stops after `timeout_seconds` (0: never). With the check `statistics`, the attribute of that name describes the launches
+    of the last run in order. `engine` is one of `ENGINES`. With `auto`, the JIT runs long launches and executables that carry
+    machine code; the emulator runs kernels that the JIT does not support, and all kernels if a check needs it. With `in_order`,
+    float atomics take effect block by block. With `profile`, the attribute of that name holds the time of every thunk.
+    Raises UsageError for an unknown check or engine.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class HostBackend:
         if engine not in ENGINES:
             raise UsageError(f"unknown host engine '{engine}'", hint=f"choose from {', '.join(ENGINES)}")
         if engine == "jit" and self._checks - ALWAYS_ON:
-            raise UsageError("--host_check needs the emulator", hint="leave --host_engine=jit out")
+            raise UsageError("--host_check needs the emulator, not --host_engine=jit", hint="leave --host_engine=jit out")
         self._engine = engine
         self._timeout_seconds = timeout_seconds
         self.profile = Profile() if profile else None
@@ -70,7 +71,7 @@ class HostBackend:
         self._programs: dict[tuple[str, str], Program] = {}
         self._jit = JitEngine(in_order)
         self._refused: set[tuple[str, str]] = set()
-        self._has_code = False  # the executable brought machine code for this processor
+        self._has_code = False  # the executable carries machine code for this processor
         self._prepared: Prepared | None = None
         self._team: list[Prepared] | None = None
         self.statistics: tuple[KernelStatistics, ...] = ()
@@ -86,14 +87,14 @@ class HostBackend:
 
     @property
     def target(self) -> TargetSpec | None:
-        """Any target will do: the PTX reader knows them all."""
+        """None: the PTX reader accepts PTX for every target."""
         return None
 
     def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
-        """Run with one literal per entry parameter and return the result; `seed` is what the module's random numbers begin with.
+        """Run with one literal per entry parameter and return the result. `seed` seeds the module's random numbers.
 
-        What is prepared for an executable stays for its next run. Raises DeviceError for faults of a kernel and for a
-        timeout, Unsupported for PTX that is not known.
+        The prepared steps are kept for the next run of the same executable. Raises DeviceError for faults of a kernel and for a
+        timeout, Unsupported for unknown PTX.
         """
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         prepared = self._prepared
@@ -116,10 +117,10 @@ class HostBackend:
         seed: int = 42,
         feeds: Feeds = NO_FEEDS,
     ) -> list[Literal]:
-        """Run on `replicas` x `partitions` devices, replica-major, with one list of literals per device; return their results.
+        """Run on `replicas` x `partitions` devices, replica-major, with one list of arguments per device. Return their results.
 
-        The devices are simulated one after the other, up to where they meet. Raises as `run`, and DeviceError where they
-        wait for each other for ever.
+        The devices are simulated one at a time; a device runs until it waits for another. Raises as `run` does, and
+        DeviceError for a deadlock.
         """
         deadline = time.monotonic() + self._timeout_seconds if self._timeout_seconds else None
         if self._team is None or self._team[0].machine.executable is not executable or len(self._team) != len(arguments):
@@ -133,7 +134,7 @@ class HostBackend:
         world.team, world.meetings, world.messages = Team(len(prepared)), {}, {}
 
         def work(device: int) -> Literal:
-            with np.errstate(all="ignore"):  # numpy keeps it per thread
+            with np.errstate(all="ignore"):  # numpy keeps this setting per thread
                 return prepared[device].run(arguments[device], deadline, seed, feeds(device))
 
         with calm_blas():
@@ -143,14 +144,14 @@ class HostBackend:
         return results
 
     def machine_code(self, executable: Executable) -> MachineCode:
-        """Return object code of all kernels that have native code, for this processor; nothing is run."""
+        """Return object code for this processor of all kernels that the JIT supports. Runs nothing."""
         backend = HostBackend(engine="jit")
         Prepared(backend, executable, frozenset()).bind([_zeros(tree) for tree in executable.parameters])
         objects = sorted(backend._jit.objects().items())
         return MachineCode(*llvm.host_processor(), tuple(ObjectCode(key, data) for key, data in objects))
 
     def _take_code(self, executable: Executable) -> None:
-        """Use the executable's machine code where it is for this processor; else its PTX is compiled as any other."""
+        """Use the executable's machine code if it is for this processor; otherwise compile its PTX."""
         code = executable.machine_code
         wanted = code is not None and self._engine != "emulator" and not self._checks - ALWAYS_ON
         self._has_code = code is not None and wanted and (code.processor, code.features) == llvm.host_processor()
@@ -158,29 +159,29 @@ class HostBackend:
             llvm.offer({item.key: item.data for item in code.objects})
 
     def report(self) -> str:
-        """Return the statistics of the last run, some lines per launch; nothing if they were not asked for."""
+        """Return the statistics of the last run, some lines per launch; empty without the check `statistics`."""
         return "\n".join(map(str, self.statistics))
 
     def launch_records(self) -> list[dict[str, Any]]:
-        """Return the same for `--report_json`."""
+        """Return the statistics as records for `--report_json`."""
         return [launch.record() for launch in self.statistics]
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
     def graph(self, kernel: Kernel) -> KernelGraph:
-        """Return the kernel's graph, read when it is first asked for."""
+        """Return the kernel's graph. It is parsed on first use and cached."""
         key = (kernel.ptx, kernel.name)
         if key not in self._graphs:
             self._graphs[key] = build_graph(parse_module(kernel.ptx, f"{kernel.name}.ptx"), kernel.name)
         return self._graphs[key]
 
     def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None) -> None:
-        """Compile at once what the launches need that are meant for native code."""
+        """Compile all launches that the JIT will run, together."""
         if self._engine != "emulator":
             self._jit.prepare((item for item in launches if self._takes_jit(*item)), deadline)
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
-        """Run one launch on the engine that is meant for it."""
+        """Run one launch on the JIT or the emulator. A fault in native code is explained by the emulator."""
         kernel = launch.kernel
         key = (kernel.ptx, kernel.name)
         if self._takes_jit(graph, launch) and key not in self._refused:
@@ -197,7 +198,7 @@ class HostBackend:
 
     @property
     def may_replace(self) -> bool:
-        """True unless it is the PTX itself that is asked for."""
+        """True if kernels may be replaced by equivalent code; the emulator engine must run the PTX itself."""
         return self._engine != "emulator"
 
     def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch | None:
@@ -207,7 +208,7 @@ class HostBackend:
         try:
             return self._jit.ready(graph, launch, deadline)
         except Unsupported:
-            return None  # `launch` says it
+            return None  # `launch` raises the error
 
     def _takes_jit(self, graph: KernelGraph, launch: Launch) -> bool:
         if self._engine != "auto" or self._checks - ALWAYS_ON:
@@ -219,9 +220,9 @@ class HostBackend:
         return instructions * turns * launch.block_threads * launch.grid_blocks >= _LONG_LAUNCH
 
     def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
-        """Raise what the emulator says that the block did at which native code stopped."""
+        """Run the faulting block on the emulator, which raises a precise error. Raises a general DeviceError if it does not."""
         run_kernel(self._program(graph, launch.kernel), launch, chosen=range(fault.block, fault.block + 1))
-        launch.fail("a forbidden access, or a meeting that not all threads reach", fault.line, f"block {fault.block}")
+        launch.fail("an invalid memory access, or a barrier that not all threads reach", fault.line, f"block {fault.block}")
 
     def _program(self, graph: KernelGraph, kernel: Kernel) -> Program:
         key = (kernel.ptx, kernel.name)

@@ -1,4 +1,4 @@
-"""Collectives on Host: the members of a group meet, the last to come makes everyone's results."""
+"""Collectives on Host: the members of a group wait for each other, and the last to arrive computes all results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CollectiveStep(Leaf):
         self._collective = thunk
 
     def bind(self) -> None:
-        """The places are looked up when the step runs."""
+        """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
         machine, thunk = self._machine, self._collective
@@ -54,9 +54,9 @@ class CollectiveStep(Leaf):
         elif world.team is not None:
             world.team.wait(machine.device, lambda: meeting.results is not None, lambda: self._missing(members, meeting))
         if meeting.results is None:
-            raise DeviceError(f"%{thunk.name} waits for ever: {self._missing(members, meeting)}")
+            raise DeviceError(f"%{thunk.name} waits forever: {self._missing(members, meeting)}")
         return meeting.results[machine.device]
 
     def _missing(self, members: tuple[int, ...], meeting: Meeting) -> str:
         missing = ", ".join(str(member) for member in members if member not in meeting.operands)
-        return f"%{self._collective.name}: of its group {{{','.join(map(str, members))}}}, {missing} did not come"
+        return f"%{self._collective.name}: of its group {{{','.join(map(str, members))}}}, {missing} did not arrive"

@@ -1,4 +1,4 @@
-"""Steps that run other steps, call registered functions, or talk to the host; and the table from thunks to steps."""
+"""Steps that contain other steps, call registered functions or talk to the host; and the mapping of thunks to steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from hlo_run.errors import DeviceError
 
 
 def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:
-    """Return a step for each thunk; the kernels of a sort may be one."""
+    """Return one step per thunk. The kernels of one sort may share a step."""
     waiting = deque(thunks)
     steps: list[Step] = []
     while waiting:
@@ -74,7 +74,7 @@ def make_steps(machine: Machine, thunks: Iterable[Thunk]) -> list[Step]:
 
 
 def make_step(machine: Machine, thunk: Thunk) -> Step:
-    """Return the step of a thunk with those of the thunks inside it."""
+    """Return the step of a thunk, including the steps of its nested thunks."""
     match thunk:
         case KernelThunk():
             return KernelStep(machine, thunk)
@@ -105,14 +105,14 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return TransferStep(machine, thunk)
         case LibraryWork() | SortThunk() | CustomCallThunk():
             call = library_call(thunk)
-            assert call is not None, f"{thunk.kind} has a step"
+            assert call is not None, f"{thunk.kind} has a library call"
             return LibraryStep(machine, thunk, call)
         case _:
             assert_never(thunk)
 
 
 def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
-    """Run steps in order; looks at the clock where there is a limit or a profile is made."""
+    """Run steps in order. With a deadline or a profile, look at the clock before each step."""
     if machine.deadline is None and machine.profile is None:
         for step in steps:
             step.run()
@@ -126,14 +126,14 @@ def run_steps(machine: Machine, steps: Sequence[Step]) -> None:
 
 
 def every_step(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield all steps, those inside others too."""
+    """Yield all steps, including nested ones."""
     for step in steps:
         yield step
         yield from every_step(step.inner())
 
 
 class _Nested:
-    """Steps inside a step."""
+    """A step that contains sequences of other steps."""
 
     def __init__(self, machine: Machine, thunk: Thunk, places: tuple[BufferSlice, ...]) -> None:
         self.thunk = thunk
@@ -142,12 +142,12 @@ class _Nested:
         self.sequences = [make_steps(machine, thunks) for thunks in nested_sequences(thunk)]
 
     def inner(self) -> Iterator[Step]:
-        """Yield the steps inside this one."""
+        """Yield the direct inner steps."""
         for steps in self.sequences:
             yield from steps
 
     def bind(self) -> None:
-        """Take the place of what decides."""
+        """Look up the slice that decides the control flow, if any."""
 
 
 class SequenceStep(_Nested):
@@ -161,9 +161,9 @@ class SequenceStep(_Nested):
 
 
 class CommandBufferStep(_Nested):
-    """Replay a list of calls. It is recorded at the first run, and anew when something that it touches has moved.
+    """Replay a list of calls. The list is recorded at the first run and again after a touched allocation has moved.
 
-    A profile, and a limit of time, look between the thunks: then they run one by one, as they were.
+    A profile and a time limit need the clock between thunks: then the steps run one by one, without the recording.
     """
 
     def __init__(self, machine: Machine, thunk: CommandBufferThunk) -> None:
@@ -173,7 +173,7 @@ class CommandBufferStep(_Nested):
         self.recordings = 0
 
     def bind(self) -> None:
-        """Forget what was recorded."""
+        """Discard the recorded calls."""
         self._calls = None
 
     def run(self) -> None:
@@ -189,7 +189,7 @@ class CommandBufferStep(_Nested):
 
 
 class WhileStep(_Nested):
-    """Run the body so many times as is known, or while the condition says so."""
+    """Run the body `trip_count` times if the count is known, otherwise while the condition holds."""
 
     def __init__(self, machine: Machine, thunk: WhileThunk) -> None:
         super().__init__(machine, thunk, (thunk.predicate,))
@@ -212,7 +212,7 @@ class WhileStep(_Nested):
 
 
 class ConditionalStep(_Nested):
-    """Run the branch that the selector names."""
+    """Run the branch that the selector chooses."""
 
     def __init__(self, machine: Machine, thunk: ConditionalThunk) -> None:
         super().__init__(machine, thunk, (thunk.selector,))
@@ -231,7 +231,7 @@ class ConditionalStep(_Nested):
 
 
 class CustomCallStep(Leaf):
-    """Call the function that somebody registered."""
+    """Call a registered function."""
 
     def __init__(self, machine: Machine, thunk: CustomCallThunk) -> None:
         self.thunk = thunk
@@ -240,7 +240,7 @@ class CustomCallStep(Leaf):
         self._call = thunk
 
     def bind(self) -> None:
-        """Nothing stays from one run to the next: the function may keep what it gets."""
+        """Do nothing: the operands are copied at every run, because the function may keep them."""
 
     def run(self) -> None:
         thunk = self._call
@@ -258,7 +258,7 @@ class CustomCallStep(Leaf):
 
 
 class TransferStep(Leaf):
-    """Infeed, outfeed, and messages that the device sends to itself or to the host."""
+    """Infeed, outfeed, and send and recv between devices or with the host."""
 
     def __init__(self, machine: Machine, thunk: InfeedThunk | OutfeedThunk | SendThunk | RecvThunk) -> None:
         self.thunk = thunk
@@ -267,7 +267,7 @@ class TransferStep(Leaf):
         self._machine = machine
 
     def bind(self) -> None:
-        """The places are looked up when the step runs."""
+        """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
         machine = self._machine
@@ -283,29 +283,29 @@ class TransferStep(Leaf):
                     if source == machine.device:
                         machine.world.messages.setdefault((channel, source, target), deque()).append(sent)
             case SendThunk():
-                pass  # nobody asks for what the host gets
+                pass  # nothing reads what the host receives
             case RecvThunk(channel=channel, pairs=pairs):
                 source = next((source for source, target in self._between(pairs) if target == machine.device), -1)
                 nothing = [np.zeros(piece.size_bytes, np.uint8) for piece in self.slices]
                 self._write(nothing if source < 0 else self._received(channel, source))
 
     def _between(self, pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        """Return the pairs; the only device sends to itself where there are none."""
+        """Return the source-target pairs. A single device without pairs sends to itself."""
         world = self._machine.world
         if not pairs and world.replicas * world.partitions > 1:
             hint = 'frontend_attributes={_xla_send_recv_source_target_pairs="{{0,1},{1,0}}"}'
-            raise DeviceError(f"%{self.thunk.name} says nothing about who sends to whom", hint=hint)
+            raise DeviceError(f"%{self.thunk.name} has no source-target pairs", hint=hint)
         return pairs or ((0, 0),)
 
     def _received(self, channel: int, source: int) -> list[Bytes]:
-        """Wait for a message."""
+        """Wait for the next message from `source` and return its arrays as bytes."""
         machine = self._machine
         waiting = machine.world.messages.setdefault((channel, source, machine.device), deque())
         reason = f"%{self.thunk.name}: device {source} sends nothing on channel {channel}"
         if machine.world.team is not None:
             machine.world.team.wait(machine.device, lambda: bool(waiting), lambda: reason)
         if not waiting:
-            raise DeviceError(f"%{self.thunk.name} waits for ever: nothing was sent on channel {channel}")
+            raise DeviceError(f"%{self.thunk.name} waits forever: nothing was sent on channel {channel}")
         return waiting.popleft()
 
     def _write(self, data: Sequence[Bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What the steps of one executable work on: the memory of its allocations, loaded kernels, queues, counters."""
+"""The state of one executable on one device: its memory, loaded kernels, queues and counters."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 _ALIGNMENT_BYTES = 256
 _COPIED_BYTES = 1 << 20
-"""Results up to this size are copied: what is handed out moves, and whatever computes on it has to be bound anew."""
+"""Results up to this size are copied. A larger result is handed out without a copy, so its memory moves at the next run."""
 
 
 class Launcher(Protocol):
-    """Runs kernels. With `may_replace`, what surely has their results may be done in their place."""
+    """Runs kernels. With `may_replace`, other code with the same results may run in their place."""
 
     @property
     def may_replace(self) -> bool: ...
@@ -44,7 +44,7 @@ class Launcher(Protocol):
         ...
 
     def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None) -> None:
-        """Get ready for launches of a run."""
+        """Prepare the launches of a run, for example by compiling them together."""
         ...
 
     def launch(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> None:
@@ -52,7 +52,7 @@ class Launcher(Protocol):
         ...
 
     def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None) -> ReadyLaunch | None:
-        """Return what runs a launch in native code; None if something else must. With a deadline it can be told to stop."""
+        """Return a function that runs a launch in native code; None if the launch needs another engine. It obeys the deadline."""
         ...
 
     def explain(self, graph: KernelGraph, launch: Launch, fault: JitFault) -> NoReturn:
@@ -65,19 +65,19 @@ _Given: TypeAlias = "dict[int, list[tuple[BufferSlice, Bytes]]]"
 
 @dataclass(frozen=True, slots=True)
 class _Same:
-    """The arrays of a run's arguments, and what of them has to be copied at every run; the others are used where they lie."""
+    """The arrays of a run's arguments, and the parts that every run copies. All other arrays are used in place."""
 
     leaves: list[NDArray[Any]]
     copied: _Given
 
     def holds(self, leaves: list[NDArray[Any]]) -> bool:
-        """True if these are the very same arrays; their elements may be others."""
+        """True if these are the same array objects. Their elements may have changed."""
         return len(leaves) == len(self.leaves) and all(map(operator.is_, leaves, self.leaves))
 
 
 @dataclass(slots=True)
 class LoadedKernel:
-    """A kernel and the memory of its module's variables."""
+    """A kernel with the memory of its module's variables."""
 
     graph: KernelGraph
     kernel: Kernel
@@ -86,10 +86,10 @@ class LoadedKernel:
 
 
 class Machine:
-    """The memory of an executable's allocations from run to run, and what a run leaves besides.
+    """The memory of an executable's allocations, kept between runs, and the by-products of a run.
 
-    Temporaries and constants stay where they are. A parameter that nothing writes is the caller's array itself, and large
-    results are handed out, so both may move from one run to the next: `place` says which allocations did.
+    Temporaries and constants stay in place. A parameter that no thunk writes is the caller's array itself, and large results are
+    handed out to the caller, so both may move between runs: `place` returns the allocations that did.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Machine:
         self.profile = profile
         self.memory: list[Bytes] = [np.empty(0, np.uint8)] * len(executable.allocations)
         self.places = [0] * len(executable.allocations)
-        """Where the memory of each allocation begins."""
-        self.written: dict[int, NDArray[np.bool_]] = {}  # if `init` is checked, the bytes that something wrote
+        """The address of each allocation."""
+        self.written: dict[int, NDArray[np.bool_]] = {}  # with the check `init`: the bytes that have been written
         self.statistics: list[KernelStatistics] = []
         self.deadline: float | None = None
         self.seed = 0
@@ -120,9 +120,9 @@ class Machine:
         results = dict.fromkeys(piece.allocation for piece in tree_slices(executable.result))
         sizes = {number: executable.allocations[number].size_bytes for number in results}
         self._handed_out = dict.fromkeys(number for number, size in sizes.items() if size > _COPIED_BYTES)
-        # The caller's arrays stay as they are, and no result shares memory with them.
+        # The caller's arrays must not change, and no result may share memory with them.
         self._own = results.keys() | {piece.allocation for thunk in executable.thunks for piece in accesses(thunk).writes}
-        # The others are workspaces of libraries that are not here.
+        # All other allocations are workspaces of libraries that Host does not use.
         self._used = sorted(used_allocations(executable))
         self._kernels: dict[str, LoadedKernel] = {}
         self._first_values: list[tuple[Region, Bytes]] = []
@@ -133,16 +133,16 @@ class Machine:
 
     @property
     def may_replace(self) -> bool:
-        """True if kernels need not run where something else has the same results."""
+        """True if kernels may be replaced by other code with the same results."""
         return self.launcher.may_replace and not self.checks and self.profile is None
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def place(self, arguments: Sequence[Literal]) -> set[int]:
-        """Bring the arguments to their allocations and return those that lie elsewhere than before."""
+        """Bring the arguments to their allocations. Return the allocations whose address has changed."""
         leaves = list(_leaves(arguments))
         whole = self._is_first or "init" in self.checks
-        same, self._same = self._same, None  # what fails half way leaves nothing to go on from
+        same, self._same = self._same, None  # after an error half way the next run must place everything
         if same is not None and not whole and same.holds(leaves):
             given = same.copied
         else:
@@ -164,7 +164,7 @@ class Machine:
         return moved
 
     def _take(self, leaves: list[NDArray[Any]], arguments: Sequence[Literal]) -> tuple[_Given, _Same | None]:
-        """Return the bytes of all arguments; and if arrays lie as buffers do, what the next run with the same has to do."""
+        """Return the bytes of all arguments. If arrays are used in place, also return what a run with the same arrays copies."""
         given: _Given = {}
         pieces = list(parameter_bytes(self.executable, arguments))
         for piece, data in pieces:
@@ -174,7 +174,7 @@ class Machine:
         return given, _Same(leaves, copied) if lie_so and "init" not in self.checks else None
 
     def _fits(self, number: int, given: list[tuple[BufferSlice, Bytes]]) -> bool:
-        """True if an argument can be the memory of an allocation as it is."""
+        """True if an argument's own memory can serve as the allocation."""
         piece, data = given[0]
         fills = len(given) == 1 and piece.offset_bytes == 0 and data.size == self.executable.allocations[number].size_bytes
         return fills and data.size % 4 == 0 and address_of(data) % 16 == 0
@@ -182,7 +182,7 @@ class Machine:
     def _fill(self, allocation: BufferAllocation, given: list[tuple[BufferSlice, Bytes]]) -> Bytes:
         if given and allocation.index not in self._own and self._fits(allocation.index, given):
             self._ours.discard(allocation.index)
-            return given[0][1]  # nothing writes here: no copy is needed
+            return given[0][1]  # no thunk writes here, so no copy is needed
         memory = self.memory[allocation.index]
         if "init" in self.checks or memory.size < allocation.size_bytes or allocation.index not in self._ours:
             memory = self._allocate(allocation)
@@ -196,7 +196,7 @@ class Machine:
         return memory
 
     def _allocate(self, allocation: BufferAllocation) -> Bytes:
-        """Return memory, which a first run finds poisoned, so that a forgotten element does not pass by luck."""
+        """Return new memory. At a first run it is poisoned, so that a kernel that skips an element fails its test."""
         size = -(-allocation.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         try:
             return poisoned(size) if self._is_first or "init" in self.checks else np.empty(size, np.uint8)
@@ -204,21 +204,21 @@ class Machine:
             raise DeviceError(f"no memory for allocation {allocation.index} of {allocation.size_bytes} bytes") from error
 
     def read(self, piece: BufferSlice) -> Bytes:
-        """Return the bytes of a slice, not a copy."""
+        """Return the bytes of a slice as a view."""
         return self.memory[piece.allocation][piece.offset_bytes : piece.offset_bytes + piece.size_bytes]
 
     def read_result(self, piece: BufferSlice) -> Bytes:
-        """Return the bytes of a part of the result, which the caller may keep."""
+        """Return the bytes of a part of the result. The caller may keep them."""
         data = self.read(piece)
         return data if piece.allocation in self._handed_out else data.copy()
 
     def release_results(self) -> None:
-        """Let go of results that the caller has; the next run makes new memory for them."""
+        """Drop the memory of results that were handed out. The next run allocates new memory for them."""
         for number in self._handed_out:
             self.memory[number] = np.empty(0, np.uint8)
 
     def start(self, deadline: float | None, seed: int, feed: Feed) -> None:
-        """Begin a run."""
+        """Reset the state of a run: deadline, seed, queues, statistics and random number states."""
         self.deadline, self.seed, self.feed = deadline, seed, feed
         if self.profile is not None:
             self.profile.begin_run()
@@ -227,20 +227,20 @@ class Machine:
         self.rng_states = RngStates()
 
     def check_time(self, name: str) -> None:
-        """Raise a DeviceError if the run's time is over before the thunk `name`."""
+        """Raise DeviceError if the deadline has passed. `name` is the next thunk."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise DeviceError(f"the run ran out of time before thunk '{name}'")
 
-    # ---- what was written, if that is checked -----------------------------------------------------------------
+    # ---- written bytes, for the check `init` -------------------------------------------------------------------
 
     def mark_written(self, piece: BufferSlice) -> None:
-        """Note that something wrote a whole slice."""
+        """Record that a whole slice was written."""
         known = self.written.get(piece.allocation)
         if known is not None:
             known[piece.offset_bytes : piece.offset_bytes + piece.size_bytes] = True
 
     def copy_written(self, source: BufferSlice, destination: BufferSlice) -> None:
-        """Note that a slice was copied, with what was never written in it."""
+        """Record that a slice was copied. Bytes that were unwritten in the source are unwritten in the destination."""
         target = self.written.get(destination.allocation)
         if target is not None:
             known = self.written.get(source.allocation)
@@ -249,7 +249,7 @@ class Machine:
             target[first : first + destination.size_bytes] = new
 
     def check_result(self) -> None:
-        """Raise a DeviceError if `init` is checked and some of the result was never written."""
+        """Raise DeviceError if `init` is checked and some bytes of the result were never written."""
         for piece in tree_slices(self.executable.result) if self.written else ():
             written = self.written.get(piece.allocation)
             part = np.ones(1, np.bool_) if written is None else written[piece.offset_bytes :][: piece.size_bytes]
@@ -257,12 +257,12 @@ class Machine:
                 missing = int(np.count_nonzero(~part))
                 first = int(np.argmin(part))
                 message = f"uninitialised result: nothing has written byte {first} of an array of {piece.size_bytes}"
-                raise DeviceError(message, notes=(f"{missing} of its bytes are missing",))
+                raise DeviceError(message, notes=(f"{missing} of its bytes were never written",))
 
     # ---- kernels ------------------------------------------------------------------------------------------------
 
     def load(self, name: str) -> LoadedKernel:
-        """Return a kernel, loaded when it is first asked for."""
+        """Return a kernel with its variables. It is loaded on first use."""
         loaded = self._kernels.get(name)
         if loaded is None:
             kernel = self._kernel_by_name[name]
@@ -273,7 +273,7 @@ class Machine:
         return loaded
 
     def forget_variables(self) -> None:
-        """Give variables that kernels may write their first values again, where they lie."""
+        """Reset the writable variables of all kernels to their initial values, in place."""
         for region, values in self._first_values:
             region.data[:] = values
 
@@ -289,7 +289,7 @@ def _leaves(literals: Sequence[Literal]) -> Iterator[NDArray[Any]]:
 def argument_region(number: int, piece: BufferSlice, data: Bytes, writable: bool, written: NDArray[np.bool_] | None) -> Region:
     """Return the region of a kernel's argument.
 
-    Each argument has a number of its own: a pointer that leaves its slice is seen even inside the allocation.
+    Every argument has its own region number, so a pointer that leaves its slice is detected even inside the allocation.
     """
     end = piece.offset_bytes + piece.size_bytes
     region = Region(
@@ -307,5 +307,5 @@ def argument_region(number: int, piece: BufferSlice, data: Bytes, writable: bool
 
 
 def pointer(number: int, offset_bytes: int) -> NDArray[np.uint64]:
-    """Return the address of an argument, as a launch takes it."""
+    """Return the address of an argument in the form that a launch takes: [1, 1] of u64."""
     return np.full((1, 1), ((number + 1) << NUMBER_SHIFT) + offset_bytes, np.uint64)

@@ -1,4 +1,4 @@
-"""An executable made ready to run again and again: memory, and a list of steps that are bound to it."""
+"""Prepare an executable for repeated runs: memory, and steps that are bound to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
 
 class Prepared:
-    """The steps of an executable. A step is bound anew when an allocation that it touches has moved."""
+    """The steps of an executable. A step is bound again after an allocation that it touches has moved."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class Prepared:
             machine.release_results()
 
     def bind(self, arguments: Sequence[Literal]) -> None:
-        """Do all that comes before the first run with such arguments, and not the run."""
+        """Do everything that precedes the first run with such arguments, for example compile. Runs nothing."""
         self.machine.start(None, 0, NO_FEEDS(0))
         self._bind(self.machine.place(arguments))
         self.machine.release_results()
 
     def _bind(self, moved: set[int]) -> None:
-        """Tell the steps, or their recording, where the memory is; at the first run, compile and record."""
+        """Tell the steps and their recording the addresses of the memory. The first call compiles and records."""
         machine = self.machine
         machine.forget_variables()
         is_new = not self._is_bound or self._has_deadline != (machine.deadline is not None)
@@ -83,7 +83,7 @@ class Prepared:
         machine.launcher.prepare([step.bound() for step in self._launches], machine.deadline)
         ready: dict[Step, ReadyLaunch] = {}
         if self._may_record:
-            # The launches of a sort are made by its step, not by the recording.
+            # A sort's step makes the launches of its kernels, so the recording must not.
             inside = {launch for step in self._all if isinstance(step, SortStep) for launch in step.kernels}
             for step in self._launches:
                 if step in inside:
@@ -95,5 +95,5 @@ class Prepared:
         self._touching = {}
         for step in self._all:
             for number in dict.fromkeys(piece.allocation for piece in step.slices):
-                if step not in ready:  # the recording knows where its launches' arguments are
+                if step not in ready:  # the recording tracks the arguments of its launches
                     self._touching.setdefault(number, []).append(step)

@@ -1,7 +1,7 @@
-"""The steps of an executable as one list that native code plays, so that a small kernel costs no Python.
+"""Record the steps of an executable as a list for a native player, so that a small kernel costs no Python.
 
-Launches that one worker does, copies, fills, loops and branches are instructions; other steps run as ever, between two
-stretches of play.
+Launches on one worker, copies, fills, loops and branches become instructions of the list. Other steps run in Python, between two
+calls of the player.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SCRATCH = range(SHARED, CHOSEN + 1)
 
 
 class Recording:
-    """A list of calls and what it needs; the steps are bound, and `ready` has the launches that native code does."""
+    """A list of instructions with the memory that it needs. The steps are bound; `ready` has the launches in native code."""
 
     def __init__(self, machine: Machine, steps: Iterable[Step], ready: Mapping[Step, ReadyLaunch]) -> None:
         self._machine = machine
@@ -56,11 +56,11 @@ class Recording:
             spread.settle(self._player)
 
     def move(self, places: Sequence[int]) -> None:
-        """Take the allocations from these places."""
+        """Set the addresses of the allocations."""
         self._player.move(places)
 
     def run(self) -> None:
-        """Play the list to its end; raises what steps raise, and DeviceError when the run's time is over."""
+        """Play the list to its end. Raises the errors of the steps, and DeviceError after a timeout."""
         self._memory.reset()
         deadline = self._machine.deadline
         if deadline is None:
@@ -95,11 +95,11 @@ class Recording:
             status, where = player.play(where + 1)
 
     def _name_of(self, where: int) -> str:
-        """Return the name of the first thunk that comes behind an instruction."""
+        """Return the name of the first thunk at or behind an instruction."""
         return next((step.thunk.name for number, (_, step) in self._calls.items() if number >= where), "the end")
 
     def _explain(self, step: Step, fault: JitFault) -> NoReturn:
-        assert isinstance(step, KernelStep), "nothing else has faults"
+        assert isinstance(step, KernelStep), "only kernels have faults"
         step.bind()  # to the memory of this run
         graph, launch = step.bound()
         if fault.line == CANCELLED:
@@ -142,10 +142,10 @@ class Recording:
         self._calls[number] = step.run, step
 
     def _state(self, step: KernelStep, ready: ReadyLaunch, worker: int) -> Place:
-        """Write a worker's state with its table of regions, and return where it is."""
+        """Write a worker's state with its table of regions. Return its place."""
         plan, scratch = ready.compiled.plan, self._memory.workers[worker]
         bases: list[Word] = [Place(piece.allocation, slice_shift(piece.offset_bytes)) for piece in step.slices]
-        bases += ready.bases[len(bases) :]  # the module's variables stay where they are
+        bases += ready.bases[len(bases) :]  # the module's variables do not move
         own = {SHARED_NUMBER: scratch.places[SHARED], LOCAL_NUMBER: scratch.places[LOCAL]}
         table: list[Word] = []
         for number, row in enumerate(table_rows(plan, own)):
@@ -170,7 +170,7 @@ class Recording:
         self._list.set_operand(leave, 1, self._list.here)
 
     def _play_branches(self, step: ConditionalStep) -> None:
-        """A predicate chooses the first branch if it is true: it goes on behind one jump, to the other over it."""
+        """Write a conditional. A true predicate falls through to a jump to the first branch; a false one skips that jump."""
         sequences, place = step.sequences, _place(step.slices[0])
         if step.is_predicate:
             other = self._list.add(Op.UNLESS, place)
@@ -193,14 +193,14 @@ def _place(piece: BufferSlice) -> Place:
 
 
 class _Scratch:
-    """What one worker has for itself, large enough for each launch: they come one after the other."""
+    """The scratch memory of one worker, large enough for every launch, as launches run one after the other."""
 
     def __init__(self, sizes: dict[int, int], cancel: Bytes) -> None:
         self._arrays = {index: aligned(size) for index, size in sizes.items()}
         self.fault = aligned(FAULT_BYTES)
         arrays = {**self._arrays, FAULT: self.fault, CANCEL: cancel}
         self.places = [address_of(arrays[index]) for index in range(TABLE)]
-        """What a state begins with."""
+        """The first words of a state."""
 
 
 class _Memory:
@@ -218,17 +218,17 @@ class _Memory:
 
     @property
     def fault_place(self) -> int:
-        """Where launches of one worker leave their faults."""
+        """The address where a launch on one worker writes its fault."""
         return address_of(self.workers[0].fault)
 
     def reset(self) -> None:
-        """Forget faults, and that somebody was told to stop."""
+        """Clear the faults and the request to stop."""
         self._cancel[:] = 0
         for scratch in self.workers:
             scratch.fault[:] = 0
 
     def stop(self) -> None:
-        """Tell all workers to stop."""
+        """Request all workers to stop."""
         self._cancel[:4].view(np.int32)[0] = 1
 
     def fault(self) -> tuple[int, int]:
@@ -238,7 +238,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedWorker:
-    """A worker whose state lies in the list."""
+    """A worker whose state is in the list."""
 
     state_place: int
     fault: Bytes
@@ -249,7 +249,7 @@ class _PlacedWorker:
 
 
 class _Spread:
-    """A launch of several workers."""
+    """A launch on several workers."""
 
     def __init__(self, ready: ReadyLaunch, states: list[Place], memory: _Memory) -> None:
         self._ready = ready
@@ -258,7 +258,7 @@ class _Spread:
         self.workers: list[_PlacedWorker] = []
 
     def settle(self, player: Player) -> None:
-        """Take note of where the states have come to lie."""
+        """Look up the addresses of the states after the list is complete."""
         faults = [scratch.fault for scratch in self._memory.workers]
         self.workers = [_PlacedWorker(player.own_place(state), fault) for state, fault in zip(self._states, faults, strict=False)]
 

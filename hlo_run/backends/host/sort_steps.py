@@ -1,7 +1,7 @@
-"""Sorts whose order is known: numpy does them once their kernels have been seen to sort.
+"""Sorts with a known order: numpy replaces the kernels once both have given the same result.
 
-The kernels run at the first launch, and numpy's result must be theirs, bit by bit; else they run ever after. They also run
-whenever the order of some elements is open, since only they know which of them come first.
+At the first launch the kernels run as well, and numpy's result must equal theirs bit by bit. Otherwise the kernels run at every
+launch. They also run whenever the order of some elements is undefined, since the result then depends on the kernels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hlo_run.backends.host.steps import KernelStep, Step
 from hlo_run.backends.library.arrays import Array, view
 from hlo_run.backends.library.keyed_sort import is_known, sorted_arrays, store_rows
 
-# Smaller sorts take kernels less time than the calls of numpy do.
+# The kernels of smaller sorts take less time than the calls of numpy.
 _LEAST_ELEMENTS = 1024
 _LEAST_ROW = 16
 
 
 def sort_launches(machine: Machine, first: Thunk, others: Iterable[Thunk]) -> list[KernelThunk]:
-    """Return `first` and those behind it that a `SortStep` may stand for; nothing if it may not."""
+    """Return `first` and the following launches that a `SortStep` may replace; empty if it may not."""
     if not isinstance(first, KernelThunk) or first.sort is None or not machine.may_replace:
         return []
     order, dims = first.sort, first.sort.results[0].dims
@@ -36,15 +36,15 @@ def sort_launches(machine: Machine, first: Thunk, others: Iterable[Thunk]) -> li
 
 
 class SortStep:
-    """Sort by kernels, or by numpy."""
+    """Sort by kernels or by numpy."""
 
     def __init__(self, machine: Machine, launches: Sequence[KernelThunk]) -> None:
         self.thunk = launches[0]
-        assert self.thunk.sort is not None, "it is known what they sort"
+        assert self.thunk.sort is not None, "the launches belong to a sort"
         self.kernels = [KernelStep(machine, thunk) for thunk in launches]
         self.slices = tuple(argument.slice for argument in self.thunk.arguments)
         self.is_replaced = False
-        """numpy did the last run."""
+        """True if numpy did the last run."""
         self._machine = machine
         self._order = self.thunk.sort
         self._is_tried = False
@@ -57,11 +57,11 @@ class SortStep:
         yield from self.kernels
 
     def bind(self) -> None:
-        """Take the places of the arrays."""
+        """Look up the arrays."""
         order = self._order
         self._operands = [None if isinstance(spec, CountingOperand) else self._view(spec) for spec in order.operands]
         self._results = [self._view(spec) for spec in order.results]
-        # Kernels that flush subnormals may compare them as zeros.
+        # Kernels that flush subnormals may treat them as zeros in comparisons.
         self._is_equal &= not any(".ftz" in self._machine.load(step.thunk.kernel).kernel.ptx for step in self.kernels)
 
     def _view(self, spec: ArraySpec) -> Array:
@@ -82,7 +82,7 @@ class SortStep:
             store_rows(result, rows, self._order.dim)
 
     def _agree(self, found: list[Array]) -> bool:
-        """True if the kernels left these very bits."""
+        """True if the kernels' results have the same bits."""
         for result, rows in zip(self._results, found, strict=True):
             own = np.empty_like(result)
             store_rows(own, rows, self._order.dim)

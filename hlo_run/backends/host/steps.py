@@ -1,4 +1,4 @@
-"""One step per thunk: bound to memory once, then run as often as asked."""
+"""One step per thunk: bound to memory once, then run many times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hlo_run.backends.literals import Bytes
 
 
 class Step(Protocol):
-    """What one thunk does. `bind` is called before the first run, and when one of `slices` has moved."""
+    """The work of one thunk. `bind` is called before the first run and after one of `slices` has moved."""
 
     @property
     def thunk(self) -> Thunk: ...
@@ -39,7 +39,7 @@ class Step(Protocol):
     def slices(self) -> tuple[BufferSlice, ...]: ...
 
     def inner(self) -> Iterator[Step]:
-        """Yield the steps inside this one."""
+        """Yield the direct inner steps."""
         ...
 
     def bind(self) -> None: ...
@@ -48,7 +48,7 @@ class Step(Protocol):
 
 
 class Leaf:
-    """A step with no other inside."""
+    """A step without inner steps."""
 
     def inner(self) -> Iterator[Step]:
         """Yield nothing."""
@@ -79,13 +79,13 @@ class KernelStep(Leaf):
         self._graph = loaded.graph
 
     def bound(self) -> tuple[KernelGraph, Launch]:
-        """Return what `run` launches."""
-        assert self._launch is not None, "it is bound"
+        """Return the graph and the launch of `run`."""
+        assert self._launch is not None, "the step is bound"
         return self._graph, self._launch
 
     def run(self) -> None:
         machine, launch = self._machine, self._launch
-        assert launch is not None, "it is bound"
+        assert launch is not None, "the step is bound"
         if machine.checks:
             statistics = KernelStatistics(launch.kernel.name)
             launch.observer = make_observer(machine.checks, self._graph, statistics)
@@ -111,7 +111,7 @@ class CopyStep(Leaf):
 
 
 class FillStep(Leaf):
-    """Write some bytes that are known when the step runs; or ever since, if they repeat the 32-bit number `constant`."""
+    """Fill a slice with bytes that are known when the step runs. If they repeat a known 32-bit value, it is `constant`."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Devices of one run as threads of which one runs at a time, so that a run is the same every time.
+"""Run the devices of a run as threads, one at a time, so that every run is deterministic.
 
-A device gives way only where it waits for others; the next one in turn that can go on then does. If none can, the devices
-wait for each other for ever, which is a DeviceError.
+A device gives up its turn only when it waits for others. The turn then passes to the next device in order that can continue. If
+none can, the devices are in a deadlock, which is a DeviceError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class _Wait:
-    """Why a device cannot go on: until `ready` it waits for what `reason` says."""
+    """A device waits until `ready`. `reason` describes the wait in the error of a deadlock."""
 
     ready: Callable[[], bool]
     reason: Callable[[], str]
@@ -41,7 +41,7 @@ class Team(Generic[ResultT]):
         self._count = count
 
     def run(self, work: Sequence[Callable[[], ResultT]]) -> list[ResultT]:
-        """Return the results; raises the first failure of a device."""
+        """Return the results of all devices. Raises the first failure of a device."""
         threads = [threading.Thread(target=self._device, args=(number, one), daemon=True) for number, one in enumerate(work)]
         for thread in threads:
             thread.start()
@@ -58,7 +58,7 @@ class Team(Generic[ResultT]):
         return [self._results[number] for number in range(self._count)]
 
     def wait(self, number: int, ready: Callable[[], bool], reason: Callable[[], str]) -> None:
-        """Let the others go on until `ready`; only the device whose turn it is calls this."""
+        """Let other devices run until `ready`. Only the device that has the turn may call this."""
         if ready():
             return
         with self._condition:
@@ -78,7 +78,7 @@ class Team(Generic[ResultT]):
                 self._pass_on(number)
         except _Stopped:
             pass
-        except BaseException as error:  # whoever called `run` gets it
+        except BaseException as error:  # `run` raises it
             with self._condition:
                 self._fail(error)
 
@@ -89,7 +89,7 @@ class Team(Generic[ResultT]):
             raise _Stopped
 
     def _pass_on(self, number: int) -> None:
-        """Give the turn to the next device that can go on."""
+        """Pass the turn to the next device that can continue. Fail if all remaining devices wait."""
         for step in range(1, self._count + 1):
             other = (number + step) % self._count
             waiting = self._waits.get(other)
@@ -99,7 +99,7 @@ class Team(Generic[ResultT]):
                 return
         if self._left:
             reasons = tuple(f"device {other}: {self._waits[other].reason()}" for other in sorted(self._left))
-            self._fail(DeviceError("the devices wait for each other for ever", notes=reasons))
+            self._fail(DeviceError("deadlock: every device that still runs waits for another", notes=reasons))
         self._condition.notify_all()
 
     def _fail(self, error: BaseException) -> None:

@@ -13,7 +13,7 @@ from hlo_run.errors import DeviceError
 
 
 def variable_regions(variables: Mapping[int, Variable]) -> dict[int, Region]:
-    """Return fresh memory for a module's global and constant variables; without initialiser they are zero, as PTX says."""
+    """Return new memory for a module's global and constant variables. Without initialiser they are zero, as PTX requires."""
     numbers = {variable.name: number for number, variable in variables.items()}
     regions: dict[int, Region] = {}
     for number, variable in variables.items():
@@ -30,6 +30,6 @@ def variable_regions(variables: Mapping[int, Variable]) -> dict[int, Region]:
 def _relocate(data: NDArray[np.uint8], relocation: Relocation, numbers: Mapping[str, int]) -> None:
     number = numbers.get(relocation.symbol)
     if number is None:
-        raise DeviceError(f"the PTX takes the address of '{relocation.symbol}', which it does not define")
+        raise DeviceError(f"the PTX takes the address of '{relocation.symbol}', but does not define it")
     address = (number << NUMBER_SHIFT) + relocation.addend
     data[relocation.offset : relocation.offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)

@@ -1,4 +1,4 @@
-"""The devices of a run, and where they meet."""
+"""The devices of a run and their shared state: collectives in progress and messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlo_run.backends.literals import Bytes
 
 @dataclass
 class Meeting:
-    """A collective that some devices have come to."""
+    """A collective that some members of the group have reached."""
 
     operands: dict[int, list[Array]] = field(default_factory=dict[int, "list[Array]"])
     results: dict[int, list[Array]] | None = None
@@ -26,6 +26,6 @@ class World:
     replicas: int = 1
     partitions: int = 1
     team: Team[Any] | None = None
-    # What was sent and not taken yet, by channel, source and target.
+    # Messages that were sent but not received yet, by channel, source and target.
     messages: dict[tuple[int, int, int], deque[list[Bytes]]] = field(default_factory=dict[Any, "deque[list[Bytes]]"])
     meetings: dict[tuple[str, tuple[int, ...]], Meeting] = field(default_factory=dict[Any, Meeting])

@@ -1,1 +1,1 @@
-"""Library work on whole arrays by numpy: what Host does, and CUDA where there is no library of its own."""
+"""Library thunks by numpy: for Host, and for CUDA where no device library takes a thunk."""

@@ -1,4 +1,4 @@
-"""Arrays of an executable as numpy sees them: views of a buffer where the bytes allow it, else copies."""
+"""Arrays of an executable in numpy: views of a buffer where the type allows it, else copies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KEPT_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class LibraryCall:
-    """What to read, what to write, and the function from the first arrays to the second, which it fills.
+    """A library thunk as a function: `compute` reads the arrays of `inputs` and fills those of `outputs`.
 
-    `bind`, where there is one, prepares that for arrays that stay where they are: what it returns computes, again and again.
+    `bind`, if present, prepares the work for arrays at fixed addresses. The function that it returns can run many times.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -34,7 +34,7 @@ class LibraryCall:
 
     @staticmethod
     def prepared(inputs: tuple[ArraySpec, ...], outputs: tuple[ArraySpec, ...], bind: Bind) -> LibraryCall:
-        """Return a call that is always prepared."""
+        """Return a call whose `compute` binds first."""
 
         def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
             bind(arrays, results)()
@@ -43,13 +43,13 @@ class LibraryCall:
 
 
 def run_all(steps: Sequence[Callable[[], object]]) -> None:
-    """Do one thing after the other."""
+    """Call all steps in order."""
     for step in steps:
         step()
 
 
 def sparing(bind: Bind) -> Bind:
-    """Return `bind`, but for large arrays what it prepares, with its memory, lives for one call only."""
+    """Return `bind`, but prepare large arrays (above `_KEPT_BYTES`) for every call, so that their memory is freed after it."""
 
     def bound(inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], object]:
         if sum(array.nbytes for array in (*inputs, *outputs)) <= _KEPT_BYTES:
@@ -60,18 +60,18 @@ def sparing(bind: Bind) -> Bind:
 
 
 def is_viewable(spec: ArraySpec) -> bool:
-    """True if numpy can see the array in its buffer: a pred may hold any byte, and small types are packed."""
+    """True if numpy can view the array in its buffer. It cannot for pred (any byte may be true) and types below 8 bits."""
     record = DTYPES[spec.dtype]
     return record.bits >= 8 and record.kind != "pred"
 
 
 def view(spec: ArraySpec, data: Bytes) -> Array:
-    """Return the array in logical order; it shares memory with `data`, its buffer, if it is viewable."""
+    """Return the array in logical order. It shares memory with its buffer `data` if `is_viewable`."""
     return from_bytes(data, spec.dtype, spec.dims, spec.minor_to_major)
 
 
 def store(spec: ArraySpec, data: Bytes, array: Array) -> None:
-    """Write an array that is not viewable into its buffer."""
+    """Write an array into the buffer `data`. Needed for arrays that are not viewable."""
     packed = to_bytes(array, spec.dtype, spec.minor_to_major)
     data[: packed.size] = packed
 

@@ -1,7 +1,7 @@
-"""Products of matrices by numpy's BLAS, spread over the processor's cores by threads of ours.
+"""Matrix products by numpy's BLAS, split over the cores by our own thread pool.
 
-OpenBLAS' own threads spin while they wait, which costs more than it gains where other work wants the cores: `calm_blas`
-leaves it one thread, and large products are cut into parts.
+OpenBLAS' threads spin while they wait, which slows other work on the same cores. `calm_blas` therefore limits OpenBLAS to one
+thread, and `product` splits large products.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hlo_run.backends.library.arrays import Array
 from hlo_run.parallel import available_cores
 
 _WORTH_A_THREAD = 8_000_000
-"""Multiplications from which a second core begins early enough to help."""
+"""The multiplications that are worth a second thread."""
 _CORES = available_cores()
 _guard = threading.Lock()
 _depth = 0
@@ -31,12 +31,12 @@ _before = 1
 
 
 def multiply(left: Array, right: Array, out: Array) -> None:
-    """Write left[.., m, k] . right[.., k, n] to `out`; all have as many dimensions, may be views, and sizes of 1 go with any."""
+    """Write left[.., m, k] . right[.., k, n] to `out`. All have the same rank and may be views; a size of 1 is broadcast."""
     product(left, right, out)()
 
 
 def product(left: Array, right: Array, out: Array) -> Callable[[], object]:
-    """Return what does `multiply` for these arrays whenever it is called."""
+    """Return a function that does `multiply` for these arrays; it can be called many times."""
     if out.ndim == 3 and out.shape[0] == 1:
         left, right, out = left[0], right[0], out[0]
     work = out.size * left.shape[-1]
@@ -51,14 +51,14 @@ def _multiply_piece(left: Array, right: Array, out: Array, axis: int, piece: sli
     where: tuple[Any, ...] = (..., piece, *(slice(None),) * (-axis - 1))
     one = left if axis == -1 or left.shape[axis] == 1 else left[where]
     two = right if axis == -2 or right.shape[axis] == 1 else right[where]
-    with np.errstate(all="ignore"):  # numpy keeps them per thread
+    with np.errstate(all="ignore"):  # numpy keeps this setting per thread
         np.matmul(one, two, out=out[where])
 
 
 def in_parts(work: Callable[[slice], None], count: int, parts: int) -> None:
-    """Call `work` with ranges that cover `count`, side by side; the first error is raised when all are done.
+    """Call `work` in parallel with ranges that cover `count`. Raises the first error after all ranges are done.
 
-    What no thread has begun when this one is through with its own, it does itself: on a busy machine that is sooner.
+    The calling thread also takes the ranges that no other thread has begun, which saves time on a busy machine.
     """
     edges = [count * number // parts for number in range(parts + 1)]
     pieces = [slice(begin, end) for begin, end in pairwise(edges) if end > begin]
@@ -82,7 +82,7 @@ def _pool() -> ThreadPoolExecutor:
 
 @contextmanager
 def calm_blas() -> Generator[None]:
-    """Let BLAS use the calling thread alone while this lasts; a BLAS other than OpenBLAS stays as it is."""
+    """Limit BLAS to the calling thread within the context. Only OpenBLAS can be limited."""
     global _depth, _before
     control = _thread_control()
     if control is None:
@@ -105,7 +105,7 @@ def calm_blas() -> Generator[None]:
 
 @lru_cache(maxsize=1)
 def _thread_control() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """Return how to ask for and tell the number of OpenBLAS' threads, if it is OpenBLAS that numpy is linked to."""
+    """Return the functions that get and set OpenBLAS' thread count; None if numpy uses another BLAS."""
     try:
         extension: Any = importlib.import_module("numpy._core._multiarray_umath")
         library = ctypes.CDLL(extension.__file__)
@@ -120,7 +120,7 @@ def _thread_control() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 def merged(array: Array, *groups: Sequence[int]) -> Array:
-    """Return `array` with each group of dimensions as one, in the order given; a view where the strides allow it."""
+    """Return `array` with each group of dimensions merged into one, in the given order. A view if the strides allow it."""
     order = [dim for group in groups for dim in group]
     sizes = [math.prod(array.shape[dim] for dim in group) for group in groups]
     return array.transpose(order).reshape(sizes)

@@ -1,4 +1,4 @@
-"""Which function of numpy's stands for which thunk."""
+"""Map each library thunk to its implementation in numpy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hlo_run.backends.library.sort import select_k_call, sort_call
 
 
 def library_call(thunk: Thunk) -> LibraryCall | None:
-    """Return the library's call for a thunk, if it is one."""
+    """Return the library call of a thunk; None for thunks that are not library work."""
     match thunk:
         case GemmThunk():
             return gemm_call(thunk)

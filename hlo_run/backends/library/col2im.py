@@ -1,7 +1,7 @@
-"""The gradient of a convolution's input where the window moves by more than one: products first, then sums where they overlap.
+"""The gradient of a convolution's input for strides above 1 (col2im): matrix products, then sums of overlapping windows.
 
-A forward convolution of the result's gradient would multiply by the zeros between its elements: a stride of 2 in two dimensions
-makes three of four products idle.
+A forward convolution with base dilation would multiply by the zeros between the elements of the result's gradient. With stride 2
+in two dimensions, three of four products would be by zero.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from hlo_run.artifact import WindowSpec
 from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.library.blas import product
 
-# What windows contribute at a time, before it is added up.
+# The bytes of products that are held at a time before they are added up.
 _PRODUCT_BYTES = 4 << 20
 Step: TypeAlias = "Callable[[], object]"
 
 
 def is_scattered(window: tuple[WindowSpec, ...]) -> bool:
-    """True if adding up is less work than a forward convolution with holes."""
+    """True if col2im is less work than a forward convolution with base dilation."""
     is_plain = all(dim.base_dilation == 1 and dim.pad_low >= 0 and dim.pad_high >= 0 for dim in window)
     return is_plain and any(dim.stride > 1 for dim in window)
 
 
 def bind_scattered(weights: Array, result: Array, window: tuple[WindowSpec, ...], groups: int, out: Array) -> list[Step]:
-    """Return what fills out[batch, *spatial, in] from [*window, in / groups, out] and the gradient [batch, *places, out]."""
+    """Return the steps that fill out[batch, *spatial, in].
+
+    `weights` is [*window, in / groups, out], `result` is the gradient of the result [batch, *places, out].
+    """
     if not out.size or not result.size or not weights.size:
         return [partial(np.copyto, out, 0)]
     *taps, deep, outputs = weights.shape
@@ -62,7 +65,7 @@ def bind_scattered(weights: Array, result: Array, window: tuple[WindowSpec, ...]
 
 
 def _sizes(window: tuple[WindowSpec, ...], places: tuple[int, ...], spatial: tuple[int, ...]) -> list[int]:
-    """Return how much of the padded input windows reach, or all of the input if that is more."""
+    """Return the spatial sizes of the padded input: up to the end of the last window or of the input, whichever is larger."""
     return [
         max((count - 1) * dim.stride + (dim.size - 1) * dim.window_dilation + 1, dim.pad_low + size)
         for dim, count, size in zip(window, places, spatial, strict=True)
@@ -70,7 +73,7 @@ def _sizes(window: tuple[WindowSpec, ...], places: tuple[int, ...], spatial: tup
 
 
 def _add_up(target: Array, products: Array, window: tuple[WindowSpec, ...], places: tuple[int, ...]) -> None:
-    """Add what every place of the window contributes, [batch, *places, *window, in], where it belongs."""
+    """Add the products [batch, *places, *window, in] to their positions in the padded input `target`."""
     rank = len(window)
     for tap in np.ndindex(*(dim.size for dim in window)):
         seen: list[slice] = [slice(None)]

@@ -1,4 +1,4 @@
-"""What the members of a group make of their arrays, in the group's order: collectives in numpy."""
+"""Collectives in numpy: compute each member's results from the operands of all members of a group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
 
-# Every member's operands, in group order, to every member's results.
+# From the operands of every member, in group order, to the results of every member.
 Combine = Callable[[CollectiveThunk, Sequence[Sequence[Array]]], list[list[Array]]]
 
 _REDUCE: dict[str, Callable[[Array, Array], Array]] = {
@@ -27,9 +27,9 @@ _REDUCE: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def members_of(thunk: CollectiveThunk, device: int, replicas: int, partitions: int) -> tuple[int, ...]:
-    """Return the numbers of the devices that meet `device`, in the group's order; empty if it is in no group.
+    """Return the devices of `device`'s group, in the group's order; empty if `device` is in no group.
 
-    Devices are numbered replica-major. Raises DeviceError for a group that names a device that is not there.
+    Devices are numbered replica-major. Raises DeviceError if a group names a device that does not exist.
     """
     replica, partition = divmod(device, partitions)
     match thunk.mode:
@@ -46,24 +46,24 @@ def members_of(thunk: CollectiveThunk, device: int, replicas: int, partitions: i
 
 
 def _pick(thunk: CollectiveThunk, own: int, count: int) -> tuple[int, ...]:
-    """Return the group that holds `own`; no groups at all are one group of everybody."""
+    """Return the group that holds `own`. Without groups, all members form one group."""
     for group in thunk.groups:
         for number in group:
             if not 0 <= number < count:
-                hint = "--num_replicas=N and --num_partitions=N say how many there are"
-                raise DeviceError(f"%{thunk.name}: a group names number {number}, but there are {count}", hint=hint)
+                hint = "--num_replicas=N and --num_partitions=N set the counts"
+                raise DeviceError(f"%{thunk.name}: a group names member {number}, but the run has {count}", hint=hint)
     if thunk.kind == "kCollectivePermute" or not thunk.groups:
         return tuple(range(count))
     return next((group for group in thunk.groups if own in group), ())
 
 
 def combine(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """Return each member's results; `everyones` has each member's operands."""
+    """Return each member's results. `everyones` holds each member's operands, in the group's order."""
     return _COMBINE[thunk.kind](thunk, everyones)
 
 
 def lone_call(thunk: CollectiveThunk) -> LibraryCall:
-    """Return the call of a collective on the only device there is."""
+    """Return the call of a collective on a single device."""
     members_of(thunk, 0, 1, 1)
 
     def compute(operands: Sequence[Array], results: Sequence[Array]) -> None:
@@ -74,7 +74,7 @@ def lone_call(thunk: CollectiveThunk) -> LibraryCall:
 
 
 def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[Array]:
-    """Narrow floats are reduced in f32 and rounded once."""
+    """Reduce each operand over all members. Narrow floats are reduced in f32 and rounded once."""
     totals: list[Array] = []
     for number, spec in enumerate(thunk.operands):
         dtype = DTYPES[spec.dtype]
@@ -92,7 +92,7 @@ def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
 
 
 def _computing(array: Array) -> np.dtype[Any]:
-    """Return the type that numpy adds in: ml_dtypes' small integers go through s8."""
+    """Return the numpy type of the reduction. ml_dtypes' integers below 8 bits are reduced in s8."""
     return array.dtype if array.dtype.kind in "bifuc" and array.dtype.itemsize * 8 >= 8 else np.dtype(np.int8)
 
 
@@ -111,7 +111,7 @@ def _all_gather(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) ->
 
 
 def _all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """With a dimension piece i of it goes to member i, and what comes is joined; without one operand i goes there."""
+    """With a dimension, send piece i to member i and concatenate the received pieces. Without one, send operand i to member i."""
     count = len(everyones)
     if thunk.dim < 0:
         return [[operands[member] for operands in everyones] for member in range(count)]
@@ -125,7 +125,7 @@ def _broadcast(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> 
 
 
 def _permute(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """Everyone takes part: who is no target gets zeros, or keeps its outputs where slices are moved."""
+    """Permute among all members. A member without a source gets zeros, or keeps its outputs if slices are moved."""
     source_of = {target: source for source, target in thunk.groups}
     if thunk.slice_sizes:
         return [
@@ -137,7 +137,7 @@ def _permute(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
 
 
 def _with_slices(thunk: CollectiveThunk, own: Sequence[Array], sender: Sequence[Array] | None) -> list[Array]:
-    """Return a member's outputs with the sender's slices in them."""
+    """Return a member's outputs with the sender's slices written into them."""
     sizes = thunk.slice_sizes
     count, ranks = len(sizes), [len(each) for each in sizes]
     outputs = [array.copy() for array in own[count : 2 * count]]
@@ -163,7 +163,7 @@ def _ragged_all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Arra
     outputs: list[Array] = [operands[1].copy() for operands in everyones]
     for data, _, starts, sizes, places, _ in everyones:
         if not starts.size or starts.size % len(everyones):
-            raise DeviceError(f"%{thunk.name}: {starts.size} offsets do not divide among {len(everyones)} members")
+            raise DeviceError(f"%{thunk.name}: {starts.size} offsets do not divide evenly among {len(everyones)} members")
         each = starts.size // len(everyones)
         triples = zip(starts.reshape(-1), sizes.reshape(-1), places.reshape(-1), strict=True)
         for number, (start, size, place) in enumerate(triples):

@@ -1,4 +1,4 @@
-"""`ConvolutionThunk` in its three directions: windows gathered as the rows of a matrix (im2col), then products by BLAS."""
+"""`ConvolutionThunk` in its three directions: gather the windows as rows of a matrix (im2col), then multiply by BLAS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlo_run.backends.library.im2col import Step, Window, bind_backward_filter, 
 
 
 def convolution_call(thunk: ConvolutionThunk) -> LibraryCall:
-    """Return the call of a convolution. Arrays meet as [batch, *spatial, feature] and [*spatial, in, out]."""
+    """Return the call of a convolution. Internally arrays are [batch, *spatial, feature] and weights [*spatial, in, out]."""
     arrays = {"source": thunk.source, "weights": thunk.weights, "result": thunk.result}
     target = {"forward": "result", "backward-input": "source", "backward-filter": "weights"}[thunk.direction]
     given = [name for name in arrays if name != target]
@@ -39,7 +39,7 @@ def convolution_call(thunk: ConvolutionThunk) -> LibraryCall:
 
 
 def _major_order(thunk: ConvolutionThunk, name: str) -> tuple[int, ...]:
-    """Return the dimensions of one array as [batch, *spatial, feature], or of the weights as [*spatial, in, out]."""
+    """Return the permutation of an array to [batch, *spatial, feature], or of the weights to [*spatial, in, out]."""
     if name == "weights":
         inputs, outputs, *spatial = thunk.numbers.kernel
         return (*spatial, inputs, outputs)
@@ -59,14 +59,14 @@ def _direction(thunk: ConvolutionThunk) -> Callable[[Array, Array, Array], list[
 
 
 def _bind_batch_groups(window: Window, groups: int, source: Array, weights: Array, out: Array) -> list[Step]:
-    """Parts of the batch become groups of features, [batch / groups, .., groups * features]."""
+    """Turn batch groups into feature groups: the source becomes [batch / groups, .., groups * features]."""
     parts = np.split(source, groups)
     beside = np.concatenate(parts, axis=-1)
     return [lambda: np.concatenate(parts, axis=-1, out=beside), *bind_forward(beside, weights, window, groups, out)]
 
 
 def _bind_backward_input(window: Window, groups: int, weights: Array, result: Array, out: Array) -> list[Step]:
-    """The gradient of the source: the result, spread out by the stride, under the window turned round; or sums, if less work."""
+    """Bind the gradient of the source: a forward convolution of the dilated result under the reversed window, or col2im."""
     if is_scattered(window):
         return bind_scattered(weights, result, window, groups, out)
     turned: list[WindowSpec] = []
@@ -86,7 +86,7 @@ def _bind_backward_input(window: Window, groups: int, weights: Array, result: Ar
 
 
 def _finish(thunk: ConvolutionThunk, value: Array, extras: Sequence[Array]) -> Array:
-    """Do what cuDNN does after the sums: scale, side input, bias, activation."""
+    """Apply cuDNN's fused operations: scale, side input, bias, activation."""
     number = value.dtype.type
     rest = list(extras)
     bias = rest.pop(0) if thunk.bias is not None else None

@@ -1,4 +1,4 @@
-"""`GemmThunk`: products of matrices with what cuBLAS does besides (alpha, beta, bias, activation)."""
+"""`GemmThunk`: matrix products with cuBLAS's extras (alpha, beta, bias, activation, f8 scales)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 _BindProduct: TypeAlias = "Callable[[Array, Array, Array], Callable[[], object]]"
 
 _EXACT_IN_F32 = 24
-# The largest finite values of 8-bit results that are scaled.
+# The largest finite values of the scaled 8-bit result types.
 _LARGEST = {"f8e4m3fn": 448.0, "f8e5m2": 57344.0}
 _EXACT_IN_F64 = 53
 
 
 def gemm_call(thunk: GemmThunk) -> LibraryCall:
-    """Return the call of a product; everything that depends on shapes alone is found here, once."""
+    """Return the call of a product. Everything that depends only on shapes is computed here, once."""
     optional = [spec for spec in (thunk.addend, thunk.bias, thunk.result_scale) if spec is not None]
     inputs = (thunk.lhs, thunk.rhs, *optional, *thunk.scales)
     outputs = (thunk.result, *(spec for spec in (thunk.auxiliary, thunk.largest) if spec is not None))
@@ -46,7 +46,7 @@ def _is_plain(thunk: GemmThunk) -> bool:
 
 
 def _sum_type(thunk: GemmThunk) -> np.dtype[Any]:
-    """Return the type in which products are summed: at least f32, and for integers one that is exact."""
+    """Return the type of the sums: at least f32; for integers, a type in which the sums are exact."""
     result, left, right = (DTYPES[spec.dtype] for spec in (thunk.result, thunk.lhs, thunk.rhs))
     if result.is_complex:
         return result.numpy
@@ -68,7 +68,7 @@ def _free(spec: ArraySpec, *taken: Sequence[int]) -> list[int]:
 
 
 def _bind_product(thunk: GemmThunk) -> _BindProduct:
-    """Return (lhs, rhs, out) -> what computes; `out` has the sum type and the dimensions of the result."""
+    """Return a binder (lhs, rhs, out) -> function. `out` has the sum type and the dimensions of the result."""
     numbers, kind = thunk.numbers, _sum_type(thunk)
     left_free = _free(thunk.lhs, numbers.lhs_batch, numbers.lhs_contracting)
     right_free = _free(thunk.rhs, numbers.rhs_batch, numbers.rhs_contracting)
@@ -95,12 +95,12 @@ def _bind_product(thunk: GemmThunk) -> _BindProduct:
 
 
 def _operand(array: Array, kind: np.dtype[Any], *groups: Sequence[int]) -> tuple[Array, Callable[[], object] | None]:
-    """Return the operand as matrices of the sum type, and what fetches its elements anew if these are a copy."""
+    """Return the operand as matrices of the sum type, and the step that refreshes them if they are a copy."""
     if array.dtype == kind:
         seen = merged(array, *groups)
         if np.may_share_memory(seen, array):
             return seen, None
-    wide = np.empty_like(array, kind)  # lies as the array does
+    wide = np.empty_like(array, kind)  # keeps the array's layout
     seen = merged(wide, *groups)
     if np.may_share_memory(seen, wide):
         return seen, partial(np.copyto, wide, array, "unsafe")
@@ -148,7 +148,7 @@ def _with_extras(thunk: GemmThunk, bind_product: _BindProduct) -> Bind:
 
 
 def _plus_bias(value: Array, bias: Array) -> Array:
-    """Add a bias along the last dimension; one that is shorter leaves the last columns as they are."""
+    """Add a bias along the last dimension. A shorter bias leaves the last columns unchanged."""
     if not bias.ndim or not value.ndim or bias.shape[-1] == value.shape[-1]:
         return value + bias
     summed = value.copy()
@@ -157,7 +157,7 @@ def _plus_bias(value: Array, bias: Array) -> Array:
 
 
 def _in_range(value: Array, dtype: DType) -> Array:
-    """Clamp to the finite values of a type of 8 bits; what is not a number stays."""
+    """Clamp to the finite values of an 8-bit type; NaN stays NaN."""
     largest = value.dtype.type(_LARGEST[dtype.name])
     return np.clip(value, -largest, largest)
 
@@ -166,14 +166,14 @@ def _activate(value: Array, epilogue: str) -> Array:
     if "RELU" in epilogue:
         return np.maximum(value, 0)
     if "GELU" in epilogue:
-        # cuBLASLt's GELU is the one by tanh.
+        # cuBLASLt uses the tanh approximation of GELU.
         inner = math.sqrt(2 / math.pi) * (value + 0.044715 * value * value * value)
         return (0.5 * value * (1 + np.tanh(inner))).astype(value.dtype)
     return value
 
 
 def _narrow(value: Array, dtype: DType) -> Array:
-    """Round to the result's type; sums of integers in a float are exact, and wrap where they are too large."""
+    """Round to the result's type. Integer sums in a float type are exact; too large ones wrap."""
     if dtype.is_integer and value.dtype.kind == "f":
         return value.astype(np.int64).astype(dtype.numpy)
     return value.astype(dtype.numpy, copy=False)

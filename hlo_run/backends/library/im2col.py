@@ -1,7 +1,7 @@
-"""Sums over windows as products of matrices: what the windows see is gathered as rows (im2col), BLAS does the rest.
+"""Sums over windows as matrix products: gather the elements of the windows as rows (im2col), then multiply by BLAS.
 
-Everything is prepared once for arrays that stay where they are. Rows and columns of the matrices are taken in the order in which
-the arrays lie, so that results, and where windows are single elements the source too, need no copy.
+All work is prepared once for arrays at fixed addresses. Rows and columns of the matrices follow the memory order of the arrays.
+So results need no copy, and the source needs none if windows are single elements.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from hlo_run.artifact import WindowSpec
 from hlo_run.backends.library.arrays import Array
 from hlo_run.backends.library.blas import product
 
-# The gathered windows of some places at a time: about what a second-level cache holds.
+# The bytes of windows that are gathered at a time: about the size of a second-level cache.
 _GATHERED_BYTES = 1 << 20
 Window = tuple[WindowSpec, ...]
 Step: TypeAlias = "Callable[[], object]"
 
 
 def bind_forward(source: Array, weights: Array, window: Window, groups: int, out: Array) -> list[Step]:
-    """Return what fills out[batch, *places, out] from [batch, *spatial, in] and [*window, in / groups, out]."""
+    """Return the steps that fill out[batch, *places, out].
+
+    `source` is [batch, *spatial, in], `weights` is [*window, in / groups, out].
+    """
     rank = len(window)
     flipped = tuple(axis for axis, dim in enumerate(window) if dim.is_reversed)
     weights = np.flip(weights, flipped)
@@ -42,7 +45,10 @@ def bind_forward(source: Array, weights: Array, window: Window, groups: int, out
 
 
 def bind_backward_filter(source: Array, result: Array, window: Window, groups: int, out: Array) -> list[Step]:
-    """Return what fills out[*window, in / groups, out], the gradient of the weights, from the result's gradient."""
+    """Return the steps that fill out[*window, in / groups, out], the gradient of the weights.
+
+    `source` is [batch, *spatial, in], `result` is the gradient of the result [batch, *places, out].
+    """
     rank = len(window)
     flipped = tuple(axis for axis, dim in enumerate(window) if dim.is_reversed)
     out = np.flip(out, flipped)
@@ -58,7 +64,7 @@ def bind_backward_filter(source: Array, result: Array, window: Window, groups: i
 
 
 def _each_feature_alone(views: Array, weights: Array, out: Array) -> None:
-    """Depthwise: every input feature has its own outputs, so there is nothing to sum but the window."""
+    """Depthwise convolution: every input feature has its own outputs, so only the window is summed."""
     features = views.shape[-1]
     each = weights.shape[-1] // features
     shape = (*out.shape[:-1], features, each)
@@ -74,9 +80,9 @@ def _each_feature_alone(views: Array, weights: Array, out: Array) -> None:
 
 
 def _bind_sums(views: Array, rows: Sequence[int], kernel: Array, out: Array) -> list[Step]:
-    """Return what sums views times kernel over all axes of `views` but `rows`, which are those of `out`, then the columns.
+    """Return the steps that sum views * kernel over all axes of `views` except `rows`.
 
-    The kernel's axes are the others in their order, then the columns.
+    `out` has the axes `rows`, then the columns. The kernel has the summed axes in their order, then the columns.
     """
     depth = [axis for axis in range(views.ndim) if axis not in rows]
     row_order, depth_order = _by_place(out), _by_place(kernel)
@@ -89,12 +95,12 @@ def _bind_sums(views: Array, rows: Sequence[int], kernel: Array, out: Array) -> 
 
 
 def _by_place(array: Array) -> list[int]:
-    """Return the axes but the last, those that are farther apart in memory first; of one element, last."""
+    """Return all axes but the last by decreasing stride in memory; axes of size 1 come last."""
     return sorted(range(array.ndim - 1), key=lambda axis: (array.shape[axis] == 1, -abs(array.strides[axis])))
 
 
 def _matrix(array: Array, kind: np.dtype[np.generic]) -> tuple[Array, Step | None]:
-    """Return [everything else, last axis] of a type, and what fetches it anew if it is a copy."""
+    """Return [everything else, last axis] in type `kind`, and the step that refreshes it if it is a copy."""
     shape = (-1, array.shape[-1])
     seen = _reshaped(array, shape)
     if seen is not None and array.dtype == kind and min(seen.strides) >= 0:
@@ -104,7 +110,7 @@ def _matrix(array: Array, kind: np.dtype[np.generic]) -> tuple[Array, Step | Non
 
 
 def _reshaped(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return the array in another shape, None if that takes a copy."""
+    """Return a view of the array in another shape; None if that needs a copy."""
     try:
         return np.reshape(array, shape, copy=False)
     except ValueError:
@@ -112,7 +118,7 @@ def _reshaped(array: Array, shape: tuple[int, ...]) -> Array | None:
 
 
 def _bind_rows(seen: Array, matrix: Array, target: Array, row_axes: int, kept: dict[int, Array]) -> list[Step]:
-    """Return what gathers `seen` as rows, some at a time, and multiplies them; `kept` has memory for them by their number."""
+    """Return the steps that gather `seen` as rows, block by block, and multiply them. `kept` maps block sizes to their memory."""
     depth = matrix.shape[0]
     rows = _reshaped(seen, (-1, depth))
     if rows is not None and seen.dtype == matrix.dtype:
@@ -145,7 +151,7 @@ def _bind_product(rows: Array, matrix: Array, target: Array) -> list[Step]:
 
 
 def _bind_windows(source: Array, window: Window, places: Sequence[int], kind: np.dtype[np.generic]) -> tuple[Array, list[Step]]:
-    """Return a view [batch, *places, *window, feature] of the padded source, and what pads."""
+    """Return a view [batch, *places, *window, feature] of the padded source, and the steps that pad it."""
     padded, steps = _bind_padding(source, window, places, kind)
     batch, *strides, feature = padded.strides
     outer = [stride * dim.stride for stride, dim in zip(strides, window, strict=True)]
@@ -155,7 +161,10 @@ def _bind_windows(source: Array, window: Window, places: Sequence[int], kind: np
 
 
 def _bind_padding(source: Array, window: Window, places: Sequence[int], kind: np.dtype[np.generic]) -> tuple[Array, list[Step]]:
-    """Return the source with holes and padding of zeros, as far as the windows reach; negative padding cuts off."""
+    """Return the source with base dilation and zero padding, up to the last window's end, and the steps that fill it.
+
+    Negative padding crops.
+    """
     needed = [
         (count - 1) * dim.stride + (dim.size - 1) * dim.window_dilation + 1 if count else 0
         for dim, count in zip(window, places, strict=True)

@@ -1,6 +1,6 @@
-"""A `SortOrder` done by numpy: the keys of all elements as unsigned numbers, their order, and the operands in it.
+"""Sort by a `SortOrder` in numpy: map keys to unsigned integers, sort them, and permute the operands.
 
-The result is that of every correct sort or there is none: where elements with equal keys differ, their order is open.
+The result equals that of every correct sort. If elements with equal keys differ, their order is undefined and the result is None.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _BITWISE: Mapping[str, Callable[..., Any]] = {
 
 
 def is_known(order: SortOrder) -> bool:
-    """True if numpy can see all arrays where they lie."""
+    """True if numpy can view all arrays in their buffers."""
     arrays = (*order.operands, *order.results)
     return all(isinstance(spec, CountingOperand) or is_viewable(spec) for spec in arrays)
 
 
 def sorted_arrays(order: SortOrder, arrays: Sequence[Array | None]) -> list[Array] | None:
-    """Return the sorted operands, of which `arrays` has those that are no iotas; None where their order is open.
+    """Return the sorted operands; None if the order of some elements is undefined.
 
-    The results have the sorted dimension last and all others before it as one.
+    `arrays` holds the operands; an iota operand may be None. The results are [all other dimensions, sorted dimension].
     """
     rows = [_rows(spec, array, order.dim) for spec, array in zip(order.operands, arrays, strict=True)]
     places = _places(order, rows)
@@ -58,7 +58,7 @@ def sorted_arrays(order: SortOrder, arrays: Sequence[Array | None]) -> list[Arra
 
 
 def store_rows(result: Array, rows: Array, dim: int) -> None:
-    """Write what `sorted_arrays` returns into an array of the operands' shape."""
+    """Write rows as `sorted_arrays` returns them to an array of the operands' shape. `dim` is the sorted dimension."""
     last = np.moveaxis(result, dim, -1)
     last[...] = rows.reshape(last.shape)
 
@@ -70,12 +70,12 @@ def _rows(spec: ArraySpec | CountingOperand, array: Array | None, dim: int) -> A
         shape[spec.dim] = -1
         counted = np.arange(spec.dims[spec.dim]).astype(DTYPES[spec.dtype].numpy).reshape(shape)
         array = np.broadcast_to(counted, spec.dims)
-    assert array is not None, "what is no iota has an array"
+    assert array is not None, "every operand but an iota has an array"
     return np.ascontiguousarray(np.moveaxis(array, dim, -1)).reshape(-1, length)
 
 
 def _counts_along(spec: ArraySpec | CountingOperand, dim: int) -> bool:
-    """True for an operand whose elements are their places in the row."""
+    """True for an operand whose elements are their positions in the row."""
     if not isinstance(spec, CountingOperand) or spec.dim != dim:
         return False
     record = DTYPES[spec.dtype]
@@ -86,7 +86,7 @@ def _counts_along(spec: ArraySpec | CountingOperand, dim: int) -> bool:
 
 
 def _places(order: SortOrder, rows: list[Array]) -> NDArray[np.int64] | None:
-    """Return which element of its row comes to each place; None if that is open."""
+    """Return, per row, the index of the element at each sorted position; None if the order is undefined."""
     length = rows[0].shape[1]
     place_bits = max(1, (length - 1).bit_length())
     keys: list[tuple[Array, int]] = []
@@ -105,7 +105,7 @@ def _places(order: SortOrder, rows: list[Array]) -> NDArray[np.int64] | None:
 
 
 def _by_places(keys: list[tuple[Array, int]], length: int, place_bits: int, descending: bool) -> NDArray[np.int64]:
-    """Return the order by the keys, and of equal elements by their places."""
+    """Return the order by the keys; elements with equal keys are ordered by their positions."""
     own = np.arange(length, dtype=np.uint64)
     own = own[::-1] if descending else own
     if sum(bits for _, bits in keys) + place_bits > _WORD_BITS or not keys:
@@ -123,7 +123,7 @@ def _by_places(keys: list[tuple[Array, int]], length: int, place_bits: int, desc
 
 
 def _is_certain(keys: list[tuple[Array, int]], rows: list[Array], places: Array) -> bool:
-    """True if elements side by side whose keys are equal are the same in all operands."""
+    """True if neighbours with equal keys are equal in all operands."""
     tied = np.ones((places.shape[0], places.shape[1] - 1), np.bool_)
     for key, _ in keys:
         ordered = np.take_along_axis(key, places, -1)
@@ -138,7 +138,7 @@ def _is_certain(keys: list[tuple[Array, int]], rows: list[Array], places: Array)
 
 
 def _unsigned(values: Array, descending: bool) -> tuple[Array, int] | None:
-    """Return unsigned 64-bit numbers in the order of the values, and their bits; None for what has no order: NaNs."""
+    """Return unsigned integers that order like the values, and their number of bits; None if a value is NaN."""
     bits = 8 * values.dtype.itemsize
     found: Array
     if values.dtype == np.bool_:
@@ -159,7 +159,7 @@ def _unsigned(values: Array, descending: bool) -> tuple[Array, int] | None:
 
 
 def _evaluated(key: SortKey, rows: list[Array]) -> Array | None:
-    """Return the key of every element; None where NaNs are converted, whose bits depend on who does it."""
+    """Return the key of every element; None if a NaN is converted, as its bits depend on the implementation."""
     values: list[Any] = []
     for op in key.ops:
         operands = [values[number] for number in op.operands]

@@ -1,7 +1,7 @@
-"""JAX's linear algebra in double, one matrix after the other, by the LAPACK of SciPy and numpy.
+"""JAX's linear algebra in double precision, one matrix after the other, by the LAPACK of SciPy and numpy.
 
-A function that cannot do its work returns NaN and a status that is not 0, as LAPACK's do. Matrices are [rows, columns], without
-the stack. Source of the functions' results: LAPACK; of their order: JAX 0.10's custom calls (`hlo/matrix_calls.py`).
+Like LAPACK, a function that fails returns NaN and a nonzero status. Matrices are [rows, columns], without batch dimensions.
+LAPACK defines the results; JAX 0.10's custom calls define their order (`hlo/matrix_calls.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hlo_run.hlo.matrix_calls import MatrixCall
 
 _Shapes: TypeAlias = "Sequence[tuple[int, ...]]"
 _Function: TypeAlias = "Callable[[MatrixCall, Sequence[Array], _Shapes], tuple[object, ...]]"
-"""From a call, its operands without their stacks, and the shapes of its results, to the results."""
-# SciPy has no type stubs: untyped behind this file.
+"""(call, operands of one matrix of the batch, shapes of the results) -> results."""
+# SciPy has no type stubs, so its functions are Any here.
 _LINALG: Any = import_module("scipy.linalg")
 _LAPACK: Any = import_module("scipy.linalg.lapack")
 _SIGN_SHARE = 0.1
@@ -27,7 +27,7 @@ _NORMAL_SHARE = 1e-12
 
 
 def compute(call: MatrixCall, arrays: Sequence[Array], results: Sequence[Array]) -> None:
-    """Run the call on every part of the stacks in `arrays` and write `results`; all is read before anything is written."""
+    """Run the call on every matrix of the batch and write `results`. All operands are read before any result is written."""
     function, ranks = _FUNCTIONS[call.function]
     stack = arrays[0].shape[: arrays[0].ndim - ranks[0]]
     depth = len(stack)
@@ -49,13 +49,13 @@ def _wide(array: Array) -> Array:
 
 
 def _lapack(name: str, matrix: Array) -> Callable[..., tuple[Any, ...]]:
-    """Return LAPACK's function for the matrix's type; `name` has the letter of the real one: `dgetrf`, or `dormqr/zunmqr`."""
+    """Return LAPACK's function for the matrix's type. `name` is the real function, or `real/complex` as in `dormqr/zunmqr`."""
     real, _, imaginary = name.partition("/")
     return getattr(_LAPACK, (imaginary or f"z{real[1:]}") if np.iscomplexobj(matrix) else real)
 
 
 def _blank(shapes: _Shapes, status: int) -> tuple[object, ...]:
-    """Return the results of a function that failed: NaN, and the status last."""
+    """Return the results of a failed function: NaN, and the status last."""
     return (*[np.full(shape, np.nan) for shape in shapes[:-1]], status)
 
 
@@ -70,7 +70,7 @@ def _lu(_call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) -> tuple
 
 
 def _pivots(_call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tuple[object, ...]:
-    """Return the order of the rows after all exchanges, from 0 on."""
+    """Return the permutation of the rows after all exchanges, counted from 0."""
     order: Array = np.arange(shapes[0][0], dtype=np.int64)
     for row, other in enumerate(operands[0]):
         order[[row, other]] = order[[other, row]]
@@ -83,7 +83,7 @@ def _qr(_call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) -> tuple
 
 
 def _pivoted_qr(_call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) -> tuple[object, ...]:
-    """Columns that `given` marks come first, in their order and without pivoting, as in geqp3."""
+    """QR with pivoting. Columns marked in `given` come first, in order and without pivoting, as in LAPACK's geqp3."""
     matrix, given = operands
     fixed, free = np.flatnonzero(given), np.flatnonzero(given == 0)
     steps = min(len(matrix), len(fixed))
@@ -102,7 +102,7 @@ def _pivoted_qr(_call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) 
 
 
 def _times_q(packed: Array, factors: Array, matrix: Array, left: bool, adjoint: bool) -> Array:
-    """Return Q @ matrix, or matrix @ Q, for the Q (or its adjoint) of [m, k] packed reflections with k factors."""
+    """Return Q @ matrix or matrix @ Q. Q (or its adjoint) is given by [m, k] packed reflections with k factors."""
     if not (packed.size and matrix.size):
         return matrix
     multiply = _lapack("dormqr/zunmqr", packed)
@@ -157,7 +157,7 @@ def _eigen(call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tupl
 
 
 def _packed_eigen(call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tuple[object, ...]:
-    """Of a real matrix, vectors of conjugate values come as real and imaginary part in two columns."""
+    """For a real matrix, the vectors of conjugate eigenvalues are two columns: real part, imaginary part."""
     (matrix,) = operands
     try:
         values, left, right = _general_eigen(call, matrix)
@@ -170,7 +170,7 @@ def _packed_eigen(call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) 
 
 
 def _general_eigen(call: MatrixCall, matrix: Array) -> tuple[Array, Array, Array]:
-    """Return eigenvalues, left and right eigenvectors (columns); vectors that are not asked for are zeros."""
+    """Return eigenvalues, left and right eigenvectors (columns). Vectors that the call does not ask for are zeros."""
     values: Array
     values, left, right = _LINALG.eig(matrix, left=True, right=True)
     zeros = np.zeros(matrix.shape)
@@ -182,10 +182,10 @@ def _select_none(*_values: float) -> bool:
 
 
 def _schur(call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tuple[object, ...]:
-    """Return T, Z, the eigenvalues, how many were selected (0) and the status.
+    """Return T, Z, the eigenvalues, the number of selected eigenvalues (0) and the status.
 
-    LAPACK's signs (phases of a complex matrix) depend on rounding. Here the first number of each vector that is at least a tenth
-    of the largest is positive, and of the block of a conjugate pair the larger number is above the diagonal.
+    LAPACK's signs (for a complex matrix: phases) depend on rounding. Here, in each vector the first number with at least a
+    tenth of the largest magnitude is positive. In the block of a conjugate pair the larger number is above the diagonal.
     """
     (matrix,) = operands
     if not matrix.size:
@@ -209,12 +209,12 @@ def _schur(call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tupl
 
 
 def _decisive(sizes: Array) -> int:
-    """Return the first place with a number near the largest."""
+    """Return the first position whose value is near the largest."""
     return int(np.argmax(sizes >= _SIGN_SHARE * sizes.max()))
 
 
 def _choose_block(form: Array, vectors: Array, row: int) -> None:
-    """Choose among the equal forms of a conjugate pair's block; in a normal matrix any angle does, so let Z have a 0."""
+    """Choose among the equivalent forms of a conjugate pair's block. In a normal matrix every angle is valid: give Z a zero."""
     above, below = abs(form[row, row + 1]), abs(form[row + 1, row])
     pair = vectors[:, row : row + 2]
     if abs(above - below) <= _NORMAL_SHARE * (above + below):
@@ -237,13 +237,13 @@ def _hessenberg(call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) -
 
 
 def _tridiagonal(call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) -> tuple[object, ...]:
-    """Return the triangle with the vectors in it, the diagonal, the one beside it, the factors and the status."""
+    """Return the triangle with the vectors in it, the diagonal, the off-diagonal, the factors and the status."""
     reduce = _lapack("dsytrd/zhetrd", operands[0])
     return reduce(operands[0], lower=call.lower, lwork=max(1, len(operands[0])))
 
 
 def _tridiagonal_solve(_call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tuple[object, ...]:
-    """Solve with [n] diagonals; the first number of the lower one and the last of the upper one have no place in the matrix."""
+    """Solve with [n] diagonals. The first element of the lower and the last of the upper diagonal are unused."""
     below, diagonal, above, right = operands
     size = len(diagonal)
     fill, pivots, beside, solution, status = _lapack("dgtsv", diagonal)(below[1:], diagonal, above[:-1], right)
@@ -263,7 +263,7 @@ def _symmetric_product(call: MatrixCall, operands: Sequence[Array], _shapes: _Sh
 
 
 def _cholesky_update(_call: MatrixCall, operands: Sequence[Array], _shapes: _Shapes) -> tuple[object, ...]:
-    """Return R' with R'ᵀR' = RᵀR + w wᵀ, and what rotations left of w, which is nothing."""
+    """Return R' with R'ᵀR' = RᵀR + w wᵀ, and the rest of w after the rotations, which is zero."""
     factor, vector = (array.copy() for array in operands)
     for k in range(len(vector)):
         length = np.hypot(factor[k, k], vector[k])
@@ -275,7 +275,7 @@ def _cholesky_update(_call: MatrixCall, operands: Sequence[Array], _shapes: _Sha
 
 
 def _sparse_product(_call: MatrixCall, operands: Sequence[Array], shapes: _Shapes) -> tuple[object, ...]:
-    """The products of all entries, added up row by row; entries beyond the last row's end are padding."""
+    """Sum the products of all entries by row. Entries beyond the end of the last row are padding."""
     values, starts, columns, dense = operands
     (shape,) = shapes
     used = slice(int(starts[0]), int(starts[-1]))
@@ -285,7 +285,7 @@ def _sparse_product(_call: MatrixCall, operands: Sequence[Array], shapes: _Shape
     return (result,)
 
 
-# Name → (function, ranks of its operands without their stacks).
+# Name → (function, ranks of its operands without batch dimensions).
 _FUNCTIONS: dict[str, tuple[_Function, tuple[int, ...]]] = {
     "potrf": (_cholesky, (2,)),
     "getrf": (_lu, (2,)),

@@ -10,7 +10,7 @@ from hlo_run.artifact import CholeskyThunk, FftThunk, TriangularSolveThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 
 _PANEL = 48
-"""Rows that are solved one by one before BLAS takes their part of all later ones."""
+"""Rows that are solved one by one before BLAS subtracts their products from all later rows."""
 
 
 def fft_call(thunk: FftThunk) -> LibraryCall:
@@ -34,7 +34,7 @@ def fft_call(thunk: FftThunk) -> LibraryCall:
 
 
 def cholesky_call(thunk: CholeskyThunk) -> LibraryCall:
-    """Return the call of a factorisation; where there is no factor all is NaN."""
+    """Return the call of a factorisation. A matrix without a factor becomes NaN."""
 
     def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
         matrix = arrays[0] if thunk.lower else np.conj(np.swapaxes(arrays[0], -1, -2))
@@ -53,7 +53,7 @@ def cholesky_call(thunk: CholeskyThunk) -> LibraryCall:
 
 
 def triangular_solve_call(thunk: TriangularSolveThunk) -> LibraryCall:
-    """Return the call of a solve. All forms are brought to: a lower triangle, on the left."""
+    """Return the call of a solve. Every form is reduced to a lower triangle on the left."""
     is_turned = thunk.transpose != "NO_TRANSPOSE"
     # x . a = b is aT . xT = bT
     swaps = is_turned == thunk.left_side
@@ -75,7 +75,7 @@ def triangular_solve_call(thunk: TriangularSolveThunk) -> LibraryCall:
 
 
 def _solve_lower(matrix: Array, unknown: Array, unit_diagonal: bool) -> None:
-    """Forward substitution in place, panel by panel; only the triangle is read."""
+    """Forward substitution in place, panel by panel. Only the lower triangle is read."""
     size = matrix.shape[-1]
     for top in range(0, size, _PANEL):
         bottom = min(top + _PANEL, size)

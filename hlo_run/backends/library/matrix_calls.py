@@ -1,4 +1,4 @@
-"""Library calls of JAX's linear algebra (`hlo/matrix_calls.py`). The first one imports `lapack.py`, which has the functions."""
+"""Library calls of JAX's linear algebra (`hlo/matrix_calls.py`). The first call imports `lapack.py` and SciPy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TRANSPOSE: dict[str, Literal["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"]] = {"N": "
 
 
 def is_user_function(thunk: CustomCallThunk) -> bool:
-    """True for what a registered function runs, or nothing does: registering comes before the library's functions."""
+    """True unless the library runs the call. A registered function takes precedence over the library."""
     return custom_calls.is_registered(thunk.target) or matrix_call(thunk.target, thunk.config) is None
 
 
 def matrix_library_call(thunk: CustomCallThunk) -> LibraryCall | None:
-    """Return the call of a custom call that is linear algebra of JAX's, else None."""
+    """Return the library call of JAX's linear algebra custom calls; None for other targets."""
     call = matrix_call(thunk.target, thunk.config)
     if call is None:
         return None
@@ -30,7 +30,7 @@ def matrix_library_call(thunk: CustomCallThunk) -> LibraryCall | None:
         return triangular_solve_call(_solve_thunk(thunk.name, call, inputs, outputs[0]))
 
     def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
-        # By name: SciPy is imported when a call is made, not with every run.
+        # Imported by name, because SciPy is only needed when a call runs.
         import_module("hlo_run.backends.library.lapack").compute(call, arrays, results)
 
     return LibraryCall(inputs, outputs, compute)

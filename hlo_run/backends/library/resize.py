@@ -1,4 +1,4 @@
-"""`ResizeThunk` by numpy: arrays of dynamic sizes to and from arrays of their bounds."""
+"""`ResizeThunk` by numpy: pad arrays of dynamic size to their bounds, or slice arrays of the bounds to dynamic sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlo_run.backends.literals import dynamic_from_bytes, dynamic_to_bytes
 
 
 def resize_call(thunk: ResizeThunk) -> LibraryCall:
-    """Return the call of one direction or the other."""
+    """Return the call that pads or slices, by `is_padding`."""
     return _pad(thunk) if thunk.is_padding else _cut(thunk)
 
 

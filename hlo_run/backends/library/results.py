@@ -1,4 +1,4 @@
-"""What a registered function returned, compared with what its custom call says."""
+"""Check the result of a registered function against the shape of its custom call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 
 
 def checked_leaves(thunk: CustomCallThunk, result: Any) -> Iterator[tuple[ArraySpec, Array]]:
-    """Yield each array of the result with its place; raises DeviceError for a wrong number, type or shape."""
+    """Yield (spec, array) for each array of the result. Raises DeviceError for a wrong number, type or shape."""
     return _leaves(thunk, thunk.result, result)
 
 

@@ -1,4 +1,4 @@
-"""`SortThunk` and `SelectKThunk`: sorting by keys with numpy."""
+"""`SortThunk` and `SelectKThunk` by numpy: sort by integer keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 
 
 def sort_call(thunk: SortThunk) -> LibraryCall:
-    """Return the call of a sort."""
+    """Return the call of a sort along the last dimension, in XLA's total order. Equal elements keep their order."""
 
     def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
         keys = ordinals(arrays[0], thunk.operands[0].dtype)
@@ -24,7 +24,7 @@ def sort_call(thunk: SortThunk) -> LibraryCall:
 
 
 def select_k_call(thunk: SelectKThunk) -> LibraryCall:
-    """Return the call of a top-k: NaNs are the largest, equal elements keep their order."""
+    """Return the call of a top-k along the last dimension. NaNs are the largest; equal elements keep their order."""
     count = thunk.values.dims[-1]
 
     def compute(arrays: Sequence[Array], results: Sequence[Array]) -> None:
@@ -37,7 +37,7 @@ def select_k_call(thunk: SelectKThunk) -> LibraryCall:
 
 
 def ordinals(values: Array, dtype: str) -> Array:
-    """Return ints that compare as the values do in XLA's TOTALORDER; equal values have equal ones."""
+    """Return integers that compare as the values do in XLA's TOTALORDER. Equal values have equal integers."""
     record = DTYPES[dtype]
     if not record.is_float:
         small = record.bits < 8 or record.kind == "pred"
@@ -56,11 +56,11 @@ def ordinals(values: Array, dtype: str) -> Array:
 
 
 def stable_order(keys: Array) -> Array:
-    """Return the places of the elements of the last dimension in ascending order; equal ones keep their order."""
+    """Return the indices that sort the last dimension in ascending order. Equal elements keep their order."""
     length = keys.shape[-1]
     if keys.dtype.itemsize > 4 or keys.dtype.kind not in "iu" or length >= 1 << 32:
         return np.argsort(keys, axis=-1, kind="stable")
-    # Key and place in one number: all are different, so the fastest sort will do.
+    # Pack key and index into one integer. All are different, so an unstable sort is enough, which is faster.
     lowest = np.iinfo(keys.dtype).min
     packed = (keys.astype(np.int64) - int(lowest)).astype(np.uint64) << np.uint64(32)
     packed |= np.arange(length, dtype=np.uint64)

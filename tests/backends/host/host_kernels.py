@@ -65,7 +65,7 @@ def launch(
 
 
 def launch_apart(program: Program, ptx: str, buffers: Sequence[Array], grid: int, block: int) -> tuple[list[Array], list[Array]]:
-    """Return what the buffers hold after the emulator, and after the JIT: not the same where the order of threads matters."""
+    """Return the buffers after the emulator and after the JIT. They differ if the order of threads matters."""
     kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), (block, 1, 1))
     emulated, compiled = ([buffer.copy() for buffer in buffers] for _ in range(2))
     run_kernel(program, _launch(program, kernel, emulated))
@@ -83,7 +83,7 @@ def _launch(program: Program, kernel: Kernel, buffers: Sequence[Array]) -> Launc
 
 
 def _assert_same(emulated: Array, compiled: Array, number: int) -> None:
-    """Both engines leave the same bytes; of f64 all NaNs are alike, since the processor hands on those of its operands."""
+    """Check that both engines leave the same bytes. In f64 all NaNs are equal, as the processor keeps its operands' NaNs."""
     bits = f"u{emulated.dtype.itemsize}"
     different = emulated.reshape(-1).view(bits) != compiled.reshape(-1).view(bits)
     if emulated.dtype == np.float64:
@@ -140,7 +140,7 @@ _REGISTER = re.compile(r"%([abcde])\b")
 
 
 def apply(instructions: str, inputs: Sequence[Array], *outputs: type[Any]) -> Any:
-    """Run instructions with %a, %b, .. (registers as wide as the inputs' items) and return what they leave in %x (, %y).
+    """Run instructions with %a, %b, .. (registers as wide as the inputs' items) and return %x (, %y).
 
     The registers of the results are as wide as the items of `outputs`; np.bool_ makes a predicate.
     """

@@ -71,7 +71,7 @@ def test_quotients_and_remainders_of_every_thread(divisor: int, step: int) -> No
 
 
 def test_registers_with_the_same_quotient_share_a_symbol() -> None:
-    """2t / 501 and (4t + 1) / 1002 are equal: what is linear in the thread is seen to be."""
+    """2t / 501 and (4t + 1) / 1002 are equal, so a remainder by one plus a multiple of the other is linear in t."""
     factor, shift = magic(1002, 4 * 8 * 128)
     half, half_shift = magic(501, 4 * 8 * 128)
     body = f"""

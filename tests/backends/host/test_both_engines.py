@@ -188,7 +188,7 @@ def _line(opcode: str, *operands: str) -> str:
 
 @st.composite
 def statements(draw: st.DrawFn, depth: int = 0, *, uniform: bool = True) -> list[str]:
-    """Draw a few lines; `uniform` says that all threads run them, so that they may meet."""
+    """Draw a few lines. With `uniform` all threads run them, so the lines may have barriers."""
     lines: list[str] = []
     for _ in range(draw(st.integers(1, 5))):
         kind = draw(st.sampled_from(("binary", "unary", "ternary", "select", "meet" if uniform else "binary", "if", "loop")))

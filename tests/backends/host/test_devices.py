@@ -1,4 +1,4 @@
-"""Several devices on Host: what they exchange, where they wait for each other, and that each has its own memory."""
+"""Several devices on Host: exchanges, waits and deadlocks, and memory per device."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ENTRY e {{
 
 
 def test_messages_in_a_loop() -> None:
-    """Arrays are passed on and back, round by round; who is no target gets zeros."""
+    """Arrays are passed forward and back, round by round. A device that is not a target gets zeros."""
     line, back = (
         f'frontend_attributes={{_xla_send_recv_source_target_pairs="{pairs}"}}' for pairs in ("{{0,1},{1,2}}", "{{2,0}}")
     )
@@ -138,7 +138,7 @@ ENTRY e {
 
 
 def test_in_a_loop_and_again() -> None:
-    """The faster device must not run into the next meeting with what the slower has not yet taken; memory is kept per device."""
+    """The faster device must not overwrite data of one collective that the slower one has not read. Memory is per device."""
     _agrees(
         f"""HloModule m, replica_count=3
 {ADD}
@@ -182,9 +182,9 @@ ENTRY e {{
   s = s32[] convert(k)
   ROOT c = f32[5] conditional(s, p, p), branch_computations={{meet, pass}}
 }}""")
-    with pytest.raises(DeviceError, match="wait for each other for ever") as caught:
+    with pytest.raises(DeviceError, match="deadlock: every device that still runs") as caught:
         _run(module, [np.ones(5, np.float32)] * 2)
-    assert "of its group {0,1}, 1 did not come" in caught.value.notes[0]
+    assert "of its group {0,1}, 1 did not arrive" in caught.value.notes[0]
 
 
 def test_a_group_of_more_devices_than_there_are() -> None:
@@ -192,7 +192,7 @@ def test_a_group_of_more_devices_than_there_are() -> None:
 {ADD}
 ENTRY e {{ p = f32[5] parameter(0) ROOT a = f32[5] all-reduce(p), replica_groups={{{{0,1}}}}, to_apply=add }}""")
     executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), module)
-    with pytest.raises(DeviceError, match="names number 1, but there are 1"):
+    with pytest.raises(DeviceError, match="names member 1, but the run has 1"):
         open_backend("Host", Options()).run(executable, [np.ones(5, np.float32)])
 
 

@@ -42,7 +42,7 @@ def bits(array: Array) -> Array:
 
 
 def same(got: Array, want: Array) -> None:
-    """Equal bit for bit; all NaNs are alike, but the PTX formats below f64 know one NaN only."""
+    """Equal bit for bit. In f64 any NaN equals any other; narrower PTX formats have only one NaN."""
     want = want.astype(got.dtype)
     nan = np.isnan(want.astype(np.float64))
     different = (bits(got) != bits(want)) & ~nan | (nan != np.isnan(got.astype(np.float64)))

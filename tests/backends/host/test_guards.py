@@ -20,7 +20,7 @@ _ADDRESSES = "mul.wide.u32 %d1, %r3, 4; add.s64 %d2, %p0, %d1; add.s64 %d3, %p1,
 
 
 def guarded(comparison: str, negated: bool = False) -> str:
-    """Return a kernel that adds the thread's number to what it loads, if the comparison lets it go on."""
+    """Return a kernel that adds the thread's number to a loaded value, if the comparison holds."""
     return kernel(
         f"""{_NUMBER} {comparison}
     @{"!" * negated}%q1 bra END;
@@ -82,7 +82,7 @@ def test_a_guard_whose_other_side_stores_is_none() -> None:
 
 
 def test_lanes_keep_their_numbers() -> None:
-    """A kernel that asks for its lane goes over warps, not over the block at once."""
+    """A kernel that reads its lane number loops over warps, not over the whole block."""
     ptx = kernel(f"{_NUMBER} {_ADDRESSES} mov.u32 %r4, %laneid; st.global.u32 [%d3], %r4;", 2)
     out = np.zeros(256, np.uint32)
     run_text(ptx, [out.copy(), out], grid=2, block=128)
@@ -114,7 +114,7 @@ def test_loads_by_an_index_need_no_jump() -> None:
 @pytest.mark.parametrize("place", [0, 31, 130, 199])
 @pytest.mark.parametrize("wrong", [50, 1 << 20, 0xFFFFFFFF])
 def test_loads_by_a_wrong_index_are_faults(place: int, wrong: int) -> None:
-    """The safe place is never what a kernel goes on with."""
+    """A kernel never continues with a value from the safe offset."""
     index = np.zeros(200, np.uint32)
     index[place] = wrong
     with pytest.raises(DeviceError):
@@ -125,7 +125,7 @@ def test_loads_by_a_wrong_index_are_faults(place: int, wrong: int) -> None:
 
 @pytest.mark.parametrize(("work", "has_vectors"), [(0, False), (150, True)])
 def test_what_mostly_gathers_stays_scalar(work: int, has_vectors: bool) -> None:
-    """Eight gathered words and a sum are not worth vectors, with much to compute they are; the values are the same."""
+    """Eight gathered words with one sum are not worth vectors; with more arithmetic they are. The results are equal."""
     more = "mad.lo.s32 %r5, %r5, %r6, %r7;" * work
     ptx = kernel(
         f"""{_NUMBER} {_ADDRESSES} ld.global.nc.u32 %r4, [%d2]; mul.wide.u32 %d4, %r4, 32; add.s64 %d5, %p2, %d4;
@@ -157,7 +157,7 @@ def test_modules_without_vectors_say_so() -> None:
 
 
 def test_exp_takes_its_power_of_two_apart_as_the_emulator_does() -> None:
-    """fma.rm of x in [0, 1] with a large integer: floor(252 x) + 12582913, at and beside the integers too."""
+    """fma.rm of x in [0, 1] with a large integer: floor(252 x) + 12582913, also at and near the integers."""
     rng = np.random.default_rng(1)
     near = (np.arange(253) / np.float32(252)).astype(np.float32)
     steps = [near, np.nextafter(near, np.float32(-9)), np.nextafter(near, np.float32(9))]

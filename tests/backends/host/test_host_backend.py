@@ -142,7 +142,7 @@ def test_memory_that_nothing_wrote_is_poison() -> None:
 
 
 def test_slices_of_one_allocation() -> None:
-    # Input and output in one allocation; an access beyond the slice is a fault though the allocation goes on.
+    # Input and output share an allocation. An access beyond the slice is a fault, even inside the allocation.
     pieces = BufferSlice(0, 0, 64), BufferSlice(0, 64, 64)
     allocations = [BufferAllocation(0, 128, 0)]
     parameter, result = ArraySpec("f32", (16,), (0,), pieces[0]), ArraySpec("f32", (16,), (0,), pieces[1])
@@ -249,7 +249,7 @@ def test_endless_native_code_times_out(body: str) -> None:
 
 def test_object_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.arange(8, dtype=np.float32)
-    # What plays the launches of all executables is there before.
+    # Compile the player of all executables first.
     HostBackend(engine="jit").run(add_one((8,), (0,), (0,)), [x])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[str] = []
@@ -277,7 +277,7 @@ def chain(count: int) -> Executable:
     return replace(program, kernels=tuple(kernels), thunks=tuple(thunks))
 
 
-# Other tests of the process import JAX, which warns of copies of a process; here they are asked for.
+# Other tests of the process import JAX, which warns about forks. This test forks on purpose.
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 @pytest.mark.parametrize("cores", [1, 2])
 def test_code_of_many_kernels_is_made_at_once(cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

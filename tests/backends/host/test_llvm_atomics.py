@@ -133,7 +133,7 @@ CASES = [(*pair, *_SPACES[(n + n // 4) % 4]) for n, pair in enumerate(_PAIRS)]
 
 
 def _cases(target: str) -> Sequence[tuple[str, str, int, bool]]:
-    """Some of them on other cards, which spell more or less as loops."""
+    """Some of them for other GPUs, which need more or fewer loops."""
     return CASES if target == "h100" else CASES[{"v100": 0, "a100": 1, "b200": 2}[target] :: 5]
 
 
@@ -159,13 +159,13 @@ def _new(operation: str, old: Any, value: Any, expected: Any) -> Any:
 
 
 def _check(operation: str, inputs: list[Array], outputs: list[Array], wants_old: bool) -> None:
-    """Hold what one engine left against the threads in some order."""
+    """Compare an engine's results with some order of the threads."""
     values, expected, before, _ = inputs
     after, old = outputs[2:]
     for place in range(PLACES):
         threads = range(place, THREADS, PLACES)
         if wants_old:
-            # Each found what was there at first or what another one left; one thing was left that nobody found.
+            # Each thread read the first value or that of another thread. The last value was read by no thread.
             new = [_new(operation, old[i], values[i], expected[i]) for i in threads]
             assert _bits([before[place], *new]) == _bits([*(old[i] for i in threads), after[place]])
         elif operation not in ("xchg", "nand", "uinc_wrap", "udec_wrap", "cmpxchg"):

@@ -57,7 +57,7 @@ def test_every_instruction_is_known(target: str) -> None:
     kernels = varying_kernels()
     module = parse_module(ptx_of(tuple(kernels), target))
     for kernel in kernels:
-        compile_program(module, kernel.name)  # raises Unsupported for what it does not know
+        compile_program(module, kernel.name)  # raises Unsupported for an unknown instruction
 
 
 def test_unoptimised_code_is_known() -> None:
@@ -71,7 +71,7 @@ def test_unoptimised_code_is_known() -> None:
 
 
 def inputs_of(kernel: Survey) -> list[Array]:
-    """Random and edge values, kept out of what LLVM leaves undefined."""
+    """Random and edge values, without operands whose results LLVM leaves undefined."""
     arrays = [random_input(type_name, number) for number, type_name in enumerate(kernel.inputs)]
     if re.match(r"[us](div|rem)_i", kernel.name):
         arrays[1] = np.where((arrays[1] == 0) | (arrays[1] == -1), arrays[1].dtype.type(3), arrays[1])
@@ -286,7 +286,7 @@ def test_float_kernels() -> None:
         wide = [array.astype(np.float64) if kind in ("f16", "bf16") else array for array in arrays]
         want = function(*wide)
         if operation in ("maximum", "minimum", "maxnum", "minnum"):
-            # Which zero is meant, min(-0, +0), is held in test_float_instructions.
+            # test_float_instructions checks the sign of a zero, as in min(-0, +0).
             result, want = result + result.dtype.type(0), want + 0.0
         if kind == "bf16" and want.dtype == np.float64:
             want = round_bf16(want)

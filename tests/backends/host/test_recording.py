@@ -125,8 +125,8 @@ def test_arguments_given_again_are_read_again(engine: str) -> None:
     kept: list[tuple[Any, list[Any]]] = []
     for number in range(4):
         if number == 2:
-            x = x.copy()  # lies elsewhere
-        y[:] += 1  # lies where it was
+            x = x.copy()  # another address
+        y[:] += 1  # the same address
         f[number % 3] ^= True
         g[:] *= 2
         result: Any = backend.run(program, [x, y, f, g])

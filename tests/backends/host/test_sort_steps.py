@@ -132,7 +132,7 @@ def test_kernels_sort_where_equal_keys_have_different_values() -> None:
 
 
 def test_a_wrong_kernel_stays_wrong() -> None:
-    """Its own result is what Host gives, in all runs."""
+    """Host returns the kernel's own result, in all runs."""
     right, wrong = compiled(text_of("plain", "s32")), compiled(text_of("falling", "s32"))
     launches = [thunk for thunk in right.thunks if isinstance(thunk, KernelThunk)]
     assert launches[0].sort is not None

@@ -146,7 +146,7 @@ def test_the_numbers_of_the_only_device() -> None:
     assert (int(np.asarray(partition)), int(np.asarray(replica))) == (0, 0)
 
 
-# ---- functions that somebody registered -----------------------------------------------------------------------------
+# ---- registered functions -------------------------------------------------------------------------------------------
 
 CALL = """HloModule call
 ENTRY e { x = f32[3,2]{0,1} parameter(0)

@@ -1,4 +1,4 @@
-"""Vector loads: bytes that LLVM says it never looks at may lie outside, all others must not; bases may lie below a buffer."""
+"""Vector loads: bytes that LLVM marks as unused may be out of bounds, all others must not. Bases may be below a buffer."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BLOCKS, THREADS = 24, 64
 
 
 def text_of(condition: str, branches: int = 1) -> str:
-    """A kernel that adds to the thread's number what depends on `condition`, which sets %q1 from the block's number %r9."""
+    """A kernel that adds a number, chosen by `condition`, to the thread's number. `condition` sets %q1 from the block %r9."""
     parts = "\n".join(
         f"""
     {condition.replace("%q1", f"%q{10 + number}")}

@@ -55,7 +55,7 @@ def compute(call: LibraryCall, *arrays: Array) -> list[Array]:
 
 
 def _check_bound(bind: Bind, arrays: Sequence[Array], expected: Sequence[Array]) -> None:
-    """What is prepared once reads the arrays anew whenever it is called, and writes all of the results."""
+    """Check that a bound call reads the arrays again at every call, and writes all results."""
     kept = [np.array(array) for array in arrays]
     results = [np.full_like(array, 77) for array in expected]
     again = bind(kept, results)

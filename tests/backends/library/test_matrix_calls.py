@@ -1,4 +1,4 @@
-"""JAX's linear algebra in custom calls, on Host and in the reference, beside LAPACK's own functions as scipy has them."""
+"""JAX's linear algebra in custom calls, on Host and in the reference, against LAPACK's own functions in scipy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def module_of(target: str, config: str, operands: Sequence[Array], results: Sequ
 
 
 def both(target: str, config: str, operands: Sequence[Array], expected: Sequence[Array]) -> list[tuple[Array, ...]]:
-    """Return what Host and the reference make of the call."""
+    """Return the results of Host and of the reference."""
     module = hlo_run.parse(module_of(target, config, operands, expected))
     found: list[Any] = [hlo_run.run(module, *operands, platform="Host"), hlo_run.evaluate(module, *operands)]
     return found
@@ -62,7 +62,7 @@ def hermitian(kind: str, *shape: int) -> Array:
 
 
 def stacked(function: Callable[[Array], Sequence[Any]], operand: Array) -> list[Array]:
-    """Return what a function makes of each matrix of a stack, stacked again."""
+    """Apply a function to each matrix of a stack and stack the results."""
     parts = [function(one) for one in operand]
     return [np.stack([np.asarray(part[number]) for part in parts]) for number in range(len(parts[0]))]
 
@@ -155,7 +155,7 @@ def test_product_with_the_factor_of_qr(kind: str, left: bool, transpose: bool) -
 def test_qr_with_pivots(kind: str, given: tuple[int, ...]) -> None:
     matrix = random(kind, 7, 5)
     wanted = np.array(given, np.int32)
-    # scipy's wrapper gives no columns of its own: LAPACK begins with those asked for in exchanges as here.
+    # scipy's wrapper cannot mark columns. LAPACK would move the marked ones to the front, as done here.
     packed, order, factors = lapack("geqp3", matrix)(matrix)[:3]
     if not any(given):
         check("cuhybrid_geqp3", 'magma = "auto"', [matrix, wanted], [packed, order.astype(np.int32), factors])
@@ -307,7 +307,7 @@ def test_schur_of_a_stack_is_lapacks_but_for_signs(kind: str) -> None:
 @pytest.mark.parametrize(("low", "high"), [(1, 6), (2, 5)])
 def test_hessenberg(kind: str, low: int, high: int) -> None:
     matrix = random(kind, 6, 6)
-    # What is outside is triangular already.
+    # The part outside of the range is already triangular.
     matrix[high:] = np.triu(matrix)[high:]
     matrix[:, : low - 1] = np.triu(matrix)[:, : low - 1]
     packed, factors, info = lapack("gehrd", matrix)(matrix, low - 1, high - 1)

@@ -1,1 +1,1 @@
-"""The numpy emulator: all threads of a launch in lockstep, with checks."""
+"""The numpy emulator: run all threads of a launch in lockstep, with checks."""

@@ -1,4 +1,4 @@
-"""Atomic read-modify-write of many lanes at once, with the result of doing them one after the other in lane order."""
+"""Atomic read-modify-write of many lanes at once, with the same result as in lane order one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hlo_run.backends.host.numerics.float_functions import maximum, minimum
 Array = NDArray[Any]
 Update = Callable[[Array, Array], Array]
 
-# ufuncs whose `.at` does the same as one lane after the other.
+# ufuncs whose `.at` gives the result of lane order.
 _IN_ORDER: dict[str, np.ufunc] = {"add": np.add, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
@@ -32,15 +32,15 @@ def atomic(
     line: int,
     wants_old: bool,
 ) -> Array:
-    """Apply `operation` on every lane's item and return what was there before, per lane.
+    """Apply `operation` to every lane's item and return the old bits, per lane.
 
-    `operands` are the bits of the value (for `cas`, of the comparison and then of the value). Without `wants_old` the
-    result is not to be looked at.
+    `operands` are the bits of the value; for `cas`, of the comparison and then of the value. Without `wants_old` the result is
+    meaningless.
     """
     item_bytes = operands[0].dtype.itemsize
     flat = tuple(lanes.flat(operand) for operand in operands)
     old = np.empty(lanes.count, operands[0].dtype)
-    # Bits beside those that are set matter only to who asks for the old value.
+    # The other bits of a word matter only to callers that want the old value.
     sets_bits = operation in ("and", "or") and not wants_old
     if isinstance(pointer, MixedPointer):
         for selection, part in pointer.atomic_parts():
@@ -70,7 +70,7 @@ def _apply(view: Array, index: Offsets, operation: str, type_name: str, operands
 
 
 def _turns(index: Offsets) -> list[Offsets]:
-    """Split the lanes into rounds in which no item occurs twice; an item's lanes come in ascending order."""
+    """Split the lanes into rounds without repeated items. The lanes of one item are in ascending order."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     is_first = np.ones(order.size, np.bool_)
@@ -84,7 +84,7 @@ def _turns(index: Offsets) -> list[Offsets]:
 
 
 def _numpy_type(type_name: str) -> Any:
-    """Return the numpy type whose arithmetic is that of the PTX type, or None where it takes more than that."""
+    """Return the numpy type with the arithmetic of the PTX type; None if numpy has none."""
     if type_name in ("f32", "f64"):
         return np.dtype(f"f{int(type_name[1:]) // 8}")
     if type_name[0] in "bus" and type_name[1:].isdigit():
@@ -93,7 +93,7 @@ def _numpy_type(type_name: str) -> Any:
 
 
 def _update(operation: str, type_name: str, operands: tuple[Array, ...]) -> Update:
-    """Return the function (bits before, which lanes) -> bits after."""
+    """Return the function (old bits, lanes) -> new bits."""
     value = operands[-1]
     match operation:
         case "exch":
@@ -118,7 +118,7 @@ def _decrement(before: Array, limit: Array) -> Array:
 
 
 def _combine_halves(operation: str, before: Array, value: Array, type_name: str) -> Array:
-    """Add f16 or bf16, alone or two in a word, or take the smaller or larger one."""
+    """Add f16 or bf16, single or packed in pairs, or take their minimum or maximum."""
     half: Any = ml_dtypes.bfloat16 if type_name.startswith("bf16") else np.float16
     a = before.view(np.uint16).view(half).astype(np.float32)
     b = value.view(np.uint16).view(half).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What `--host_check` may name, and the observers that look for it."""
+"""The checks of `--host_check`, and the observers that perform them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hlo_run.backends.host.emulator.statistics import KernelStatistics, Statisti
 from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
 
 ALWAYS_ON = frozenset(("bounds", "align"))
-"""What is checked whether it is named or not, by both engines, as are barriers that some threads wait for in vain."""
+"""Both engines always check these. They also always detect a deadlock at a barrier."""
 FAULTS = ALWAYS_ON | {"barrier", "init", "race"}
-"""All that can be a fault."""
+"""The checks that can find a fault."""
 CHECKS = FAULTS | {"statistics"}
-"""What `--host_check` may name; `all` stands for all of them."""
+"""The values of `--host_check`. `all` selects all of them."""
 
 _ALL_WRITTEN = {size: np.full(size, 1, np.uint8).view(f"u{size}")[0] for size in (1, 2, 4, 8)}
 
 
 def make_observer(checks: frozenset[str], graph: KernelGraph, statistics: KernelStatistics) -> Observer | None:
-    """Return what watches a launch of a kernel for `checks`, or None; `statistics` is filled if they are asked for."""
+    """Return the observer of a launch for `checks`, or None. With the check `statistics` it fills `statistics`."""
     observers: list[Observer] = []
     if "barrier" in checks:
         observers.append(BarrierCheck())
@@ -39,13 +39,13 @@ def make_observer(checks: frozenset[str], graph: KernelGraph, statistics: Kernel
 
 
 class BarrierCheck:
-    """Raises a DeviceError for a barrier of a block some of whose threads have ended: GPUs allow it, no emitter means it."""
+    """Raises DeviceError for a block barrier after some threads of the block ended. GPUs allow it; no emitter intends it."""
 
     def access(self, access: Access) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
         chunk = lanes.chunk
@@ -63,13 +63,13 @@ class BarrierCheck:
 
 
 class InitCheck:
-    """Raises a DeviceError for a load or atomic of bytes that nothing has written; notes what is written."""
+    """Raises DeviceError for a load or atomic of bytes that were never written. Records the written bytes."""
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def access(self, access: Access) -> None:
         region = access.region
@@ -88,7 +88,7 @@ class InitCheck:
 
 
 def _fail_unwritten(access: Access, region: Region, lane: int) -> None:
-    assert region.written is not None, "somebody keeps account"
+    assert region.written is not None, "the written bytes of the region are recorded"
     address = int(access.addresses[lane])
     bytes_of_lane = region.written[address : address + access.size_bytes]
     offset = address + int(np.argmin(bytes_of_lane))
@@ -98,7 +98,7 @@ def _fail_unwritten(access: Access, region: Region, lane: int) -> None:
 
 
 class _Observers:
-    """Several as one."""
+    """Several observers as one."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)

@@ -1,7 +1,7 @@
 """The floating-point instructions as numpy code: one row per opcode and format.
 
-Formats: f32 and f64 are arrays of their own; f16 and bf16 are computed on f32 arrays (`wide_...`) and rounded; packed
-pairs are two of those, and f32x2 two f32. The templates' operands are `{0}`, `{1}`, `{2}`.
+f32 and f64 values are arrays of their type. f16 and bf16 are computed in f32 arrays (`wide_...`) and rounded. Packed pairs are
+two of these, and f32x2 is two f32. The operands of a template are `{0}`, `{1}`, `{2}`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hlo_run.backends.host.ptx.syntax import Operand
 
 _ROUNDINGS = ("rz", "rm", "rp")
 
-# `fma` of f32 takes operands widened to f64.
+# `fma` of f32 gets operands that are widened to f64.
 _FMA: Mapping[str, str] = {
     "f32": "fma_f32({0}, {1}, {2})",
     "f64": "fma_f64({0}, {1}, {2})",
@@ -62,7 +62,7 @@ _TEMPLATES: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-# (opcode, format) -> template for the rounding modes other than nearest; {mode} is quoted.
+# (opcode, format) -> template for rounding modes other than nearest. `{mode}` is quoted.
 _DIRECTED: Mapping[tuple[str, str], str] = {
     ("add", "f32"): "add_f32_directed({0}, {1}, {mode})",
     ("sub", "f32"): "add_f32_directed({0}, -{1}, {mode})",
@@ -81,7 +81,7 @@ _DIRECTED: Mapping[tuple[str, str], str] = {
     ("sqrt", "f32"): "exact_sqrt({0}, {mode}, 'f32')",
     ("sqrt", "f64"): "exact_sqrt({0}, {mode})",
 }
-# Operations that cannot make a NaN or a subnormal out of other values.
+# Operations that create no NaN or subnormal from other values.
 _KEEPS_NAN = frozenset(("neg", "abs"))
 
 
@@ -120,7 +120,7 @@ def _flushed(kind: str, expression: str, *, narrow: bool = False) -> str:
 
 
 def _inputs(op: Operation, kind: str, names: list[str]) -> list[str]:
-    """Flush operands where `.ftz` asks for it."""
+    """Flush operands if the instruction has `.ftz`."""
     if "ftz" not in op.flags or kind == "f64":
         return names
     return [_flushed(kind, name) for name in names]
@@ -172,7 +172,7 @@ def _emit_f32x2(w: CodeWriter, op: Operation, template: str, target: Operand, so
 
 
 def _emit_mixed(w: CodeWriter, op: Operation) -> None:
-    """`add.f32.f16` and its like: f16 or bf16 operands, an f32 addend, an f32 result."""
+    """`add.f32.f16` and similar: f16 or bf16 operands, an f32 addend, an f32 result."""
     target, *sources = op.operands
     kind = op.types[1]
     if op.opcode not in ("add", "sub", "fma") or op.types[0] != "f32" or kind not in ("f16", "bf16") or "ftz" in op.flags:
@@ -201,7 +201,7 @@ def _copysign(w: CodeWriter, op: Operation) -> None:
     target, sign, magnitude = op.operands
     known = w.known(magnitude)
     dirty = known is not None and known.dirty
-    # The sign of a NaN is only right in its bits.
+    # Only the bits of a NaN have the correct sign.
     view = "f4" if op.type == "f32" else "f8"
     sign_name = f"{w.read(sign, 'u32' if op.type == 'f32' else 'u64')}.view({view})"
     w.define(target, op.type, f"np.copysign({w.read(magnitude, op.type)}, {sign_name})", dirty=dirty)

@@ -22,7 +22,7 @@ def unsigned(form: str) -> str:
 
 
 def _binary(template: str) -> Emit:
-    """An operation on two operands of the instruction's type."""
+    """Return the emitter of an operation on two operands of the instruction's type."""
 
     def emit(w: CodeWriter, op: Operation) -> None:
         form = form_of_type(op.type)
@@ -42,7 +42,7 @@ def _unary(template: str, result_form: str = "") -> Emit:
 
 
 def _packed(operation: str) -> Emit:
-    """An operation on the two 16-bit integers of a 32-bit register."""
+    """Return the emitter of an operation on the two 16-bit integers of a 32-bit register."""
 
     def emit(w: CodeWriter, op: Operation) -> None:
         target, a, b = op.operands
@@ -53,7 +53,7 @@ def _packed(operation: str) -> Emit:
 
 
 def _with_carry(w: CodeWriter, target: Operand, function: str, a: str, b: str, carry_in: str, keeps: bool, form: str) -> None:
-    """Define `target` by a function that returns (result, carry); `keeps` sets the carry flag."""
+    """Define `target` by a function that returns (result, carry). With `keeps`, also set the carry flag."""
     result, carry = w.fresh(), w.fresh()
     w.emit(f"{result}, {carry} = {function}({a}, {b}, {carry_in})")
     w.define(target, form, result)
@@ -91,7 +91,7 @@ emit_sub = _add_sub("-", "sub_with_borrow", "saturating_sub_s32")
 
 
 def _product(w: CodeWriter, op: Operation) -> tuple[str, str]:
-    """Return (form, expression) of the product that lo, hi or wide asks for."""
+    """Return (form, expression) of the product with `.lo`, `.hi` or `.wide`."""
     form = form_of_type(op.type)
     _, a, b, *_ = op.operands
     if "wide" in op.flags:
@@ -182,7 +182,7 @@ def _prmt(w: CodeWriter, op: Operation) -> None:
 
 
 def _shifted_bytes(w: CodeWriter, words: tuple[str, str], selector: int) -> str:
-    """Return a fixed permutation of bytes as masks and shifts, one for all bytes of a word that move equally far."""
+    """Return a constant byte permutation as masks and shifts: one term for all bytes of a word with the same shift."""
     masks: dict[tuple[int, int], int] = {}
     for position in range(4):
         byte = selector >> (4 * position) & 7
@@ -266,7 +266,7 @@ EMITTERS: Mapping[str, Emit] = {
     "shl": _shift,
     "shr": _shift,
 }
-# Opcodes that floats have too: `code_float` decides by the type.
+# Opcodes shared with floats: `code_float` chooses by the type.
 INTEGER_PART: Mapping[str, Emit] = {
     "add": emit_add,
     "sub": emit_sub,

@@ -1,4 +1,4 @@
-"""Memory accesses, atomics, and what threads do together, as numpy code: one row per opcode."""
+"""Memory accesses, atomics, warp-wide instructions and barriers as numpy code: one row per opcode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Operand, Pair,
 
 
 def _space(op: Operation) -> str:
-    """Return shared, local, param or "" (global, const and generic are all found by their address)."""
+    """Return shared, local, param or "". Global, const and generic addresses carry their region's number."""
     if op.flags & {"shared", "shared::cta"}:
         return "shared"
     if op.flags & {"param", "param::entry", "param::func"}:
@@ -23,12 +23,12 @@ def _space(op: Operation) -> str:
 
 
 def _item_type(type_name: str) -> str:
-    """Return the integer type whose bits a value of the type moves as."""
+    """Return the integer type that has the bits of a value of the type."""
     return type_name if type_name[0] in "su" and type_name[1:].isdigit() else f"u{8 * TYPE_BYTES[type_name]}"
 
 
 def _strength(op: Operation) -> str:
-    """Return the argument that says that an access may meet those of other threads."""
+    """Return the argument that marks an access as ordered with those of other threads."""
     return ", True" if op.flags & {"relaxed", "acquire", "release", "volatile", "mmio"} else ""
 
 
@@ -54,7 +54,7 @@ def _load(w: CodeWriter, op: Operation) -> None:
 
 
 def _define_loaded(w: CodeWriter, target: Operand, name: str, item: str) -> None:
-    """Set a register to loaded bits; where it is wider, signed types are extended by their sign."""
+    """Set a register to loaded bits. Signed types are sign-extended to a wider register, others zero-extended."""
     if isinstance(target, Sink):
         return
     if w.width(target) == int(item[1:]):
@@ -65,7 +65,7 @@ def _define_loaded(w: CodeWriter, target: Operand, name: str, item: str) -> None
 
 
 def _load_parameter(w: CodeWriter, op: Operation, target: Operand, address: Operand) -> None:
-    """Kernel parameters are 64-bit pointers and are read whole."""
+    """Load a kernel parameter: always a whole 64-bit pointer."""
     assert isinstance(address, Address), "memory is accessed through an address"
     base = address.base
     if not isinstance(base, Symbol) or base.offset + address.offset != 0 or TYPE_BYTES[op.type] != 8:
@@ -117,7 +117,7 @@ def _atomic(w: CodeWriter, op: Operation) -> None:
             w.emit(call)
 
 
-# ---- threads together -----------------------------------------------------------------------------------------------
+# ---- warps and barriers ---------------------------------------------------------------------------------------------
 
 
 def _shfl(w: CodeWriter, op: Operation) -> None:
@@ -179,7 +179,7 @@ def _activemask(w: CodeWriter, op: Operation) -> None:
 
 
 def _bar(w: CodeWriter, op: Operation) -> None:
-    """A barrier is done when its block begins: what is left is to tell the checks, and the reduction of `bar.red`."""
+    """Notify the checks and reduce for `bar.red`. The threads have already met when the barrier's block begins."""
     if "warp" in op.flags:
         w.emit(f"pass_warp_barrier(s, {op.line})")
         return
@@ -199,7 +199,7 @@ def _trap(w: CodeWriter, op: Operation) -> None:
 
 
 def _nothing(w: CodeWriter, op: Operation) -> None:
-    """Memory is always coherent here, kernels run one after the other, and time stands still."""
+    """Emit nothing: memory is always coherent here, kernels run one after the other, and clocks do not advance."""
     del w, op
 
 

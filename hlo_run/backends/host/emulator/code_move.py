@@ -26,13 +26,13 @@ from hlo_run.backends.host.ptx.syntax import (
 _COMPARE = {
     **{"eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}", "ge": "{0} >= {1}"},
     **{"lo": "{0} < {1}", "ls": "{0} <= {1}", "hi": "{0} > {1}", "hs": "{0} >= {1}"},
-    # Unordered: true where either is a NaN, so the negation of the opposite.
+    # Unordered: true if either operand is a NaN, so each is the negation of the opposite.
     **{"equ": "({0} == {1}) | ({0} != {0}) | ({1} != {1})", "neu": "~(({0} < {1}) | ({0} > {1}) | ({0} == {1}))"},
     **{"ltu": "~({0} >= {1})", "leu": "~({0} > {1})", "gtu": "~({0} <= {1})", "geu": "~({0} < {1})"},
     "num": "({0} == {0}) & ({1} == {1})",
     "nan": "({0} != {0}) | ({1} != {1})",
 }
-# numpy's `!=` holds for NaNs; PTX's `ne` of floats does not.
+# numpy's `!=` is true for NaNs; PTX's `ne` of floats is false.
 _ORDERED_NE = "({0} < {1}) | ({0} > {1})"
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
 
@@ -65,7 +65,7 @@ def _compared(w: CodeWriter, op: Operation, type_name: str, a: Operand, b: Opera
 
 
 def _with_third(w: CodeWriter, op: Operation, test: str, rest: list[Operand]) -> str:
-    """Combine a comparison with the predicate operand that .and, .or or .xor brings."""
+    """Combine a comparison with the predicate operand of .and, .or or .xor."""
     logic = op.choice("and", "or", "xor")
     return f"{test} {_LOGIC[logic]} {w.read(rest[0], 'pred')}" if logic else test
 
@@ -116,7 +116,7 @@ _NARROW = {"f32": ("u4", "f4"), "f16": ("u2", "half"), "bf16": ("u2", "bfloat"),
 
 
 def _float_form(w: CodeWriter, width: int, operands: tuple[Operand, ...]) -> str:
-    """Return the float form to select in: one that spares making bits of a float result, or ""."""
+    """Return a float form to select in that avoids converting a float result to bits; empty for a selection of bits."""
     candidates = {16: ("f16", "bf16"), 32: ("f32",), 64: ("f64",)}[width]
     bits = BITS_OF_WIDTH[width]
     values = [w.known(operand) for operand in operands]
@@ -177,7 +177,7 @@ def _mov(w: CodeWriter, op: Operation) -> None:
 
 
 def immediate_value(w: CodeWriter, op: Operation, source: Operand) -> Value:
-    """Return the value that a `mov` from something that is no register gives."""
+    """Return the value of a `mov` whose source is not a register."""
     bits = "pred" if op.type == "pred" else BITS_OF_WIDTH[int(op.type.lstrip("bsuf"))]
     if isinstance(source, Symbol):
         space, _ = w.symbols[source.name]
@@ -191,7 +191,7 @@ def immediate_value(w: CodeWriter, op: Operation, source: Operand) -> Value:
 
 
 def _unpack(w: CodeWriter, op: Operation, target: Vector, source: Operand) -> None:
-    """`mov.b32 {lo, hi}, r`: equal parts of a register, lowest bits first."""
+    """`mov.b32 {lo, hi}, r`: split a register into equal parts, lowest bits first."""
     width = int(op.type[1:])
     part = width // len(target.elements)
     known = w.known(source)
@@ -226,7 +226,7 @@ def _pack(w: CodeWriter, op: Operation, target: Operand, source: Vector) -> None
 
 
 def _cvta(w: CodeWriter, op: Operation) -> None:
-    """Global and constant addresses are generic as they are; shared and local ones have a number of their own."""
+    """Convert addresses. Global and constant addresses are already generic; shared and local ones need their region's number."""
     target, source = op.operands
     form = form_of_type(op.type)
     space = op.choice("global", "shared", "local", "const")
@@ -279,7 +279,7 @@ def _cvt(w: CodeWriter, op: Operation) -> None:
 
 
 def integer_source(w: CodeWriter, source: Operand, type_name: str) -> str:
-    """Return a variable of the integer type `type_name` from a register that may be wider: its low bits."""
+    """Return a variable of the integer type `type_name` with the low bits of a register that may be wider."""
     size = int(type_name[1:]) // 8
     width = w.width(source)
     if size > 1 and width in (0, 8 * size):
@@ -289,7 +289,7 @@ def integer_source(w: CodeWriter, source: Operand, type_name: str) -> str:
 
 
 def define_integer(w: CodeWriter, target: Operand, name: str, type_name: str) -> None:
-    """Set a register, perhaps wider, to an integer of `type_name`: extended by sign or zeros."""
+    """Set a register to an integer of `type_name`, with sign or zero extension to the register's width."""
     if isinstance(target, Sink):
         return
     size, width = int(type_name[1:]) // 8, w.width(target)
@@ -361,7 +361,7 @@ def _cvt_floats(w: CodeWriter, op: Operation, target: Operand, source: Operand) 
 
 
 def _float_conversion(to: str, origin: str, name: str, mode: str) -> str:
-    """Return the expression for a conversion between float formats; f16 and bf16 come wide and leave narrow."""
+    """Return the expression of a conversion between float formats. f16 and bf16 sources are wide, f16 and bf16 results narrow."""
     match to:
         case "f16" | "bf16":
             return f"narrow_to_{to}({name}, {mode!r})"
@@ -375,7 +375,7 @@ _SMALL_PAIRS = ("e4m3x2", "e5m2x2", "e2m1x2")
 
 
 def _cvt_packed(w: CodeWriter, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    """Two results in one register (the first source gives the upper half), floats of 8 and 4 bits, and tf32."""
+    """Convert to packed pairs (the first source is the upper half), to 8-bit and 4-bit floats, and to tf32."""
     to, origin = op.types
     mode = op.choice("rn", "rz", "rna")
     if to == "tf32":

@@ -1,12 +1,12 @@
-"""Writes one basic block as the source of a Python function over numpy arrays.
+"""Write one basic block as the source of a Python function over numpy arrays.
 
-A register may be known in several *forms* at once, each a Python variable: its bits (`u16`, `u32`, `u64`, or `pred`),
-views of them (`s32`, `f32`, ...), an f32 value widened to f64 (`d32`), and f16 and bf16 values as they come out of a
-rounding (`f16`, `bf16`) or widened to f32 for arithmetic (`wide_f16`, `wide_bf16`), alone or as the two halves of a 32-bit
-register (`f16x2`, ...). A form is made from another one when it is first asked for, so a chain of operations in one format
-never leaves it. Immediates are constants of the module; their forms are computed while the code is written.
+A register may be known in several *forms* at once, each in a Python variable: its bits (`u16`, `u32`, `u64`, or `pred`), views of
+them (`s32`, `f32`, ...), an f32 value widened to f64 (`d32`), and f16 and bf16 values. The latter are rounded (`f16`, `bf16`) or
+widened to f32 for arithmetic (`wide_f16`, `wide_bf16`), alone or as the two halves of a 32-bit register (`f16x2`, ...). A form is
+computed from another form on first use, so a chain of operations in one format needs no conversions. Immediates are constants
+of the module; their forms are computed while the code is written.
 
-A float form is *dirty* while its NaNs may be any NaN: making bits of it makes them canonical.
+A float form is *dirty* while its NaNs may have any bits. A conversion to bits makes them canonical.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NUMPY_OF_FORM: dict[str, Any] = {
     "pred": np.dtype(np.bool_),
 }
 
-# (from, to) -> expression. Each form of a register is reachable from its bits, and its bits from each.
+# (from, to) -> expression. Every form of a register is reachable from its bits, and its bits from every form.
 _CONVERSIONS: dict[tuple[str, str], str] = {
     **{(f"u{bits}", f"s{bits}"): f"{{0}}.view(i{bits // 8})" for bits in (16, 32, 64)},
     **{(f"s{bits}", f"u{bits}"): f"{{0}}.view(u{bits // 8})" for bits in (16, 32, 64)},
@@ -60,7 +60,7 @@ _CONVERSIONS: dict[tuple[str, str], str] = {
     ("f16", "wide_f16"): "{0}.astype(f4)",
     ("bf16", "wide_bf16"): "{0}.astype(f4)",
 }
-# Forms whose bits are made canonical where they are dirty: (clean, dirty).
+# (clean, dirty) expressions from a form to bits. The dirty one makes NaNs canonical.
 _TO_BITS: dict[str, tuple[str, str]] = {
     "f32": ("{0}.view(u4)", "bits32({0})"),
     "f16": ("{0}.view(u2)", "bits16({0})"),
@@ -84,17 +84,17 @@ _CONSTANT_NAMESPACE: dict[str, Any] = {
 
 
 def form_of_type(type_name: str) -> str:
-    """Return the form in which a PTX type's values are computed with."""
+    """Return the form for computing with values of a PTX type."""
     return f"u{type_name[1:]}" if type_name[0] == "b" and type_name[1:].isdigit() else type_name
 
 
 def bits_form(type_name: str) -> str:
-    """Return the form of a register's bits, from its declared type."""
+    """Return the form of the bits of a register of a declared type."""
     return "pred" if type_name == "pred" else BITS_OF_WIDTH[int(type_name.lstrip("bsuf"))]
 
 
 class Constants:
-    """The constant arrays of a program, shape (1, 1), by name; the same value has the same name."""
+    """The constant arrays of a program, [1, 1], by name. Equal values have equal names."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Constant] = {}
@@ -110,14 +110,14 @@ class Constants:
         return name
 
     def of(self, value: int, form: str) -> str:
-        """Return the name of an integer constant; it is taken modulo the width of the form."""
+        """Return the name of an integer constant, taken modulo the width of the form."""
         bits = 8 * NUMPY_OF_FORM[form].itemsize
         unsigned = np.array(value & ((1 << bits) - 1), f"u{bits // 8}")
         return self.add(unsigned.view(NUMPY_OF_FORM[form]) if form != "pred" else np.array(bool(value)))
 
 
 class Value:
-    """What is known of a register: its variable in each form; `constant` says that these are names of constants."""
+    """The known forms of a register's value, each with its variable. If `constant`, the names are those of constants."""
 
     __slots__ = ("constant", "dirty", "forms")
 
@@ -128,10 +128,10 @@ class Value:
 
 
 class CodeWriter:
-    """Collects the lines of one block's function; `registers` gives the types of registers, `slots` their places.
+    """Collects the lines of one block's function. `registers` maps registers to types, `slots` to their positions in `R`.
 
-    `fixed` holds the registers that are one constant throughout the kernel. `symbols` gives the address of a variable as
-    (space, number). `result_is_used` says of the operation being written whether anything reads its result.
+    `fixed` holds the registers that are constant in the whole kernel. `symbols` maps a variable's name to its address
+    (space, number). `result_is_used` is True if some operation reads the result of the operation being written.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class CodeWriter:
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def width(self, operand: Operand) -> int:
-        """Return the bits of a register (a predicate has 1), or 0 for what has no width of its own."""
+        """Return the width of a register in bits (1 for a predicate); 0 for operands without a width."""
         if not isinstance(operand, Register):
             return 32 if isinstance(operand, SpecialRegister) and not operand.name.endswith("64") else 0
         type_name = self._registers[operand.name]
@@ -201,7 +201,7 @@ class CodeWriter:
             case Symbol():
                 return self.integer(self.symbols[operand.name][1] + operand.offset, form)
             case Address() | Vector() | Pair() | Sink() | OperandList():
-                raise AssertionError(f"{operand} is no value")
+                raise AssertionError(f"{operand} is not a value")
             case _:
                 assert_never(operand)
 
@@ -212,11 +212,11 @@ class CodeWriter:
         return isinstance(operand, Integer | Float)
 
     def constant_of(self, operand: Operand, form: str) -> int:
-        """Return the value of a constant operand as the integer that its bits in `form` are."""
+        """Return the bits of a constant operand in `form`, as an integer."""
         return int(self.constants.arrays[self.read(operand, form)][0, 0])
 
     def known(self, operand: Operand) -> Value | None:
-        """Return all that is known of a register; None for other operands."""
+        """Return the known forms of a register; None for other operands."""
         return self._value(operand.name) if isinstance(operand, Register) else None
 
     def _value(self, name: str) -> Value:
@@ -237,7 +237,7 @@ class CodeWriter:
         return Value({bits: self.integer(value, bits)}, constant=True)
 
     def _float(self, operand: Float, form: str) -> str:
-        """A float immediate takes the format of the instruction; in an untyped move its bits are meant."""
+        """Return a float immediate in the format of the instruction. An untyped move uses its bits."""
         bits, width = operand.bits, operand.width
         if width == 64 and form in ("f32", "d32", "u32", "s32"):
             double = np.array(bits, np.uint64).view(np.float64)
@@ -249,7 +249,7 @@ class CodeWriter:
         return self._form(Value({bits_form: self.integer(bits, bits_form)}, constant=True), form)
 
     def _form(self, value: Value, form: str) -> str:
-        """Return the variable of `value` in `form`, converting from a form that there is."""
+        """Return the variable of `value` in `form`. Convert from an existing form if needed."""
         name = value.forms.get(form)
         if name is not None:
             return name
@@ -290,7 +290,7 @@ class CodeWriter:
     # ---- halves of a 32-bit register ----------------------------------------------------------------------------
 
     def _pair(self, value: Value, form: str) -> str:
-        """Return `low|high` variables of a packed value, widened to f32."""
+        """Return the `low|high` variables of a packed value, widened to f32."""
         kind = form.removeprefix("wide_").removesuffix("x2")
         narrow = value.forms.get(f"{kind}x2")
         if narrow is not None:
@@ -324,18 +324,18 @@ class CodeWriter:
         """Set the register `target` to `expression`, which is in `form`."""
         if isinstance(target, Sink):
             return
-        assert isinstance(target, Register), "results go to registers"
+        assert isinstance(target, Register), "the target is a register"
         name = expression if _VARIABLE.fullmatch(expression) else self.temporary(expression)
         self._set(target.name, Value({form: name}, dirty=dirty))
 
     def define_pair(self, target: Operand, kind: str, low: str, high: str) -> None:
-        """Set a register to two narrow f16 or bf16 results (`kind` is f16x2 or bf16x2), NaNs of any kind."""
-        assert isinstance(target, Register), "results go to registers"
+        """Set a register to two f16 or bf16 results (`kind` is f16x2 or bf16x2). Their NaNs may have any bits."""
+        assert isinstance(target, Register), "the target is a register"
         self._set(target.name, Value({kind: f"{self.temporary(low)}|{self.temporary(high)}"}, dirty=True))
 
     def copy(self, target: Operand, source: Value) -> None:
-        """Set the register `target` to all that `source` is."""
-        assert isinstance(target, Register), "results go to registers"
+        """Set the register `target` to `source`, in all its forms."""
+        assert isinstance(target, Register), "the target is a register"
         self._set(target.name, Value(dict(source.forms), dirty=source.dirty, constant=source.constant))
 
     def _set(self, name: str, value: Value) -> None:
@@ -369,7 +369,7 @@ class CodeWriter:
     # ---- the end of the block -----------------------------------------------------------------------------------
 
     def finish(self, live_in: tuple[str, ...], live_out: tuple[str, ...], result: str | None) -> str:
-        """Return the function's body: results of registers that live on are stored, dead ones dropped."""
+        """Return the function's body. It stores the registers in `live_out` and drops the others of `live_in`."""
         kept = set(live_out)
         for name in live_out:
             if name in self._defined and name not in self._fixed:
@@ -385,7 +385,7 @@ class CodeWriter:
 
 
 def _with_deletions(lines: list[str]) -> list[str]:
-    """Delete each variable after its last use, so that arrays are reused while they are in the cache."""
+    """Delete each variable after its last use, so that numpy reuses its memory while it is in the cache."""
     seen: set[str] = set()
     result: list[str] = []
     for line in reversed(lines):

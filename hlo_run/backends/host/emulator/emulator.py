@@ -1,8 +1,8 @@
-"""The emulator: all threads of a chunk of blocks in lockstep, one numpy operation for one PTX instruction.
+"""The emulator: run all threads of a chunk of blocks in lockstep, with one numpy operation per PTX instruction.
 
-As long as all lanes take the same way nothing is masked. Where they part, they become groups with registers of their own;
-the group at the lowest place in the program runs next, and groups that arrive at one place become one again. At barriers
-and warp-wide instructions a group waits until all threads concerned are in it; if that cannot happen, it is a fault.
+No masks are needed while all lanes take the same path. Where lanes diverge, they split into groups with their own registers. The
+group with the lowest block in program order runs next, and groups that arrive at the same block merge. At barriers and warp-wide
+instructions a group waits until all concerned threads are in it; a deadlock is a fault.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hlo_run.target import WARP_THREADS
 Bool = NDArray[np.bool_]
 
 CHUNK_LANES = 32768
-"""Lanes that run together: enough to hide the interpreter, few enough for some arrays to fit into the cache."""
+"""Lanes that run together: enough to hide the interpreter's cost, few enough that some arrays fit into the cache."""
 _CHUNK_MEMORY_BYTES = 16 * 2**20
 
 
 @dataclass(slots=True)
 class _Group:
-    """Lanes at the start of block `place`, with their registers; `waits` while they cannot go on alone."""
+    """Lanes at the start of block `place`, with their registers. `waits` is True while the group must wait for others."""
 
     place: int
     lanes: Lanes
@@ -38,9 +38,9 @@ class _Group:
 
 
 def run_kernel(program: Program, launch: Launch, deadline: float | None = None, chosen: range | None = None) -> None:
-    """Run all blocks of a launch, or the `chosen` ones; raises DeviceError for faults, and when `deadline` has passed.
+    """Run all blocks of a launch, or the `chosen` ones. Raises DeviceError for a fault and after the `deadline`.
 
-    Blocks are counted as %ctaid is, x fastest; the deadline is a time of time.monotonic.
+    Blocks are numbered as %ctaid, x fastest. The deadline is a time of time.monotonic.
     """
     chosen = range(launch.grid_blocks) if chosen is None else chosen
     threads = launch.block_threads
@@ -76,7 +76,7 @@ class _ChunkRun:
             self._step(group, block)
 
     def _next_group(self) -> _Group:
-        """Return the group to run: the one at the lowest place, after joining it with all others there."""
+        """Return the group to run next: the one with the lowest place, merged with all others there."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             line = self._line(self._blocks[self._groups[0].place])
             self._chunk.launch.fail("the kernel ran out of time", line, self._groups[0].lanes.describe(0))
@@ -90,7 +90,7 @@ class _ChunkRun:
         return together[0] if len(together) == 1 else self._join(together)
 
     def _join(self, together: list[_Group]) -> _Group:
-        """Make one group of several at the same place."""
+        """Merge groups at the same place."""
         place = together[0].place
         lanes, order = merge_lanes([group.lanes for group in together])
         registers: Registers = [None] * len(together[0].registers)
@@ -109,7 +109,7 @@ class _ChunkRun:
         return joined
 
     def _step(self, group: _Group, block: CompiledBlock) -> None:
-        """Run one block and send the group where it goes next."""
+        """Run one block and move the group to the next one."""
         decision = block.function(group.lanes, group.registers)
         if group.lanes.observer is not None:
             group.lanes.observer.step(group.lanes, block.block, decision)
@@ -151,7 +151,7 @@ class _ChunkRun:
             self._split(group, [(flat == number, targets[int(number)]) for number in numbers])
 
     def _split(self, group: _Group, parts: list[tuple[Bool, int]]) -> None:
-        """Replace a group by the groups of its lanes that go to different places."""
+        """Split a group by the places to which its lanes go."""
         self._groups.remove(group)
         for chosen, place in parts:
             registers: Registers = [None] * len(group.registers)
@@ -160,7 +160,7 @@ class _ChunkRun:
                 registers[slot] = None if values is None else group.lanes.gather(values, chosen)
             self._groups.append(_Group(place, group.lanes.subset(chosen), registers))
 
-    # ---- meeting ------------------------------------------------------------------------------------------------
+    # ---- threads that meet --------------------------------------------------------------------------------------
 
     def _all_here(self, group: _Group, meeting: Meeting) -> bool:
         if group.lanes.count == self._chunk.alive_count:
@@ -168,7 +168,7 @@ class _ChunkRun:
         return bool(self._complete(group, meeting).all())
 
     def _complete(self, group: _Group, meeting: Meeting) -> Bool:
-        """Say of each lane whether all living threads of its block or warp that must meet it are in its group."""
+        """Return, per lane, whether all living threads of its block or warp that must meet it are in its group."""
         lanes, chunk = group.lanes, self._chunk
         everybody = Lanes(chunk)
         if meeting.scope == "block":
@@ -191,11 +191,11 @@ class _ChunkRun:
         if not meeting.members_in_slot:
             return np.full((1, 1), meeting.members, np.uint32)
         members = group.registers[meeting.members]
-        assert members is not None, "a mask that is live has a value"
+        assert members is not None, "a live mask has a value"
         return members
 
     def _release(self) -> _Group:
-        """All groups wait. Let the blocks or warps of one go on that are complete; if there is none, it is a fault."""
+        """Called when all groups wait: return a group whose blocks or warps are complete. Raises DeviceError for a deadlock."""
         by_place = sorted(self._groups, key=lambda group: group.place)
         places = sorted({group.place for group in by_place})
         for place in places:
@@ -232,7 +232,7 @@ class _ChunkRun:
 
 
 def check_launch(graph: KernelGraph, launch: Launch) -> None:
-    """Raise DeviceError if the kernel may not be launched like this."""
+    """Raise DeviceError if the launch's sizes or arguments do not match the kernel."""
     kernel, entry = launch.kernel, graph.entry
     threads = launch.block_threads
     if threads < 1 or launch.grid_blocks < 1 or threads > 1024:
@@ -244,5 +244,5 @@ def check_launch(graph: KernelGraph, launch: Launch) -> None:
         raise DeviceError(f"kernel '{kernel.name}' allows at most {np.prod(entry.maxntid)} threads a block, not {threads}")
     if len(launch.parameters) != len(entry.parameters):
         raise DeviceError(
-            f"kernel '{kernel.name}' has {len(entry.parameters)} parameters, but {len(launch.parameters)} arguments are given"
+            f"kernel '{kernel.name}' has {len(entry.parameters)} parameters, got {len(launch.parameters)} arguments"
         )

@@ -1,8 +1,8 @@
-"""The threads that run together: a chunk of whole blocks, and the groups of its lanes that are at the same place.
+"""Threads that run together: a chunk of whole blocks, and groups of its lanes at the same block of the program.
 
-A lane is one thread of the chunk; lanes are numbered block by block, in a block by linear thread number. While all lanes
-of the chunk are together, arrays over them have shape (blocks, threads of a block), and whatever is equal for all blocks
-or all threads has a 1 there; after threads have parted, a group of n lanes has arrays of shape (1, n), ascending.
+A lane is one thread of the chunk. Lanes are numbered block by block, inside a block by linear thread number. While all lanes are
+together, arrays have the shape (blocks, threads of a block), with size 1 where a value is equal for all blocks or threads. After
+a divergence, the arrays of a group of n lanes have the shape (1, n), in ascending order of lanes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _AXES = "xyz"
 
 @dataclass(slots=True)
 class Launch:
-    """One launch of a kernel: its size, the PTX lines for messages, the parameter values, the memory it can reach.
+    """One launch of a kernel: its size, the PTX lines for messages, the parameter values, the accessible memory.
 
-    `ready` is for an engine to keep what it found out about the launch.
+    An engine may keep derived data in `ready`.
     """
 
     kernel: Kernel
@@ -53,7 +53,7 @@ class Launch:
         return x * y * z
 
     def fail(self, message: str, line: int, where: str = "", *notes: str) -> NoReturn:
-        """Raise the DeviceError of a fault at PTX `line`; `where` says which thread."""
+        """Raise the DeviceError of a fault at PTX `line`. `where` describes the thread."""
         text = self.source_lines[line - 1] if 0 < line <= len(self.source_lines) else ""
         column = len(text) - len(text.lstrip()) + 1
         place = f"kernel '{self.kernel.name}', PTX line {line}" + (f", {where}" if where else "")
@@ -63,7 +63,7 @@ class Launch:
         raise DeviceError(f"{message} ({place})", Where(f"{self.kernel.name}.ptx", line, column, text), hint, notes)
 
     def describe(self, thread: int) -> str:
-        """Name a thread and its block; threads of a launch are numbered block by block."""
+        """Return the coordinates of a thread and its block. Threads of a launch are numbered block by block."""
         block, number = divmod(thread, self.block_threads)
         kernel = self.kernel
         return f"thread {_coordinates(number, kernel.block)} of block {_coordinates(block, kernel.grid)}"
@@ -84,13 +84,13 @@ class Chunk:
         self.alive_count = self.alive.size
 
     def retire(self, lanes: Lanes) -> None:
-        """Note that these lanes have ended."""
+        """Mark lanes as ended."""
         self.alive[lanes.flat_ids] = False
         self.alive_count -= lanes.count
 
 
 class Lanes:
-    """A group of lanes of a chunk that are at the same place; `ids` is None for all of them."""
+    """A group of lanes of a chunk at the same place. `ids` is None if it has all lanes of the chunk."""
 
     def __init__(self, chunk: Chunk, ids: Ids | None = None) -> None:
         self.chunk = chunk
@@ -101,16 +101,16 @@ class Lanes:
         self.count = self.shape[0] * self.shape[1]
         self._special: dict[str, Array] = {}
 
-    # ---- who they are -------------------------------------------------------------------------------------------
+    # ---- identity -----------------------------------------------------------------------------------------------
 
     @cached_property
     def flat_ids(self) -> Ids:
-        """Lane numbers, ascending."""
+        """Lane numbers in the chunk, ascending."""
         return np.arange(self.count) if self.ids is None else self.ids
 
     @cached_property
     def rows(self) -> Ids:
-        """Each lane's block, counted in the chunk."""
+        """Each lane's block number in the chunk."""
         if self.ids is None:
             return np.arange(self.chunk.block_count)[:, None]
         return (self.ids // self.chunk.threads)[None]
@@ -124,7 +124,7 @@ class Lanes:
 
     @cached_property
     def warps(self) -> Ids:
-        """Each lane's warp, counted in the chunk, as a flat array."""
+        """Each lane's warp number in the chunk, as a flat array."""
         per_block = -(-self.chunk.threads // WARP_THREADS)
         return np.broadcast_to(self.rows * per_block + self.threads // WARP_THREADS, self.shape).reshape(-1)
 
@@ -133,11 +133,11 @@ class Lanes:
         return np.broadcast_to(values, self.shape).reshape(-1)
 
     def describe(self, index: int) -> str:
-        """Name the thread and block of the lane at a flat index of this group."""
+        """Return the thread and block of the lane at a flat index of this group."""
         return self.launch.describe(self.chunk.first_thread + int(self.flat_ids[index]))
 
     def special(self, name: str) -> Array:
-        """Return the value of a special register, without its `%`."""
+        """Return the value of a special register. `name` has no `%`."""
         value = self._special.get(name)
         if value is None:
             value = self._special[name] = self._compute_special(name)
@@ -154,23 +154,23 @@ class Lanes:
             return compute(self, axis)
         if base.startswith("lanemask_"):
             return _lane_mask(self.special("laneid"), base.removeprefix("lanemask_"))
-        # One cluster per block, one processor, clocks that stand still.
+        # One cluster per block, one processor, and clocks that do not advance.
         width = np.uint64 if base in ("clock64", "globaltimer") else np.uint32
         return np.full((1, 1), 1 if base in ("nclusterid", "cluster_nctaid", "cluster_nctarank", "nsmid") else 0, width)
 
-    # ---- parting and meeting ------------------------------------------------------------------------------------
+    # ---- split and merge ----------------------------------------------------------------------------------------
 
     def subset(self, chosen: NDArray[np.bool_]) -> Lanes:
         """Return the lanes where the flat array `chosen` holds."""
         return Lanes(self.chunk, self.flat_ids[chosen])
 
     def gather(self, values: Array, chosen: NDArray[np.bool_]) -> Array:
-        """Return the values of the lanes that `subset(chosen)` keeps; what is equal for all stays one value."""
+        """Return the values of the lanes of `subset(chosen)`. A value that is equal for all lanes stays a single value."""
         return values if values.shape == (1, 1) else self.flat(values)[chosen][None]
 
 
 def merge_lanes(groups: list[Lanes]) -> tuple[Lanes, Ids]:
-    """Return all lanes of disjoint groups as one, and the order that sorts their concatenated values."""
+    """Return the union of disjoint groups, and the permutation that sorts their concatenated values."""
     ids = np.concatenate([group.flat_ids for group in groups])
     order = np.argsort(ids, kind="stable")
     chunk = groups[0].chunk
@@ -229,12 +229,11 @@ _SPECIAL: dict[str, Callable[[Lanes, str], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One instruction's access to a region by a group of lanes, within bounds; observers are told before it happens.
+    """One instruction's access to a region by a group of lanes, within bounds. Observers see it before it happens.
 
-    `addresses` are flat, one per lane, offsets into the region's data. `kind` is load, store or atomic. `reads` says that the
-    value before matters: not where an atomic sets single bits. `strong` accesses (atomics, and those that the PTX orders:
-    relaxed, acquire, ..) may meet those of other threads. `values` are what a store writes, a row per lane and a column
-    per item.
+    `addresses` are flat, one per lane, as offsets into the region's data. `kind` is load, store or atomic. `reads` is True if the
+    old value matters; it does not if an atomic sets single bits. `strong` accesses (atomics, and accesses with an order in PTX:
+    relaxed, acquire, ..) may coincide with those of other threads. `values` are the values of a store, [lanes, items].
     """
 
     lanes: Lanes
@@ -249,16 +248,16 @@ class Access:
 
 
 class Observer(Protocol):
-    """Is told what the threads of a launch do."""
+    """Observes the actions of a launch's threads."""
 
     def access(self, access: Access) -> None:
-        """An instruction is about to access memory."""
+        """Called before an instruction accesses memory."""
         ...
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
-        """All living threads of the blocks (or of the warps: `scope` says which) of `lanes` have met."""
+        """Called when all living threads of the blocks (or warps, by `scope`) of `lanes` have met."""
         ...
 
     def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
-        """A basic block has run; `decision`, one value per lane or fewer, is what its branch decides by."""
+        """Called after a basic block has run. `decision` holds the condition of its branch, one value per lane or fewer."""
         ...

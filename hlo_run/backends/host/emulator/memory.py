@@ -1,8 +1,8 @@
 """Device memory: regions of bytes.
 
-A global address carries a buffer's number in its upper bits (`NUMBER_SHIFT`), so that it says by itself which buffer it
-was made from: an access outside is a fault even where other memory lies there (offsets are signed, so one below a buffer still
-counts as that buffer's). Shared and local memory have numbers of their own for generic addresses.
+The upper bits of a global address are the number of its buffer (from `NUMBER_SHIFT`). So an access outside the buffer is a fault,
+even if other memory is there. Offsets are signed, so an address below a buffer still belongs to it. Shared and local memory
+have their own numbers in generic addresses.
 """
 
 from __future__ import annotations
@@ -17,29 +17,28 @@ Offsets = NDArray[np.int64]
 
 NUMBER_SHIFT = 40
 VARIABLE_NUMBER = 0x6000
-"""The first number of the regions in which a module's own global and constant variables lie."""
+"""The first region number of a module's global and constant variables."""
 SHARED_NUMBER = 0x7000
 LOCAL_NUMBER = 0x7001
 POISON = np.uint16(0xFFC1)
-"""What memory holds before anything was written: a NaN in every floating-point format, a negative integer."""
+"""The contents of uninitialised memory: a NaN in every floating-point format, a negative integer."""
 
-# An item of 16 bytes moves as one complex number: numpy has no wider integer.
+# A 16-byte item moves as one complex number, as numpy has no integer of that size.
 ITEM_TYPES: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
 
 
 def poisoned(size_bytes: int) -> NDArray[np.uint8]:
-    """Return that many bytes of uninitialised memory, which is never zero."""
+    """Return `size_bytes` of uninitialised memory. It holds `POISON`, never zero."""
     return np.full((size_bytes + 1) // 2, POISON).view(np.uint8)[:size_bytes]
 
 
 class Region:
     """A piece of memory that one kind of pointer reaches.
 
-    `low` and `high` bound the offsets that may be accessed. Loads, and atomics of a word, may reach over them to the end of
-    the word: three 16-bit elements are loaded as two words, smaller atomics are made of 32-bit ones, and no GPU minds.
-    `copy_bytes` is the distance between the copies that blocks (shared memory) or threads (local memory) have, 0 for
-    memory that all see. `written` says of each byte of `data` whether anything was ever written there; None where
-    everything was, or where nobody keeps account.
+    `low` and `high` bound the accessible offsets. Loads, and atomics of up to a word, may extend to the bounds of the word: three
+    16-bit elements are loaded as two words, and small atomics are emulated by 32-bit ones, which GPUs allow. `copy_bytes` is the
+    distance between the copies per block (shared memory) or per thread (local memory); it is 0 for memory that all threads share.
+    `written` marks the bytes of `data` that were ever written; None if all were, or if no check records it.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Region:
         self._views: dict[int, Array] = {}
 
     def bounds(self, kind: str, size_bytes: int) -> tuple[int, int]:
-        """Return what an access must lie within."""
+        """Return the offsets [low, high) that an access must lie in."""
         by_word = kind == "load" or (kind != "store" and size_bytes <= 4)
         return (self.word_low, self.word_high) if by_word else (self.low, self.high)
 
@@ -86,7 +85,7 @@ class Region:
         return Region(name, space, poisoned(stride * count), 0, size_bytes, copy_bytes=stride)
 
     def reset(self) -> None:
-        """Forget what was written to copies."""
+        """Poison all copies and mark them as unwritten."""
         self.data.view(np.uint16)[:] = POISON
         if self.written is not None:
             self.written[:] = False

@@ -1,4 +1,4 @@
-"""Pointers of all lanes into memory; each checks an access before it makes it: loads, stores and atomic updates."""
+"""Pointers of all lanes into memory: checked loads, stores and atomic updates."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _LOG2 = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
 
 
 def shared_pointer(lanes: Lanes, addresses: Array) -> Pointer:
-    """Return what addresses in shared memory point to: each lane sees its own block's."""
+    """Return the pointers for addresses in shared memory. Each lane accesses the copy of its block."""
     return Pointer(lanes, lanes.chunk.shared, addresses.astype(np.int64), lanes.rows)
 
 
 def local_pointer(lanes: Lanes, addresses: Array) -> Pointer:
-    """Return what addresses in local memory point to: each lane sees its own."""
+    """Return the pointers for addresses in local memory. Each lane accesses its own copy."""
     return Pointer(lanes, lanes.chunk.local, addresses.astype(np.int64), lanes.flat_ids.reshape(lanes.shape))
 
 
 class Pointer:
-    """One address per lane into one region; made once for all accesses through the same register.
+    """One address per lane into one region. All accesses through the same register share a pointer.
 
-    `addresses` are offsets as the program computed them; `copies` says whose copy of the region each lane sees.
+    `addresses` are byte offsets in the region; `copies` is the number of the region's copy that each lane accesses.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Pointer:
     # ---- checks -------------------------------------------------------------------------------------------------
 
     def check(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
-        """Raise a DeviceError unless every lane may access `size_bytes` bytes at its address plus `displacement`."""
+        """Raise DeviceError unless every lane may access `size_bytes` bytes at its address plus `displacement`."""
         region = self.region
         low, high = region.bounds(kind, size_bytes)
         inside = self._low + displacement >= low and self._high + displacement + size_bytes <= high
@@ -66,7 +66,7 @@ class Pointer:
             self._fault(displacement, size_bytes, kind, line)
 
     def _fault(self, displacement: int, size_bytes: int, kind: str, line: int) -> None:
-        """Raise for the first lane that does something forbidden; a vector access only has to be aligned as a whole."""
+        """Raise DeviceError for the first lane at fault. A vector access must only be aligned as a whole."""
         region = self.region
         places = self.addresses + displacement
         low, high = region.bounds(kind, size_bytes)
@@ -108,9 +108,9 @@ class Pointer:
         observer.access(Access(lanes, self.region, addresses, size_bytes, kind, line, reads, strong, flat))
 
     def index(self, displacement: int, item_bytes: int) -> Offsets:
-        """Return the item numbers in the region's view."""
+        """Return the item indices in the region's view."""
         if displacement & (item_bytes - 1):
-            # Aligned all the same, together with the addresses.
+            # The sum of address and displacement is aligned, not each of them.
             return (self.offsets + displacement) >> _LOG2[item_bytes]
         index = self._indices.get(item_bytes)
         if index is None:
@@ -128,7 +128,7 @@ class Pointer:
     def _take(self, displacement: int, item_bytes: int) -> Array:
         view = self.region.view(item_bytes)
         start = displacement >> _LOG2[item_bytes]
-        # Addresses may lie below the region as long as the displacement brings them in; numpy would count them from the end.
+        # Addresses may be below the region if the displacement compensates. numpy would count them from the end.
         if start > 0 and self._low >= 0 and not displacement & (item_bytes - 1):
             return view[start:].take(self.index(0, item_bytes))
         return view.take(self.index(displacement, item_bytes))
@@ -136,9 +136,9 @@ class Pointer:
     def load_vector(
         self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
     ) -> tuple[Array, ...]:
-        """Return `count` consecutive items per lane, each an array of its own; items that are not `used` are poison.
+        """Return `count` consecutive items per lane, one array per item. Items that are not `used` are poison.
 
-        Only used items have to be within bounds: an aligned access reaches no page beyond theirs.
+        Only used items must be within bounds: an aligned access never crosses into another page.
         """
         total = item_bytes * count
         if used is not None and not all(used):
@@ -159,7 +159,7 @@ class Pointer:
         return tuple(items)
 
     def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
-        """Write consecutive items per lane; where lanes write the same place, the last lane's value stays."""
+        """Write consecutive items per lane. If lanes write to the same address, the last lane's value remains."""
         total = item_bytes * len(values)
         self.check(displacement, total, "store", line)
         self._observe(displacement, total, "store", line, strong=strong, reads=False, values=values)
@@ -179,9 +179,9 @@ class Pointer:
             self.region.view(unit)[np.broadcast_to(index, shape)] = packed
 
     def atomic_items(self, displacement: int, item_bytes: int, line: int, sets_bits: bool = False) -> tuple[Array, Offsets]:
-        """Return (the region's view, a flat item number per lane) for a read-modify-write of every lane.
+        """Return (the region's view, one item index per lane) for a read-modify-write by every lane.
 
-        `sets_bits`: the operation sets or clears some bits, whatever the others are.
+        `sets_bits`: the operation sets or clears some bits, independently of the others.
         """
         self.check(displacement, item_bytes, "atomic", line)
         self._observe(displacement, item_bytes, "atomic", line, strong=True, reads=not sets_bits)
@@ -189,7 +189,7 @@ class Pointer:
 
 
 class MixedPointer(Pointer):
-    """Addresses into more than one region: every access is made region by region."""
+    """Addresses into more than one region. Every access runs region by region."""
 
     def __init__(self, lanes: Lanes, parts: list[tuple[Offsets, Pointer]]) -> None:
         self.lanes = lanes
@@ -216,12 +216,12 @@ class MixedPointer(Pointer):
             pointer.store(tuple(value[selection] for value in flat), displacement, item_bytes, line, strong)
 
     def atomic_parts(self) -> list[tuple[Offsets, Pointer]]:
-        """Return (which lanes, their pointer) for each region."""
+        """Return (lanes, their pointer) for each region."""
         return self._parts
 
 
 def mixed_or_single(lanes: Lanes, addresses: Array) -> Pointer:
-    """Return the pointer for global or generic addresses (u64), whose upper bits say which region."""
+    """Return the pointer for global or generic addresses (u64). Their upper bits are the region's number."""
     signed: Offsets = addresses.view(np.int64)
     first = (int(signed.flat[0]) + _HALF) >> NUMBER_SHIFT
     offsets = signed - (first << NUMBER_SHIFT)
@@ -247,7 +247,7 @@ def _pointer_into(lanes: Lanes, number: int, offsets: Offsets, selection: Offset
         return Pointer(lanes, chunk.local, offsets, _chosen(lanes, copies, selection), selection)
     region = lanes.launch.regions.get(number)
     if region is None:
-        # Nothing lies there; an empty region makes any access the fault that it is.
+        # No memory has this number. An empty region turns every access into a fault.
         address = ((number << NUMBER_SHIFT) + int(offsets.flat[0])) & (2**64 - 1)
         region = Region(f"no buffer (address 0x{address:x})", "global", np.zeros(0, np.uint8), 0, 0)
     return Pointer(lanes, region, offsets, None, selection)

@@ -1,4 +1,4 @@
-"""A kernel's blocks compiled to Python functions over numpy arrays, once, for all its launches."""
+"""Compile a kernel's blocks to Python functions over numpy arrays, once for all its launches."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _EMITTERS: Mapping[str, code_integer.Emit] = {
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Threads must meet before the block is entered: those of a `block`, or of a `warp` as far as `members` names them.
+    """Threads must meet before the block is entered: those of the `block`, or the members of the `warp`.
 
-    `members` is the slot of the register that holds the mask, or its value.
+    `members` is the mask, or the slot of the register that holds it.
     """
 
     scope: str
@@ -56,7 +56,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBlock:
-    """A block's function returns the value its branch or switch decides by. `live_slots` are the registers it may read."""
+    """A compiled block. `function` returns the condition of its branch or switch; `live_slots` are the registers it may read."""
 
     function: BlockFunction
     block: Block
@@ -66,7 +66,7 @@ class CompiledBlock:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One kernel of one PTX text; `variables` gives number and record of its global and constant variables."""
+    """One kernel of one PTX text. `variables` maps region numbers to its global and constant variables."""
 
     graph: KernelGraph
     blocks: tuple[CompiledBlock, ...]
@@ -76,7 +76,7 @@ class Program:
     entry_types: tuple[np.dtype[Any], ...]
 
     def initial_registers(self) -> Registers:
-        """Return a thread's registers at the start; what is read before it is set is 0."""
+        """Return the registers at the start. A register that is read before it is set is 0."""
         registers: Registers = [None] * self.slot_count
         entry = self.blocks[0]
         for slot, dtype in zip(entry.live_slots, self.entry_types, strict=True):
@@ -85,12 +85,12 @@ class Program:
 
 
 def compile_program(module: Module, entry_name: str) -> Program:
-    """Return the program of a kernel; raises Unsupported for an instruction that is not known, DeviceError."""
+    """Return the program of a kernel. Raises Unsupported for an unknown instruction, DeviceError for an unknown kernel."""
     return compile_graph(build_graph(module, entry_name))
 
 
 def compile_graph(graph: KernelGraph) -> Program:
-    """Return the program of a kernel's graph; raises Unsupported for an instruction that is not known."""
+    """Return the program of a kernel's graph. Raises Unsupported for an unknown instruction."""
     try:
         return _Compiler(graph).compile()
     except Unsupported as error:
@@ -99,7 +99,7 @@ def compile_graph(graph: KernelGraph) -> Program:
 
 
 def numbered_variables(graph: KernelGraph) -> dict[int, Variable]:
-    """Return a kernel's global and constant variables by the numbers of their regions."""
+    """Return a kernel's global and constant variables by region number."""
     return {VARIABLE_NUMBER + number: variable for number, variable in enumerate(graph.variables.values())}
 
 
@@ -128,13 +128,13 @@ class _Compiler:
         return Program(self._graph, blocks, len(self._slots), self._variables, source, entry_types)
 
     def _symbol_addresses(self) -> dict[str, tuple[str, int]]:
-        """Return (space, address) of every variable and parameter that an instruction may name."""
+        """Return (space, address) of every variable and parameter."""
         graph = self._graph
         symbols: dict[str, tuple[str, int]] = {}
         for index, parameter in enumerate(graph.entry.parameters):
             symbols[parameter.name] = ("param", index)
             if parameter.size_bytes != 8:
-                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is no 64-bit pointer")
+                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is not a 64-bit pointer")
         for number, variable in self._variables.items():
             symbols[variable.name] = ("global", number << NUMBER_SHIFT)
         for space, storage in (("shared", graph.shared), ("local", graph.local)):
@@ -202,7 +202,7 @@ class _Compiler:
 
 
 def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:
-    """Tell the checks of a barrier; only barriers of whole blocks are known."""
+    """Notify the checks of a barrier. Only barriers of whole blocks are supported."""
     if threads is not None and (threads != lanes.chunk.threads).any():
         lanes.launch.fail("a barrier of some threads of a block is not supported", line, lanes.describe(0))
     if lanes.observer is not None:
@@ -210,7 +210,7 @@ def _pass_barrier(lanes: Lanes, threads: Array | None, line: int) -> None:
 
 
 def _pass_warp_barrier(lanes: Lanes, line: int) -> None:
-    """Tell the checks of a `bar.warp.sync`."""
+    """Notify the checks of a `bar.warp.sync`."""
     if lanes.observer is not None:
         lanes.observer.barrier(lanes, "warp", line)
 

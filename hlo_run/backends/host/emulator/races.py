@@ -1,7 +1,7 @@
-"""Races: accesses of two threads to one place, one of them a write, that nothing puts in order.
+"""Detect races: unordered accesses of two threads to one address, at least one of them a write.
 
-What puts accesses in order: a barrier of the block between them, a `bar.warp.sync` of the warp, the end of the launch. Strong
-accesses (atomics, relaxed loads and stores) do not race with each other.
+A barrier of the block, a `bar.warp.sync` of the warp, and the end of the launch order accesses. Strong accesses (atomics, relaxed
+loads and stores) do not race with each other.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hlo_run.target import WARP_THREADS
 Line = NDArray[Any]
 
 _NOBODY = -1
-# Who else made the same access as the thread that is remembered: nobody, others of its warp, of its block, of other blocks.
+# The other threads of the recorded access: none, some of the same warp, of the same block, of other blocks.
 _ALONE, _WARP, _BLOCK, _GRID = range(4)
 _OPCODES = frozenset(("ld", "ldu", "st", "atom", "red"))
 
 
 def unit_bytes(graph: KernelGraph) -> dict[str, int]:
-    """Return the size of the kernel's smallest access to `shared` and `global` memory: what histories are kept of."""
+    """Return the kernel's smallest access to `shared` and `global` memory in bytes. Histories have one entry per such unit."""
     sizes = {"shared": 16, "global": 16}
     for block in graph.blocks:
         for operation in block.operations:
@@ -43,7 +43,7 @@ def unit_bytes(graph: KernelGraph) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One instruction's access, a row per unit and lane: which unit, which thread of the launch, the epochs it is in."""
+    """One instruction's access, with one row per unit and lane: the unit, the thread of the launch, and its epochs."""
 
     access: Access
     place: Line
@@ -53,16 +53,16 @@ class _Event:
     block_threads: int
 
     def blocks(self, thread: Line) -> Line:
-        """Return the blocks of threads."""
+        """Return the block of each thread."""
         return thread // self.block_threads
 
     def warps(self, thread: Line) -> Line:
-        """Return the warps of threads, each with a number of its own in the launch."""
+        """Return the warp of each thread, numbered over the whole launch."""
         return self.blocks(thread) * -(-self.block_threads // WARP_THREADS) + thread % self.block_threads // WARP_THREADS
 
 
 class _History:
-    """The last access of one sort to every unit of some memory: by which thread, with whom, when, where in the PTX."""
+    """The last access of one sort (read or write) to every unit of a memory: thread, other threads, epochs, PTX line."""
 
     def __init__(self, units: int, sort: str) -> None:
         self.sort = sort
@@ -74,7 +74,7 @@ class _History:
         self.strong = np.zeros(units, np.bool_)
 
     def races(self, event: _Event) -> Line:
-        """Say of each row of an event whether it is not in order with the last access."""
+        """Return, per row of an event, whether it is unordered with the last access."""
         place = event.place
         thread, others = self.thread[place], self.others[place]
         known = thread != _NOBODY
@@ -84,7 +84,7 @@ class _History:
         return known & ~same_thread & ~self._ordered(event, thread, others)
 
     def _ordered(self, event: _Event, thread: Line, others: Line) -> Line:
-        """Say which of the last accesses (all are known) a barrier put before the event."""
+        """Return, per row, whether a barrier orders the last access before the event. All last accesses are known."""
         place = event.place
         same_block = (event.blocks(thread) == event.blocks(event.thread)) & (others < _GRID)
         same_warp = (event.warps(thread) == event.warps(event.thread)) & (others < _BLOCK)
@@ -92,7 +92,7 @@ class _History:
         return by_block | (same_warp & (self.warp_epoch[place] < event.warp_epoch))
 
     def record(self, event: _Event) -> None:
-        """Remember an event; of several threads at one unit, one, and how far the others are from it."""
+        """Record an event. Of several threads at one unit, keep one thread and the distance of the others."""
         place = event.place
         thread, others = self.thread[place], self.others[place]
         apart = np.zeros(place.size, np.uint8)
@@ -115,14 +115,14 @@ class _History:
 
 
 def _distance(event: _Event, thread: Line) -> Line:
-    """Return how far threads are from those of the event, as who else made an access."""
+    """Return the distance of threads from those of the event: same thread, same warp, same block or other."""
     near = np.where(event.warps(thread) == event.warps(event.thread), _WARP, _BLOCK)
     apart = np.where(event.blocks(thread) == event.blocks(event.thread), near, _GRID)
     return np.where(thread == event.thread, _ALONE, apart)
 
 
 class _Epochs:
-    """How many barriers each block and warp of a chunk has passed."""
+    """The number of barriers that each block and warp of a chunk has passed."""
 
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
@@ -131,7 +131,7 @@ class _Epochs:
 
 
 class _Memory:
-    """Who last wrote and who last read each unit; the readers are kept from the first read on."""
+    """The last write and the last read of each unit. Reads are recorded from the first one on."""
 
     def __init__(self, size_bytes: int, unit: int) -> None:
         self._units = -(-size_bytes // unit)
@@ -146,10 +146,10 @@ class _Memory:
 
 
 class RaceDetector:
-    """Raises a DeviceError for two threads' accesses to one place that are not in order; for one launch.
+    """Raises DeviceError for unordered accesses of two threads to one address. One detector serves one launch.
 
-    Shared memory: a store of many lanes with one instruction may write one value to one place. Global memory: nobody may
-    write what another thread writes; but a plain load may meet atomics, as where a compare-and-swap loop begins.
+    Shared memory: lanes of one store may write the same value to one address. Global memory: no thread may write an address that
+    another thread writes. A plain load may be unordered with atomics, as at the start of a compare-and-swap loop.
     """
 
     def __init__(self, units: Mapping[str, int]) -> None:
@@ -159,7 +159,7 @@ class RaceDetector:
         self._global: dict[int, _Memory] | None = None
 
     def access(self, access: Access) -> None:
-        """Compare an access with those before it."""
+        """Compare an access with the recorded ones, then record it."""
         memory = self._memory(access)
         if memory is None:
             return
@@ -185,15 +185,15 @@ class RaceDetector:
             epochs.warps[np.unique(lanes.warps)] += 1
 
     def step(self, lanes: Lanes, block: Block, decision: Line | None) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def _memory(self, access: Access) -> _Memory | None:
-        """Return the history of what is accessed; None for memory in which there can be no race."""
+        """Return the history of the accessed memory; None for memory without possible races."""
         region = access.region
         if region.space == "shared":
-            self._epochs_of(access.lanes.chunk)  # a new chunk has no history
+            self._epochs_of(access.lanes.chunk)  # a new chunk has a new shared memory
             if self._shared is None:
                 self._shared = _Memory(region.data.size, self._units["shared"])
             return self._shared
@@ -223,7 +223,7 @@ class RaceDetector:
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def _check(self, event: _Event, history: _History, unit: int) -> None:
-        """Raise if `event` races with the last access of a sort."""
+        """Raise if `event` races with the last access in `history`."""
         access = event.access
         racing = history.races(event)
         if not racing.any():
@@ -260,7 +260,7 @@ def _what(event: _Event, offset: int) -> str:
 
 
 def _check_one_instruction(event: _Event, memory: _Memory) -> None:
-    """Raise if several lanes of one store, which has been recorded, write to one place."""
+    """Raise if several lanes of one store, already recorded, write to one address."""
     access = event.access
     other = memory.writes.thread[event.place]
     clash = other != event.thread
@@ -277,7 +277,7 @@ def _check_one_instruction(event: _Event, memory: _Memory) -> None:
 
 
 def _check_values(access: Access) -> None:
-    """Raise if lanes of one store write different values to one place; which one stays is not defined."""
+    """Raise if lanes of one store write different values to one address. The order of these writes is undefined."""
     order = np.argsort(access.addresses, kind="stable")
     same = access.addresses[order][1:] == access.addresses[order][:-1]
     if access.values is not None:

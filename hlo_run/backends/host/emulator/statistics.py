@@ -1,4 +1,4 @@
-"""What a launch costs: sectors of global memory, banks of shared memory, divergence, instructions by kind."""
+"""Statistics of a launch: global memory sectors, shared memory bank conflicts, divergence, instructions by kind."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _MEMORY = {"ld": "load", "ldu": "load", "st": "store"}
 
 @dataclass(slots=True)
 class AccessStatistics:
-    """The accesses of one kind at one PTX line, in requests of one warp each.
+    """The accesses of one kind at one PTX line. A request is one warp's access.
 
-    `transactions` are what the requests cost: for shared memory passes over the banks, for global memory sectors of 32
-    bytes. `ideal` is the least that the same bytes can cost, `worst` the most that one request did cost.
+    `transactions` are passes over the banks for shared memory, and 32-byte sectors for global memory. `ideal` is the least number
+    for the same bytes, `worst` the most for one request.
     """
 
     line: int
@@ -56,7 +56,7 @@ class AccessStatistics:
 
     @property
     def extra(self) -> int:
-        """Transactions beyond the ideal: bank conflicts, or sectors fetched in vain."""
+        """Transactions beyond the ideal: bank conflicts or wasted sectors."""
         return self.transactions - self.ideal
 
 
@@ -64,8 +64,8 @@ class AccessStatistics:
 class KernelStatistics:
     """One launch: its memory accesses by PTX line, its instructions by kind, its branches.
 
-    `thread_instructions` counts every instruction once for each thread that executes it, `warp_instructions` once for each
-    warp of which a thread does. `branches` are conditional ones of a warp, `divergent` those at which its threads part.
+    `thread_instructions` counts an instruction once per executing thread, `warp_instructions` once per warp with such a thread.
+    `branches` counts the conditional branches of warps, `divergent` those at which the threads of a warp diverge.
     """
 
     kernel: str
@@ -76,13 +76,13 @@ class KernelStatistics:
     divergent: int = 0
 
     def of(self, space: str, *kinds: str) -> list[AccessStatistics]:
-        """Return the accesses to `space` (global or shared), of `kinds` (load, store, atomic) or of all, by line."""
+        """Return the accesses to `space` (global or shared), by line. `kinds` (load, store, atomic) is a filter; () means all."""
         chosen = (item for item in self.accesses.values() if item.space == space and (not kinds or item.kind in kinds))
         return sorted(chosen, key=lambda item: (item.line, item.kind))
 
     @property
     def bank_conflicts(self) -> int:
-        """Passes over the banks of shared memory that a layout without conflicts would save."""
+        """Passes over the banks of shared memory that a conflict-free layout would save."""
         return sum(item.extra for item in self.of("shared"))
 
     @property
@@ -92,11 +92,11 @@ class KernelStatistics:
 
     @property
     def active_lanes(self) -> float:
-        """How many threads of a warp execute the average instruction, of at most 32."""
+        """The average number of threads of a warp that execute an instruction, at most 32."""
         return self.thread_instructions.total() / self.warp_instructions if self.warp_instructions else 0.0
 
     def record(self) -> dict[str, Any]:
-        """Return everything as plain values, the same for every run of the same launch."""
+        """Return all statistics as plain values. They are equal for every run of the same launch."""
         spaces = {space: self.of(space) for space in ("global", "shared")}
         totals = {
             space: {name: sum(getattr(item, name) for item in items) for name in ("requests", "transactions", "ideal")}
@@ -116,7 +116,7 @@ class KernelStatistics:
     def __str__(self) -> str:
         shared = self.of("shared")
         lines = [
-            f"{self.kernel}: {_requests(self.of('global'), 'global', 'sectors')}, {self.wasted_sectors} of them in vain",
+            f"{self.kernel}: {_requests(self.of('global'), 'global', 'sectors')}, {self.wasted_sectors} of them wasted",
             f"  {_requests(shared, 'shared', 'passes')}, {self.bank_conflicts} bank conflicts" if shared else "",
             f"  {self.branches} branches of a warp, {self.divergent} divergent; {self.active_lanes:.1f} of 32 lanes active",
             f"  {self.thread_instructions.total()} thread-instructions: "
@@ -176,7 +176,7 @@ class StatisticsObserver:
 
 
 def _instructions(block: Block) -> Counter[str]:
-    """Return the instructions of a block by kind, the jump at its end among them."""
+    """Return the instructions of a block by kind, including its final jump."""
     kinds = Counter(map(_kind, block.operations))
     match block.terminator:
         case Branch(guards=False) | Switch():
@@ -186,7 +186,7 @@ def _instructions(block: Block) -> Counter[str]:
         case Exit():
             kinds["branch"] += 1
         case Branch() | Jump():
-            pass  # A guarded instruction, and what falls through, jump nowhere.
+            pass  # A guarded instruction and a fall-through do not jump.
         case _:
             assert_never(block.terminator)
     return kinds
@@ -206,13 +206,13 @@ def _kind(operation: Operation) -> str:
 
 
 def _divergent(warps: Offsets, decision: NDArray[Any]) -> int:
-    """Return how many of the warps (numbered from 0, ascending) hold lanes that decide differently."""
+    """Return the number of warps whose lanes decide differently. Warps are numbered from 0, ascending."""
     starts = np.flatnonzero(np.diff(warps, prepend=-1))
     return int(np.count_nonzero(np.minimum.reduceat(decision, starts) != np.maximum.reduceat(decision, starts)))
 
 
 def _sectors(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Offsets, Offsets]:
-    """Return, per warp, the 32-byte sectors its lanes touch, and how many their distinct bytes need at least."""
+    """Return, per warp, the number of touched 32-byte sectors, and the least number for the distinct bytes."""
     request = _numbered(lanes.warps)
     cost = np.bincount(_distinct(request, addresses // _SECTOR_BYTES)[0])
     items = np.bincount(_distinct(request, addresses)[0])
@@ -222,7 +222,7 @@ def _sectors(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Offsets
 def _bank_passes(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Offsets, Offsets]:
     """Return, per warp, the passes over the banks, and the least number for accesses of this width.
 
-    Lanes that read one word share it. Accesses of 8 and 16 bytes go half-warp by half-warp, quarter by quarter.
+    Lanes that access the same word share it. Accesses of 8 bytes take one pass per half-warp, of 16 bytes one per quarter-warp.
     """
     request = _numbered(lanes.warps)
     words = max(1, size_bytes // _BANK_BYTES)
@@ -239,14 +239,14 @@ def _bank_passes(lanes: Lanes, addresses: Offsets, size_bytes: int) -> tuple[Off
 
 
 def _distinct(group: Offsets, value: Offsets) -> tuple[Offsets, Offsets]:
-    """Return the distinct pairs of a group and a value (not negative)."""
+    """Return the distinct (group, value) pairs. Values are not negative."""
     span = int(value.max()) + 1
     pairs = np.unique(group * span + value)
     return pairs // span, pairs % span
 
 
 def _numbered(warps: Offsets) -> Offsets:
-    """Number the ascending warps that occur from 0."""
+    """Renumber the ascending warps from 0 without gaps."""
     changes = np.ones(warps.size, np.bool_)
     changes[1:] = warps[1:] != warps[:-1]
     return np.cumsum(changes) - 1

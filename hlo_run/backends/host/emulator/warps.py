@@ -1,4 +1,4 @@
-"""What the threads of a warp do together: shuffles, votes, reductions, matches. All lanes of a group take part."""
+"""Warp-wide instructions: shuffles, votes, reductions, matches. All lanes of a group take part."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _REDUCE: dict[str, np.ufunc] = {
 
 
 def shuffle(lanes: Lanes, value: U32, mode: str, distance: U32, bounds: U32) -> tuple[U32, Bool]:
-    """`shfl.sync`: return (the value of the lane each lane asks for, whether that lane is in range).
+    """`shfl.sync`: return (the value of each lane's source lane, whether the source is in range).
 
-    `distance` is the PTX operand b, `bounds` the operand c (clamp in bits 0-4, segment mask in bits 8-12). A lane that
-    is out of range, or asks for one that is not there, keeps its own value.
+    `distance` is the PTX operand b, `bounds` the operand c (clamp in bits 0-4, segment mask in bits 8-12). A lane whose source is
+    out of range or not active keeps its own value.
     """
     lane = (lanes.threads % WARP_THREADS).astype(np.int64)
     asked = distance.astype(np.int64) & 31
@@ -52,9 +52,9 @@ def shuffle(lanes: Lanes, value: U32, mode: str, distance: U32, bounds: U32) -> 
 
 
 def _from_lanes(lanes: Lanes, value: U32, step: Ids) -> U32:
-    """Return each lane's value of the lane `step` further on in its warp."""
+    """Return each lane's value of the lane `step` positions further in its warp."""
     if value.shape[1] == 1:
-        return value  # all threads of a block have the same
+        return value  # all threads of a block have the same value
     source = lanes.threads + step
     if lanes.ids is None and source.shape[0] == 1:
         inside = np.where(source < lanes.chunk.threads, source, lanes.threads)[0]
@@ -69,7 +69,7 @@ def _from_lanes(lanes: Lanes, value: U32, step: Ids) -> U32:
 
 
 class _WarpGroups:
-    """The lanes that take part (their bit is set in their own member mask), in runs that belong to one warp."""
+    """The participating lanes (those whose bit is set in their own member mask), in runs per warp."""
 
     def __init__(self, lanes: Lanes, members: U32) -> None:
         self._lanes = lanes
@@ -82,7 +82,7 @@ class _WarpGroups:
         self._run = np.cumsum(is_first) - 1
 
     def reduce(self, ufunc: np.ufunc, values: Array) -> Array:
-        """Return, for each lane, the reduction over its warp of `values` (flat, one per lane); 0 where none takes part."""
+        """Return, per lane, the reduction over its warp of `values` (flat, one per lane); 0 for lanes that do not take part."""
         result = np.zeros(self._lanes.count, values.dtype)
         if self.active.size:
             result[self.active] = ufunc.reduceat(values[self.active], self._starts)[self._run]
@@ -90,7 +90,7 @@ class _WarpGroups:
 
 
 def vote(lanes: Lanes, predicate: Bool, mode: str, members: U32) -> Array:
-    """`vote.sync`: all, any and uni give predicates, ballot the bits of the lanes where the predicate holds."""
+    """`vote.sync`: all, any and uni return predicates; ballot returns the bits of the lanes whose predicate holds."""
     groups = _WarpGroups(lanes, members)
     flat = lanes.flat(predicate)
     match mode:
@@ -110,7 +110,7 @@ def reduce(lanes: Lanes, value: Array, operation: str, members: U32) -> Array:
 
 
 def match_any(lanes: Lanes, value: Array, members: U32) -> U32:
-    """`match.any.sync`: the bits of the members that have the same value."""
+    """`match.any.sync`: return the bits of the members with the same value."""
     groups = _WarpGroups(lanes, members)
     result = np.zeros(lanes.count, np.uint32)
     active = groups.active
@@ -125,7 +125,7 @@ def match_any(lanes: Lanes, value: Array, members: U32) -> U32:
 
 
 def match_all(lanes: Lanes, value: Array, members: U32) -> tuple[U32, Bool]:
-    """`match.all.sync`: (the members if all have the same value, else 0; whether they have)."""
+    """`match.all.sync`: return (the members if all have the same value, else 0; whether they have it)."""
     groups = _WarpGroups(lanes, members)
     flat = lanes.flat(value)
     equal = groups.reduce(np.minimum, flat) == groups.reduce(np.maximum, flat)
@@ -134,21 +134,21 @@ def match_all(lanes: Lanes, value: Array, members: U32) -> tuple[U32, Bool]:
 
 
 def elect(lanes: Lanes, members: U32) -> tuple[U32, Bool]:
-    """`elect.sync`: (the lowest member's lane number, whether that is this lane)."""
+    """`elect.sync`: return (the lowest member's lane number, whether this lane is the lowest member)."""
     lane = lanes.flat(lanes.special("laneid"))
     leader = _WarpGroups(lanes, members).reduce(np.minimum, lane)
     return leader, leader == lane.reshape(lanes.shape)
 
 
 def active_mask(lanes: Lanes) -> U32:
-    """`activemask`: the bits of the lanes of the warp that are here."""
+    """`activemask`: return the bits of the lanes of the warp in this group."""
     everybody = np.full((1, 1), 0xFFFFFFFF, np.uint32)
     groups = _WarpGroups(lanes, everybody)
     return groups.reduce(np.bitwise_or, groups.lane_bits)
 
 
 def block_reduce(lanes: Lanes, predicate: Bool, operation: str) -> Array:
-    """`barrier.red`: popc (u32), and, or (predicates) over the block; all its threads are here."""
+    """`barrier.red`: return popc (u32), and, or (predicates) over the block. All its threads are in the group."""
     rows = lanes.flat(lanes.rows)
     counts = np.bincount(rows, weights=lanes.flat(predicate), minlength=lanes.chunk.block_count).astype(np.uint32)
     totals = np.bincount(rows, minlength=lanes.chunk.block_count).astype(np.uint32)

@@ -1,1 +1,1 @@
-"""The JIT engine: a kernel's PTX as LLVM IR for this machine's processor, compiled and run as native code."""
+"""The JIT engine: translate a kernel's PTX to LLVM IR for the host processor, compile it and run it as native code."""

@@ -1,9 +1,9 @@
-"""Registers that a thread can compute again at any time, and what is known of their values.
+"""Find registers that a thread can compute again at any time, and the facts about their values.
 
-A register is *pure* if its only definition is integer arithmetic of constants, parameters, special registers and pure
-registers. Many are *affine*: a sum of multiples of a lane, a warp, a block coordinate or another pure register, that cannot
-overflow. Memory accesses at affine addresses need no check while the kernel runs, and LLVM sees that threads side by
-side access places side by side, whatever masks and shifts the PTX made of that.
+A register is *pure* if its only definition is integer arithmetic on constants, parameters, special registers and pure registers.
+Many are *affine*: a sum of multiples of a lane, a warp, a block coordinate or another pure register, without overflow. Memory
+accesses at affine addresses need no check while the kernel runs. LLVM also sees that neighbouring threads access neighbouring
+addresses, even if the PTX computes them with masks and shifts.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _PURE_OPCODES = frozenset(
     "mov add sub mul mad shl shr and or xor not cvt cvta setp selp min max neg abs bfe bfi prmt popc clz brev sad".split()
 )
 _MAX_CHAIN = 40
-# Special registers whose value may change while a thread runs, or that are no numbers of a thread.
+# Special registers that are constant while a thread runs.
 _LANE_LOCAL = frozenset(("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%nwarpid"))
 
 
 class PureValues:
-    """What is known of the registers of one kernel launched with given sizes.
+    """The facts about the registers of one kernel, launched with given sizes.
 
     Symbols are `.lane`, `.warp`, `.cta.x` .., `.tid.x` .. (if a block has several dimensions), names of pure registers and
-    those of `quotients`.
-    `kept` are registers that must not be computed again though they could be; `addresses` gives (space, address) of symbols.
-    `lanes` threads make what `.warp` counts; of a one-dimensional launch only the first `active` threads do anything.
+    those of `quotients`. `kept` are registers that must not be computed again, even if they are pure. `addresses` maps symbols to
+    (space, address). `.warp` counts groups of `lanes` threads. In a one-dimensional launch only the first `active` threads have
+    an effect.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PureValues:
             self.ranges[f".tid.{axis}"] = (0, threads - 1)
         self.definitions = single_definitions(graph)
         self.quotients: dict[str, tuple[Affine, int]] = {}
-        """What symbols with a slash stand for: an affine sum that is not negative, divided by a number and rounded down."""
+        """Maps a symbol with a slash to (dividend, divisor): it is a non-negative affine sum, divided and rounded down."""
         self._pure: dict[str, int] = {}
         self._affine: dict[str, Affine | None] = {}
         factors = {".lane": 1, ".warp": lanes, ".cta.x": self.threads}
@@ -87,7 +87,7 @@ class PureValues:
         return self._chain(name) <= _MAX_CHAIN
 
     def _chain(self, name: str) -> int:
-        """Return how many operations it takes to compute a register, more than the limit if it is not pure."""
+        """Return the number of operations that compute a register. It exceeds the limit if the register is not pure."""
         known = self._pure.get(name)
         if known is not None:
             return known
@@ -127,7 +127,7 @@ class PureValues:
     # ---- values -------------------------------------------------------------------------------------------------
 
     def affine_of(self, operand: Operand) -> Affine | None:
-        """Return an operand's value as an affine sum, if it is one."""
+        """Return an operand's value as an affine sum; None if it is not affine."""
         match operand:
             case Integer():
                 return constant(operand.value)
@@ -187,7 +187,7 @@ class PureValues:
         return self.combine(lane, self._scaled(warp, self.lanes), 1)
 
     def thread_number(self) -> Affine:
-        """Return the number of a thread in its launch; both are one-dimensional."""
+        """Return the number of a thread in its launch. Grid and block must be one-dimensional."""
         block = self._symbol(".cta.x", self.ranges[".cta.x"])
         return self.combine(self._thread("x", 0), self._scaled(block, self.threads), 1)
 
@@ -204,7 +204,7 @@ class PureValues:
         return Affine(kept, constant, *self._bounds(dict(kept), constant))
 
     def _bounds(self, terms: dict[str, int], constant: int, depth: int = 3) -> Interval:
-        """Return bounds of a sum; a quotient in it may make a remainder of what it divides: n - d * (n / d) is less than d."""
+        """Return bounds of a sum. A quotient in the sum may form a remainder with its dividend: n - d * (n / d) < d."""
         low = high = constant
         for symbol, coefficient in terms.items():
             ends = [coefficient * end for end in self.ranges[symbol]]
@@ -226,8 +226,8 @@ class PureValues:
         return low, high
 
     def _bounds_of_active(self, terms: dict[str, int], constant: int, depth: int, low: int, high: int) -> Interval:
-        """Return closer bounds of a sum in which the number of an active thread is."""
-        assert self.active is not None, "some threads are known to end"
+        """Return tighter bounds of a sum that contains the number of an active thread."""
+        assert self.active is not None, "the number of active threads is known"
         number = self._numbers
         if len(number) < 2 or not (times := terms.get(".lane", 0)) or any(terms.get(s) != times * c for s, c in number.items()):
             return low, high
@@ -237,13 +237,13 @@ class PureValues:
         return max(low, least + min(ends)), min(high, most + max(ends))
 
     def depends_on_lane(self, symbol: str) -> bool:
-        """True if a symbol may differ between threads side by side."""
+        """True if a symbol may differ between neighbouring threads."""
         if symbol in self.quotients:
             return any(self.depends_on_lane(name) for name, _ in self.quotients[symbol][0].terms)
         return not symbol.startswith((".cta", ".warp"))
 
     def _remainders(self, terms: Mapping[str, int], symbol: str) -> set[int]:
-        """Return how often the remainder that belongs to a quotient may be in a sum."""
+        """Return the possible multiples of a quotient's remainder in a sum."""
         dividend, divisor = self.quotients[symbol]
         ways = {terms.get(name, 0) // c for name, c in dividend.terms if terms.get(name, 0) % c == 0}
         return {way for way in (*ways, -terms[symbol] // divisor) if way}
@@ -254,7 +254,7 @@ class PureValues:
     # ---- arithmetic ---------------------------------------------------------------------------------------------
 
     def _compute(self, operation: Operation) -> Affine | None:
-        """Return the value of a pure operation if it is affine; its range is not yet looked at."""
+        """Return the value of a pure operation if it is affine. The caller checks its range."""
         if operation.opcode == "ld":
             address = operation.operands[1]
             assert isinstance(address, Address), "a load has an address"
@@ -321,7 +321,7 @@ class PureValues:
         return self.combine(product, rest[0], 1) if rest[0] else None
 
     def _parts(self, a: Affine, bits: int) -> tuple[Affine, Affine] | None:
-        """Return (multiple of 2**bits, rest in [0, 2**bits)) whose sum is `a`."""
+        """Return (multiple of 2**bits, rest in [0, 2**bits)) whose sum is `a`; None if there is no such split."""
         unit = 1 << bits
         high = {symbol: coefficient for symbol, coefficient in a.terms if coefficient % unit == 0}
         low = {symbol: coefficient for symbol, coefficient in a.terms if coefficient % unit}
@@ -375,13 +375,13 @@ class PureValues:
     # ---- division by constants ----------------------------------------------------------------------------------
 
     def _quotient(self, operation: Operation) -> Affine | None:
-        """Return the value of a multiplication with a reciprocal, as compilers divide: multiples of the divisor, and a symbol."""
+        """Return the value of a division that was compiled to a multiplication: multiples of the divisor plus a symbol."""
         found = self._reciprocal(operation)
         if found is None:
             return None
         dividend, factor, shift = found
         divisor = -(-(1 << shift) // factor) if factor else 0
-        # The quotient is exact as long as what the factor is too large does not add up.
+        # The quotient is exact while the error of the rounded-up factor stays below one unit.
         if dividend.low < 0 or not factor or (factor * divisor - (1 << shift)) * dividend.high >= 1 << shift:
             return None
         whole = {name: c // divisor for name, c in dividend.terms if c % divisor == 0}
@@ -397,13 +397,13 @@ class PureValues:
         return self.combine(quotient, self._divided(reduced, divisor // unit), 1)
 
     def _divided(self, dividend: Affine, divisor: int) -> Affine:
-        """Return the symbol of a quotient: there is one for all registers that hold it."""
+        """Return the symbol of a quotient. All registers with this value share it."""
         name = f"/{divisor} {dividend.constant} {dividend.terms}"
         self.quotients[name] = dividend, divisor
         return self._symbol(name, (dividend.low // divisor, dividend.high // divisor))
 
     def _reciprocal(self, operation: Operation) -> tuple[Affine, int, int] | None:
-        """Return (x, f, s) if the operation computes x * f >> s in 32 bits without a sign."""
+        """Return (x, f, s) if the operation computes x * f >> s in unsigned 32-bit arithmetic."""
         shift = 32
         if operation.opcode == "shr" and operation.type in ("u32", "b32"):
             source, count = operation.operands[1], self.affine_of(operation.operands[2])
@@ -420,7 +420,7 @@ class PureValues:
             return None
         return x, factor.constant & 0xFFFFFFFF, shift
 
-    # ---- bounds of what is not affine ---------------------------------------------------------------------------
+    # ---- bounds of values that are not affine -------------------------------------------------------------------
 
     def _interval(self, operation: Operation, width: int) -> Interval:
         """Return bounds of the register's bits as an unsigned number."""
@@ -435,6 +435,6 @@ class PureValues:
             return 0, (1 << min(width, sources[2].constant & 255)) - 1
         if operation.opcode in ("popc", "clz"):
             return 0, 64
-        # The rest is monotonic where neither operand can be negative.
+        # The other operations are monotonic if neither operand can be negative.
         known = [source for source in sources[:2] if source and source.low >= 0 and fits_type(source, operation.type)]
         return (monotonic(operation, known[0], known[1]) if len(known) == 2 else None) or everything

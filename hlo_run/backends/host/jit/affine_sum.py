@@ -1,4 +1,4 @@
-"""Affine sums: what a register holds as multiples of symbols, with bounds; and bounds of other integer operations."""
+"""Affine sums: a register's value as multiples of symbols, with bounds. Also bounds of other integer operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """`constant` + sum of coefficient x symbol; `low` and `high` bound the value, which the register holds exactly."""
+    """`constant` + sum of coefficient x symbol, in the closed interval [`low`, `high`]. The register holds it exactly."""
 
     terms: tuple[tuple[str, int], ...]
     constant: int
@@ -24,6 +24,7 @@ class Affine:
 
 
 def monotonic(operation: Operation, a: Affine, b: Affine) -> Interval | None:
+    """Return bounds of an operation that is monotonic on values that are not negative; None for other operations."""
     match operation.opcode:
         case "mul" if "hi" in operation.flags:
             bits = int(operation.type[1:])
@@ -47,12 +48,12 @@ def constant(value: int) -> Affine:
 
 
 def fits(a: Affine, width: int) -> bool:
-    """True if a register of that width holds the value, as a signed or as an unsigned number."""
+    """True if a register of this width holds the value, as a signed or as an unsigned number."""
     return (a.low >= 0 and a.high < 1 << width) or (a.low >= -(1 << (width - 1)) and a.high < 1 << (width - 1))
 
 
 def fits_type(a: Affine, type_name: str) -> bool:
-    """True if all values are in the range of an integer type (`b32` is read as unsigned)."""
+    """True if all values are in the range of an integer type (`b32` is unsigned)."""
     width = int(type_name[1:])
     if type_name[0] == "s":
         return a.low >= -(1 << (width - 1)) and a.high < 1 << (width - 1)

@@ -1,4 +1,4 @@
-"""The `.approx` instructions as LLVM IR, operation by operation what `approximations` does in numpy."""
+"""The `.approx` instructions as LLVM IR, with the same operations as `approximations` in numpy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _exp2_f32(b: Builder, x: str) -> str:
     power = b.math("fma", "float", total, fraction, "1.0")
     exponent = b.binary("sub", "i32", b.cast("bitcast", rounded, "float", "i32"), str(a.ROUNDING_F32_BITS))
     if has_feature("avx512vl"):
-        # One instruction there, elsewhere a call for every element; and one rounding, as below.
+        # With AVX-512 this is one instruction, elsewhere a call per element. It also rounds once, as the code below does.
         return b.intrinsic("ldexp.f32.i32", "float", ("float", power), ("i32", exponent))
     half = b.binary("ashr", "i32", exponent, "1")
     for part in (half, b.binary("sub", "i32", exponent, half)):

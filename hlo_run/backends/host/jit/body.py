@@ -1,4 +1,4 @@
-"""Writes a phase as LLVM IR: the code one thread runs from one meeting to the next."""
+"""Write a phase as LLVM IR: the code that one thread runs from one meeting to the next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hlo_run.backends.host.ptx.syntax import Register
 
 Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
 CANCELLED = 0x7FFFFFFF
-"""The fault of a thread that was told to stop."""
+"""The fault of a thread that was cancelled."""
 PARAMETERS = "i32 %warp, i32 %lane, i32 %ctax, i32 %ctay, i32 %ctaz"
-"""What every function about one thread takes after the state."""
+"""The parameters of every function about one thread, after the state."""
 
 
-# Lines of LLVM IR that make up for a load which vectors do as a gather: that takes some 2 cycles an item, a load 0.5.
+# Vectorised, a load becomes a gather: some 2 cycles an item instead of 0.5. This many lines of LLVM IR make up for it.
 _LINES_PER_GATHER = 18
-# Vectors go through all blocks, a thread by itself only through some.
+# Vector code runs all blocks, scalar code only those on a thread's path.
 _MOST_BLOCKS = 16
 
 
@@ -40,30 +40,30 @@ class Body(Registers):
         jumps: bool = False,
         way: tuple[str, Mapping[int, int]] = ("", {}),
     ) -> None:
-        """`way` has the ending of the function's name, and where blocks go whose branch is decided."""
+        """`way` is the suffix of the function's name, and the targets of blocks whose branch is already decided."""
         super().__init__(plan, module, phase)
         self._ending, self._decided = way
         self.jumps = jumps
-        """Scalar code jumps over loads that must not be made."""
+        """Scalar code branches around loads that must not execute."""
         self._emitters = emitters
         self.result_is_used = True
         self.is_parallel = True
-        """No thread of the phase touches what another one writes, as far as the order of this phase's code tells."""
+        """True while no thread of the phase is known to access data that another one writes, by the order of its code."""
         self.normal: set[str] = set()
-        """Names of f32 values that are never subnormal: nothing is there to flush."""
+        """Names of f32 values that are never subnormal, so they need no flush."""
         self.unit: set[str] = set()
         """Names of values in [0, 1]."""
         self.numbers: set[str] = set()
         """Names of values that are never NaN."""
         self.gathers = 0
-        """Items that have to be checked, and do not lie side by side for threads side by side as far as one can tell."""
+        """The number of checked items that are not known to be adjacent for neighbouring threads."""
         self._straight = True
         self._written: set[str] = set()
         self._detours: list[tuple[str, int]] = []
         self._stored = self._registers_between_blocks()
 
     def _registers_between_blocks(self) -> dict[str, str]:
-        """Return the registers kept in memory of the function from block to block, and their LLVM types there."""
+        """Return the registers that the function keeps in memory between blocks, with their LLVM types there."""
         plan = self.plan
         names: set[str] = set()
         for index in self.phase.blocks:
@@ -76,19 +76,19 @@ class Body(Registers):
     # ---- faults -------------------------------------------------------------------------------------------------
 
     def fault(self, line: int, condition: str = "") -> None:
-        """Note a fault at a PTX line, unless `condition` holds; the thread goes on.
+        """Record a fault at a PTX line, unless `condition` holds. The thread continues.
 
-        The lines of several faults are ored: a number that is not 0, and no line of the text. The emulator names the right one.
+        Several faults are combined by `or`: the result is not 0, but may be no valid line. The emulator finds the correct one.
         """
         old = self.b.op("load i32, ptr %fault")
         code = self.b.select(condition, "i32", "0", str(line)) if condition else str(line)
-        # No jump and no maximum: LLVM knows how to vectorise this, even where the access itself is in a branch.
+        # No branch and no maximum: LLVM can vectorise this even if the access itself is in a branch.
         self.b.do(f"store i32 {self.b.binary('or', 'i32', old, code)}, ptr %fault")
 
-    # ---- whether vectors pay ------------------------------------------------------------------------------------
+    # ---- profitability of vectors -------------------------------------------------------------------------------
 
     def note_places(self, offset: Affine | None, size: int, count: int) -> None:
-        """Note a load, to be checked, of `count` items of `size` bytes at an offset from a base."""
+        """Count a checked load of `count` items of `size` bytes at an offset from a base."""
         by_lane = dict(offset.terms) if offset is not None else {}
         step = by_lane.pop(".lane", 0)
         depends = offset is None or any(self.plan.pure.depends_on_lane(name) for name in by_lane)
@@ -97,7 +97,7 @@ class Body(Registers):
 
     @property
     def pays_as_vectors(self) -> bool:
-        """False if the phase does little besides loads from all over the place, which are slower in vectors, or parts often."""
+        """False if scattered loads, which are slower in vectors, dominate the phase, or if it branches often."""
         if self.gathers and len(self.phase.blocks) > _MOST_BLOCKS:
             return False
         return len(self.b.lines) + len(self._prologue) >= _LINES_PER_GATHER * self.gathers
@@ -105,11 +105,11 @@ class Body(Registers):
     # ---- order of accesses --------------------------------------------------------------------------------------
 
     def note_store(self, space: str) -> None:
-        """Note that the phase writes a kind of memory ("": any)."""
+        """Record that the phase writes a memory space ("": any)."""
         self._written.add(self.plan.shape.aliases(space))
 
     def note_load(self, space: str) -> None:
-        """Note that the phase reads: where it may read what it wrote, LLVM must not take its accesses for independent."""
+        """Record that the phase reads a memory space. If it may read its own writes, its accesses are not independent."""
         kind = self.plan.shape.aliases(space)
         if space != "constant" and self._written and (not kind or "" in self._written or kind in self._written):
             self.is_parallel = False
@@ -130,12 +130,12 @@ class Body(Registers):
             "start:",
         ]
         kept = [f"  %{place_of(name)} = alloca {type_name}" for name, type_name in self._stored.items()]
-        loads = self._load_slots()  # writes to the prologue, too
+        loads = self._load_slots()  # also writes to the prologue
         body = [f"  br label %block{self.phase.entry}", *self.b.lines, "}"]
         return "\n".join([*head, *kept, *self._prologue, *loads, *body])
 
     def _load_slots(self) -> list[str]:
-        """Fetch the registers that live into the phase; at the kernel's start what is not set is 0."""
+        """Load the registers that are live into the phase. At the kernel's start, unset registers are 0."""
         here, self.b.lines = self.b.lines, []
         for name in self.plan.graph.blocks[self.phase.entry].live_in:
             if name not in self._stored:
@@ -149,7 +149,7 @@ class Body(Registers):
         return lines
 
     def slot(self, name: str, thread: str, width: int) -> str:
-        """Return the place of a thread's value of a register."""
+        """Return the address of a thread's value of a register."""
         size = max(1, width // 8)
         index = self.b.resize(thread, "i32", "i64")
         offset = self.b.op(f"mul nuw nsw i64 {index}, {size}")
@@ -194,12 +194,12 @@ class Body(Registers):
             raise operation.unsupported()
         emit(self, operation)
 
-    # ---- where a thread goes next -------------------------------------------------------------------------------
+    # ---- control flow -------------------------------------------------------------------------------------------
 
     def _terminate(self, index: int) -> None:
         block = self.plan.graph.blocks[index]
         if index == 0 and self.plan.guard is not None and self.plan.is_one_loop:
-            self.b.jump(self._way(index, self.plan.guard.goes_on))  # the loop leaves the others out
+            self.b.jump(self._way(index, self.plan.guard.goes_on))  # the loop skips the other threads
             return
         if index in self._decided:
             self.b.jump(self._way(index, self._decided[index]))
@@ -229,7 +229,7 @@ class Body(Registers):
         self.b.jump("leave")
 
     def _way(self, index: int, target: int) -> str:
-        """Return the label to jump to; a way back may lead past a look at whether to stop."""
+        """Return the label to jump to. A jump backwards may first test whether to stop."""
         if self.plan.graph.blocks[target].cut is not None:
             return f"arrive{target}"
         if target > index or not self.plan.shape.interruptible:
@@ -250,7 +250,7 @@ class Body(Registers):
         self._detours.clear()
 
     def _arrive(self, number: int) -> None:
-        """Put what lives on into slots, note where the thread waits, and end the phase."""
+        """Store live registers into slots, record the phase at which the thread waits, and end the phase."""
         plan = self.plan
         entry = plan.phases[number].entry
         self.b.label(f"arrive{entry}")
@@ -270,7 +270,7 @@ class Body(Registers):
         self.b.do(f"store i{width} {bits}, ptr {place}, !llvm.access.group !1")
 
     def _store_place(self, number: int) -> None:
-        """Note at which phase the thread waits (-1: it has ended)."""
+        """Record the phase at which the thread waits (-1: it has ended)."""
         if self.plan.has_cuts:
             place = self.b.pointer(
                 self.state(PLACES), self.b.op(f"mul nuw nsw i64 {self.b.resize(self.thread(), 'i32', 'i64')}, 4")

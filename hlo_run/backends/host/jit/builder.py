@@ -1,4 +1,4 @@
-"""LLVM IR as text, line by line, with fresh names for values and labels, and the few idioms that everything here uses."""
+"""LLVM IR as text: lines with fresh names for values and labels, and the common idioms."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SUFFIX = {"float": "f32", "double": "f64", "half": "f16"}
 
 @dataclass(slots=True)
 class ModuleText:
-    """What a module collects besides its functions: the declarations of the intrinsics that are called."""
+    """The parts of a module: functions, declarations of the called intrinsics, and metadata."""
 
     declarations: dict[str, str] = field(default_factory=dict[str, str])
     functions: list[str] = field(default_factory=list[str])
     trailer: list[str] = field(default_factory=list[str])
 
     def parallel_loop(self, *, vectors: bool = True) -> str:
-        """Return what to append to a loop's branch back: its turns are independent of each other, and vectors may be slower."""
+        """Return the suffix of a loop's back edge: its iterations are independent. Without `vectors` it is not vectorised."""
         number = 10 + len(self.trailer)
         rest = "" if vectors else ', !{!"llvm.loop.vectorize.enable", i1 false}'
         self.trailer.append(f"!{number} = distinct !{{!{number}, !3{rest}}}")
@@ -42,7 +42,7 @@ def f64_constant(value: float) -> str:
 
 
 class Builder:
-    """The lines of one function. Methods return the names of the values they make; types are LLVM's."""
+    """The lines of one function. Methods return the names of new values. Types are LLVM's."""
 
     def __init__(self, module: ModuleText, prefix: str = "v") -> None:
         self.module = module
@@ -53,12 +53,12 @@ class Builder:
     # ---- lines --------------------------------------------------------------------------------------------------
 
     def fresh(self, stem: str = "") -> str:
-        """Return a name that nothing has yet, without `%`."""
+        """Return an unused name, without `%`."""
         self._count += 1
         return f"{stem or self._prefix}{self._count}"
 
     def do(self, line: str) -> None:
-        """Add a line that makes no value."""
+        """Add a line without a result."""
         self.lines.append(f"  {line}")
 
     def op(self, expression: str) -> str:
@@ -78,7 +78,7 @@ class Builder:
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def place(self) -> str:
-        """End the current block and begin a new one; return its label."""
+        """End the current block and begin a new one. Return its label."""
         name = self.fresh("b")
         self.jump(name)
         self.label(name)
@@ -90,7 +90,7 @@ class Builder:
         return self.op(f"{operation} {type_name} {a}, {b}")
 
     def compare(self, predicate: str, type_name: str, a: str, b: str) -> str:
-        """Return an i1; `predicate` is one of icmp's or, for floating-point types, of fcmp's."""
+        """Return an i1. `predicate` is one of icmp's, or of fcmp's for floating-point types."""
         kind = "fcmp" if type_name in _SUFFIX else "icmp"
         return self.op(f"{kind} {predicate} {type_name} {a}, {b}")
 
@@ -106,14 +106,14 @@ class Builder:
         return self.cast("trunc" if wide < narrow else "sext" if signed else "zext", value, source, target)
 
     def intrinsic(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
-        """Call `llvm.NAME`; arguments are (type, value)."""
+        """Call `llvm.NAME`. Arguments are (type, value)."""
         function = f"llvm.{name}"
         types = ", ".join(type_name for type_name, _ in arguments)
         self.module.declarations[function] = f"declare {result} @{function}({types})"
         return self.op(f"call {result} @{function}({', '.join(f'{t} {v}' for t, v in arguments)})")
 
     def math(self, name: str, type_name: str, *values: str) -> str:
-        """Call the intrinsic `name` whose operands and result all have one type."""
+        """Call an intrinsic whose operands and result have one type."""
         suffix = _SUFFIX.get(type_name, type_name)
         return self.intrinsic(f"{name}.{suffix}", type_name, *((type_name, value) for value in values))
 
@@ -122,12 +122,12 @@ class Builder:
         return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
 
     def loop(self, count: str, name: str) -> Loop:
-        """Begin a loop over i32 from 0 to `count` - 1; count is at least 1."""
+        """Begin a loop over i32 in [0, count). `count` is at least 1."""
         return Loop(self, count, name)
 
 
 class Loop:
-    """`with builder.loop(n, "t") as t:` runs the body n times; `end` metadata goes on the branch back."""
+    """`with builder.loop(n, "t") as t:` runs the body n times. `metadata` goes on the back edge."""
 
     def __init__(self, builder: Builder, count: str, name: str) -> None:
         self._builder = builder

@@ -1,4 +1,4 @@
-"""`cvt` as LLVM IR: between integer and floating-point formats with every rounding mode, clamping and packing."""
+"""`cvt` as LLVM IR: between integer and floating-point formats, with every rounding mode, clamping and packing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _wide(e: Body, op: Operation, source: Operand, type_name: str) -> str:
 
 
 def _to_integer(e: Body, op: Operation, target: Operand, source: Operand) -> None:
-    """Clamped; NaN gives 0, but the sign bit alone where f64 or a 64-bit integer is involved."""
+    """Convert with clamping. NaN becomes 0; for f64 operands and 64-bit results it becomes the sign bit alone."""
     to, origin = op.types
     mode = op.choice(*_ROUND)
     if not mode:
@@ -155,7 +155,7 @@ def _narrowed(e: Body, op: Operation, to: str, origin: str, value: str, mode: st
 
 
 def _packed(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> None:
-    """Two results in one register (the first source gives the upper half), floats of 8 and 4 bits, and tf32."""
+    """Convert to packed pairs (the first source is the upper half), to 8-bit and 4-bit floats, and to tf32."""
     to, origin = op.types
     mode = op.choice("rn", "rz", "rna")
     if to == "tf32":
@@ -180,7 +180,7 @@ def _packed(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> 
 
 
 def _tf32(e: Body, target: Operand, x: str) -> None:
-    """Round to 10 bits behind the point, ties away from zero."""
+    """Round to 10 fraction bits, ties away from zero."""
     b = e.b
     bits = b.cast("bitcast", x, "float", "i32")
     rounded = b.binary("and", "i32", b.binary("add", "i32", bits, "4096"), "-8192")
@@ -190,7 +190,7 @@ def _tf32(e: Body, target: Operand, x: str) -> None:
 
 
 class _Small(NamedTuple):
-    """A format of 8 or 4 bits: bits behind the point, bias, largest number, the magnitudes from which on it has no numbers."""
+    """An 8-bit or 4-bit format: fraction bits, bias, largest value, and the first magnitudes of infinity and NaN."""
 
     bits: int
     fraction_bits: int
@@ -226,7 +226,7 @@ def _to_small(e: Body, op: Operation, target: Operand, sources: list[Operand]) -
 
 
 def _small_bits(e: Body, x: str, small: _Small) -> str:
-    """Round f32 to a small float (in an i32), nearest even, clamped to its largest number; NaN sets all bits but the sign."""
+    """Round f32 to a small float (in an i32), nearest even, clamped to the largest value. NaN sets all bits but the sign."""
     fraction_bits, bias = small.fraction_bits, small.bias
     b = e.b
     size = b.math("fabs", "float", x)
@@ -256,7 +256,7 @@ def _from_small(e: Body, bits: str, small: _Small) -> str:
     word = b.resize(bits, "i16", "i32")
     sign = b.op(f"shl i32 {b.binary('and', 'i32', word, str(1 << (small.bits - 1)))}, {32 - small.bits}")
     magnitude = b.binary("and", "i32", word, str(small.magnitude))
-    # As an f32 it is too small by a power of two, subnormals too.
+    # Read as an f32 it is too small by a power of two. This holds for subnormals too.
     moved = b.cast("bitcast", b.op(f"shl i32 {magnitude}, {23 - small.fraction_bits}"), "i32", "float")
     value = b.binary("fmul", "float", moved, f64_constant(2.0 ** (127 - small.bias)))
     if small.special is not None:

@@ -1,7 +1,7 @@
-"""Writes the function `run` that takes blocks through their phases, and with it the whole module of a kernel.
+"""Write the function `run`, which takes blocks through their phases, and with it the whole module of a kernel.
 
-As long as all threads of a block are at one phase, it runs in a loop over them that LLVM may vectorise. Where they have
-parted, phases run thread by thread: those at the lowest phase first, threads at a meeting when all that it needs are there.
+While all threads of a block are at one phase, the phase runs in a loop over them that LLVM may vectorise. After they diverged,
+phases run thread by thread. The lowest phase runs first, and threads at a meeting run when all threads that it needs are there.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hlo_run.target import WARP_THREADS
 
 _CTA = "i32 %ctax, i32 %ctay, i32 %ctaz"
 _MIXED = -2
-# Fewer threads are no vector.
+# Fewer threads are not worth vectors.
 _WORTH_VECTORS = 8
 _ENDED = -1
 
 
 def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
-    """Return the LLVM IR of a kernel launched with a shape, and its plan; raises Unsupported."""
+    """Return the LLVM IR of a kernel launched with a shape, and its plan. Raises Unsupported."""
     plan = Plan(unroll(graph) if shape.threads >= _WORTH_VECTORS else graph, shape)
     module = ModuleText()
     versions: dict[int, list[_Version]] = {}
@@ -56,7 +56,7 @@ def write_module(graph: KernelGraph, shape: LaunchShape) -> tuple[str, Plan]:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A function of a phase: `ending` of its name, whether threads are independent of each other, and vectors pay."""
+    """One function of a phase: name suffix, whether its threads are independent, and whether vectors pay."""
 
     ending: str
     is_parallel: bool
@@ -64,7 +64,7 @@ class _Version:
 
 
 def _write_phase(plan: Plan, module: ModuleText, phase: Phase) -> list[_Version]:
-    """Write a phase, and each of its ways if the whole makes no vectors and they do; the last version is the whole."""
+    """Write a phase. If only its ways pay as vectors, also write each of them. The last version is the whole phase."""
     whole = _write_version(plan, module, phase, "", {})
     if whole.pays or not whole.is_parallel or plan.threads < _WORTH_VECTORS:
         return [whole]
@@ -134,7 +134,7 @@ class _Driver:
         b.label("done")
         b.do("ret void")
         self._fault_exit()
-        # What is known to be there may be read early: else LLVM leaves the loads of pointers in branches, inside of loops.
+        # `dereferenceable` lets LLVM load the pointers early. Otherwise it leaves these loads in branches inside loops.
         state = f"ptr noalias dereferenceable({8 * self._plan.state_words}) align 8 %st"
         head = f"define void @run(i64 %first, i64 %last, {state}) #0 {{"
         self._module.functions.append("\n".join([head, *b.lines, "}"]))
@@ -154,7 +154,7 @@ class _Driver:
         b.do(f"%ctaz = udiv i32 {rest}, {y}")
 
     def _poison(self, index: int, size: int) -> None:
-        """Fill memory that a block finds uninitialised; the buffers have room for whole words."""
+        """Fill memory that a block finds uninitialised. The buffers have room for whole words."""
         if not size:
             return
         words = -(-size // 4)
@@ -182,7 +182,7 @@ class _Driver:
             self._dispatch(place, "parted")
 
     def _look_whether_to_stop(self) -> None:
-        """Let a kernel that goes round between its phases be ended."""
+        """Test for cancellation, so that a kernel that loops between its phases can be stopped."""
         if self._plan.shape.interruptible:
             flag = self.b.op(f"load volatile i32, ptr {self._pointers[CANCEL]}, align 4")
             on = self.b.fresh("on")
@@ -190,13 +190,13 @@ class _Driver:
             self.b.label(on)
 
     def _dispatch(self, place: str, mixed: str) -> None:
-        """Go to the phase at which all threads are."""
+        """Jump to the phase at which all threads are, or to `mixed`."""
         cases = [f"i32 {phase.number}, label %phase{phase.number}" for phase in self._plan.phases[1:]]
         cases.append(f"i32 {_ENDED}, label %finished")
         self.b.do(f"switch i32 {place}, label %{mixed} [ {' '.join(cases)} ]")
 
     def _one_way(self, phase: Phase) -> None:
-        """Let all threads go the way of their block."""
+        """Run all threads on the way of their block."""
         b, (*ways, whole) = self.b, self._versions[phase.number]
         if not ways:
             self._all_threads(phase, whole)
@@ -227,7 +227,7 @@ class _Driver:
             self._lanes(phase, str(warps), str(rest), version)
 
     def _one_loop(self, phase: Phase, version: _Version) -> None:
-        """Go over the threads of the block that do anything."""
+        """Loop over the threads of the block that have an effect."""
         b, plan = self.b, self._plan
         if plan.guard is None:
             self._lanes(phase, "0", str(plan.threads), version)
@@ -263,7 +263,7 @@ class _Driver:
     # ---- threads at different phases ----------------------------------------------------------------------------
 
     def _apart(self) -> None:
-        """Look for a phase whose threads may go on, the lowest first; if there is none, they wait for ever."""
+        """Find a phase whose threads may continue, the lowest first. Without one the threads are in a deadlock."""
         b = self.b
         places, chosen = self._pointers[PLACES], self._pointers[CHOSEN]
         b.label("parted")
@@ -283,7 +283,7 @@ class _Driver:
             self._one_by_one(phase)
 
     def _members(self, phase: Phase) -> tuple[str, str]:
-        """Return (mask, slot): the members that a warp-wide meeting names, or the slot where each thread has its mask."""
+        """Return (mask, slot): the members of a warp-wide meeting, or the slot with each thread's own mask."""
         op = phase.meeting
         assert op is not None, "only the first phase begins without a meeting"
         if _scope(op) != 1:
@@ -322,7 +322,7 @@ class _Driver:
 
 
 def _scope(op: Operation | None) -> int:
-    """Return who must be there: 0 nobody, 1 a warp, 2 the block."""
+    """Return the threads that must be there: 0 none, 1 a warp, 2 the block."""
     if op is None or op.opcode == "activemask":
         return 0
     return 2 if op.opcode in ("bar", "barrier") and "warp" not in op.flags else 1
@@ -338,7 +338,7 @@ def _add_to(b: Builder, place: str, operation: str, value: str) -> None:
 
 
 def _common_place(module: ModuleText, threads: int) -> str:
-    """The phase at which all threads of the block are, -1 if they have ended, -2 if they are at several."""
+    """Write a function: the phase at which all threads of the block are; -1 if all have ended, -2 for several phases."""
     b = Builder(module)
     b.label("entry")
     first = b.op("load i32, ptr %places")
@@ -353,7 +353,7 @@ def _common_place(module: ModuleText, threads: int) -> str:
 
 
 def _choose(module: ModuleText) -> str:
-    """Choose the threads of phase `number` that may run: all if nobody must be there, the warps or the block that is complete."""
+    """Write a function: choose the threads of phase `number` that may run. Scope 0: all; else complete warps or blocks."""
     b = Builder(module)
     b.label("entry")
     any_chosen, members, waiting, missing = (b.op("alloca i32") for _ in range(4))
@@ -396,7 +396,7 @@ def _choose(module: ModuleText) -> str:
 
 
 def _read_mask(b: Builder, thread: str, members: str) -> None:
-    """Take the mask of a thread that waits here for that of its warp."""
+    """Use the mask of a waiting thread as the mask of its warp."""
     place = b.op(f"load i32, ptr {_word(b, '%places', thread)}")
     has_own = b.compare("ne", "ptr", "%masks", "null")
     uses = b.binary("and", "i1", has_own, b.compare("eq", "i32", place, "%number"))

@@ -1,4 +1,4 @@
-"""The JIT's instruction table: opcode → what writes its code."""
+"""The JIT's instruction table: opcode to the function that writes its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs kernels as native code: compiles them at the first launch, and says how many workers share their blocks."""
+"""Run kernels as native code: compile at the first launch, and choose the number of workers that share the blocks."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from hlo_run.parallel import available_cores
 _Key: TypeAlias = "tuple[object, ...]"
 
 _SLICE_UNIT = 256
-"""Offsets of slices in their allocations count modulo this: code is the same for all slices that are equally aligned."""
+"""Offsets of slices in their allocations count modulo this. Slices with equal alignment share code."""
 GUESSED_TURNS = 32
-"""How often a loop is taken to go round where launches are weighed."""
-# Fewer instructions than these, about a millisecond, are done before a second worker has begun on a busy machine.
+"""The assumed trip count of loops when the work of a launch is estimated."""
+# Fewer instructions take about a millisecond: less than a second worker needs to start on a busy machine.
 _WORTH_SPREADING = 20_000_000
 _FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 
 
 @dataclass(slots=True)
 class _Compiled:
-    """Code for one shape of launches, and the teams of workers that are free."""
+    """The code for one shape of launches, and the idle teams of workers."""
 
     code: llvm.Loaded
     plan: Plan
     idle: dict[int, list[Team]] = field(default_factory=dict[int, "list[Team]"])
 
     def team(self, size: int) -> Team:
-        """Return a team that nobody uses."""
+        """Return an idle team, or a new one."""
         free = self.idle.get(size)
         return free.pop() if free else Team(self.plan, size)
 
     def done(self, team: Team) -> None:
-        """Take a team back, whose memory the next launch uses again."""
+        """Return a team. The next launch reuses its memory."""
         self.idle.setdefault(len(team.workers), []).append(team)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyLaunch:
-    """A launch whose code and places are known: it can run again and again as long as its memory stays where it is."""
+    """A launch with known code and addresses. It can run again while its memory does not move."""
 
     compiled: _Compiled
     workers: int
@@ -59,10 +59,10 @@ class ReadyLaunch:
     bases: tuple[int, ...]
     has_deadline: bool
     weight: int
-    """How many instructions all threads together do, roughly."""
+    """Estimated instructions of all threads together."""
 
     def run(self, deadline: float | None) -> None:
-        """Run all blocks; raises as `JitEngine.run`."""
+        """Run all blocks. Raises as `JitEngine.run` does."""
         team = self.compiled.team(self.workers)
         team.aim(self.bases)
         Execution(self.compiled.code, team, self.launch).run(deadline)
@@ -71,7 +71,7 @@ class ReadyLaunch:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Code that is wanted: its LLVM IR, and where it will be looked for."""
+    """Code to compile: its key, LLVM IR and plan."""
 
     key: _Key
     text: str
@@ -80,7 +80,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Traits:
-    """What a kernel's text says about how to launch it."""
+    """Properties of a kernel's text that decide how to launch it."""
 
     operations: int
     loops: bool
@@ -88,9 +88,9 @@ class _Traits:
 
 
 class JitEngine:
-    """Keeps the code of all kernels it has run, by PTX text and launch shape.
+    """Caches the code of all kernels that have run, by PTX text and launch shape.
 
-    With `in_order`, blocks of kernels whose result depends on the order of their atomics run one after the other.
+    With `in_order`, the blocks of kernels whose result depends on the order of atomics run one after the other.
     """
 
     def __init__(self, in_order: bool = False) -> None:
@@ -101,11 +101,11 @@ class JitEngine:
         self.compile_seconds = 0.0
 
     def run(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> None:
-        """Run all blocks; raises JitFault, DeviceError when `deadline` (time.monotonic) has passed, Unsupported."""
+        """Run all blocks. Raises JitFault, Unsupported, and DeviceError after `deadline` (time.monotonic)."""
         self.ready(graph, launch, deadline).run(deadline)
 
     def ready(self, graph: KernelGraph, launch: Launch, deadline: float | None = None) -> ReadyLaunch:
-        """Return what runs a launch, compiled if it was not before; raises Unsupported."""
+        """Return a launch that is ready to run, and compile it if needed. Raises Unsupported."""
         ready = launch.ready
         if isinstance(ready, ReadyLaunch) and ready.has_deadline == (deadline is not None):
             return ready
@@ -123,7 +123,7 @@ class JitEngine:
         return ReadyLaunch(self._compiled[key], workers, launch, bases, deadline is not None, weight)
 
     def prepare(self, launches: Iterable[tuple[KernelGraph, Launch]], deadline: float | None = None) -> None:
-        """Compile what these launches will need, all at once; those that `run` will refuse are left to it."""
+        """Compile the code for all these launches together. Launches that are Unsupported are left to `run`, which raises."""
         requests: dict[_Key, _Request] = {}
         wanted: list[tuple[_Key, KernelGraph, Launch]] = []
         for graph, launch in launches:
@@ -138,7 +138,7 @@ class JitEngine:
             launch.ready = self._made_ready(key, graph, launch, deadline)
 
     def objects(self) -> dict[str, bytes]:
-        """Return the object code of all that was compiled, by digest, and of what plays it."""
+        """Return the object code of all compiled kernels and of the player, by digest."""
         return {code.key: code.data for code in (*self._code.values(), player_code())}
 
     def _key(self, launch: Launch, workers: int, deadline: float | None) -> _Key:
@@ -154,7 +154,7 @@ class JitEngine:
         return _Request(self._key(launch, workers, deadline), text, plan)
 
     def _compile(self, requests: list[_Request]) -> None:
-        """Make code for all of them; kernels that differ in their names alone have the same."""
+        """Compile all requests. Kernels that differ only in their names share code."""
         begin = time.perf_counter()
         digests = [llvm.digest_of(request.text) for request in requests]
         texts = {digest: request.text for digest, request in zip(digests, requests, strict=True) if digest not in self._code}
@@ -183,12 +183,12 @@ class JitEngine:
 
 
 def has_loops(graph: KernelGraph) -> bool:
-    """True if a kernel has a way back, so that its length cannot be told from its text."""
+    """True if the control flow has a back edge, so the text does not tell how many instructions run."""
     return any(target <= block.index for block in graph.blocks for target in block.successors())
 
 
 def _depends_on_order(op: Operation) -> bool:
-    """True for atomics whose outcome may differ with the order in which blocks run."""
+    """True for atomics whose outcome may depend on the order of the blocks."""
     return op.opcode == "atom" or (op.opcode == "red" and op.type in _FLOATS)
 
 
@@ -196,7 +196,7 @@ def _depends_on_order(op: Operation) -> bool:
 
 
 def launch_shape(graph: KernelGraph, launch: Launch, *, concurrent: bool, interruptible: bool) -> LaunchShape:
-    """Return what a launch's code depends on."""
+    """Return everything that the code of a launch depends on."""
     aliases = _aliases(launch.regions)
     regions = tuple(
         _region_spec(number, FIRST_REGION + index, region, aliases[number])
@@ -208,7 +208,7 @@ def launch_shape(graph: KernelGraph, launch: Launch, *, concurrent: bool, interr
 
 
 def slice_shift(offset_bytes: int) -> int:
-    """Return the offset, in its allocation, of the base that code takes for a slice at `offset_bytes`."""
+    """Return the offset of the code's base address for a slice at `offset_bytes`, both relative to the allocation."""
     return offset_bytes - offset_bytes % _SLICE_UNIT
 
 
@@ -223,18 +223,18 @@ def _region_spec(number: int, index: int, region: Region, alias: int) -> RegionS
 
 
 def _parameters(launch: Launch) -> tuple[int, ...]:
-    """Return the addresses as code has them: those of slices that are equally aligned are equal."""
+    """Return the parameters as the code sees them. Slices with equal alignment have equal addresses."""
     addresses = [int(value.item()) for value in launch.parameters]
     return tuple(address - _shift(launch.regions[address >> NUMBER_SHIFT]) for address in addresses)
 
 
 def _places(regions: dict[int, Region]) -> dict[int, int]:
-    """Return where in this process the data of each region begins."""
+    """Return the address of each region's data in this process."""
     return {number: region.data.__array_interface__["data"][0] for number, region in regions.items()}
 
 
 def _signature(regions: dict[int, Region]) -> list[object]:
-    """Return what `launch_shape` makes of the regions, in a form that is quickly made."""
+    """Return a fast key of what `launch_shape` derives from the regions."""
     found: list[object] = list(_aliases(regions).items())
     for region in regions.values():
         low = region.low % _SLICE_UNIT
@@ -243,7 +243,7 @@ def _signature(regions: dict[int, Region]) -> list[object]:
 
 
 def _aliases(regions: dict[int, Region]) -> dict[int, int]:
-    """Number the regions so that those which overlap in memory have one number."""
+    """Number the regions so that those that overlap in memory have the same number."""
     places = _places(regions)
     spans = sorted((places[number] + region.low, places[number] + region.high, number) for number, region in regions.items())
     aliases: dict[int, int] = {}

@@ -1,6 +1,6 @@
 """The floating-point instructions as LLVM IR: one row per opcode.
 
-f32 and f64 are LLVM's float and double; f16 and bf16 are computed on f32 and rounded; packed pairs are two of those.
+f32 and f64 are LLVM's float and double. f16 and bf16 are computed in f32 and rounded. Packed pairs are two of these.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.backends.host.ptx.syntax import Float, Operand, Register
 
 REAL = {"f32": "float", "f64": "double", "f16": "float", "bf16": "float"}
-"""LLVM's type in which a format's values are computed with."""
+"""The LLVM type for computing with values of a format."""
 
 _DIRECTIONS = ("rz", "rm", "rp")
 _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _APPROXIMATE = frozenset(("ex2", "lg2", "tanh", "sin", "cos", "rsqrt"))
-# A sum with an f32 constant above this exponent is 0 or normal: where it cancels, the other term has no smaller bits.
+# A sum with an f32 constant above this exponent is 0 or normal: if it cancels, the other term has no smaller bits.
 _NOT_SMALL = 127 - 100
 _HALVES = ("f16", "bf16")
 _HALF_OPCODES = frozenset(("add", "sub", "mul", "fma", "min", "max", "neg", "abs", "ex2", "tanh"))
@@ -38,23 +38,23 @@ def flush(e: Body, kind: str, x: str) -> str:
 
 
 def saturate(e: Body, real: str, x: str) -> str:
-    """Clamp to [0, 1]; NaN and -0 become +0 (`.sat`)."""
+    """Clamp to [0, 1]. NaN and -0 become +0 (`.sat`)."""
     positive = e.b.select(e.b.compare("ogt", real, x, "0.0"), real, x, "0.0")
     return e.b.select(e.b.compare("olt", real, positive, "1.0"), real, positive, "1.0")
 
 
 def relu(e: Body, real: str, x: str) -> str:
-    """Clamp below at +0; NaN stays (`.relu`)."""
+    """Clamp below at +0. NaN stays NaN (`.relu`)."""
     return e.b.select(e.b.compare("ugt", real, x, "0.0"), real, x, "0.0")
 
 
 def compute(e: Body, op: Operation, kind: str, values: list[str], constants: tuple[int, ...] = ()) -> str:
-    """Return the operation on values of one format, with all its modifiers; raises Unsupported.
+    """Return the operation on values of one format, with all its modifiers. Raises Unsupported.
 
-    `constants` are the bits of those operands that are known.
+    `constants` are the bits of the known operands.
     """
     opcode = "fma" if op.opcode == "mad" else op.opcode
-    # 2**x is 1 for subnormal x, flushed or not.
+    # 2**x is 1 for subnormal x, whether flushed or not.
     if "ftz" in op.flags and kind != "f64" and opcode != "ex2":
         values = [value if value in e.normal else flush(e, kind, value) for value in values]
     result = _half(e, op, opcode, kind, values, constants) if kind in _HALVES else _single(e, op, opcode, kind, values)
@@ -137,7 +137,7 @@ def _directed(e: Body, op: Operation, opcode: str, kind: str, mode: str, values:
 
 
 def _lands_among_integers(e: Body, op: Operation) -> bool:
-    """True if `x * y + z` is in [2**23, 2**24), whatever x in [0, 1] is, and z is an integer: f32 has only integers there."""
+    """True if `x * y + z` is in [2**23, 2**24) for all x in [0, 1], and z is an integer. f32 has only integers in this range."""
     factor, addend = (_constant(e, operand, "f32") for operand in op.operands[2:4])
     if factor is None or addend is None:
         return False
@@ -146,7 +146,7 @@ def _lands_among_integers(e: Body, op: Operation) -> bool:
 
 
 def _divide_approx(e: Body, x: str, y: str) -> str:
-    """x times the reciprocal of y, which is flushed to zero for |y| above 2**126."""
+    """Return x times the reciprocal of y, which is flushed to zero for |y| above 2**126."""
     b = e.b
     large = b.compare("ogt", "float", b.math("fabs", "float", y), f64_constant(2.0**126))
     zero = b.math("copysign", "float", "0.0", y)
@@ -154,7 +154,7 @@ def _divide_approx(e: Body, x: str, y: str) -> str:
 
 
 def _upper_word_approx(e: Body, opcode: str, x: str) -> str:
-    """`rcp.approx.ftz.f64` and `rsqrt.approx.ftz.f64` know the upper 32 bits of operand and result only."""
+    """`rcp.approx.ftz.f64` and `rsqrt.approx.ftz.f64`: use only the upper 32 bits of operand and result."""
     b = e.b
     upper = _upper_word(e, x)
     is_tiny = b.compare("olt", "double", b.math("fabs", "double", upper), f64_constant(2.0**-1022))
@@ -191,7 +191,7 @@ def _emit(e: Body, op: Operation) -> None:
 
 
 def _constant(e: Body, operand: Operand, kind: str) -> int | None:
-    """Return the bits of an operand that are the same in all threads and launches."""
+    """Return the bits of an operand that is equal in all threads and launches; None for others."""
     if isinstance(operand, Register) and (moved := e.plan.pure.definitions.get(operand.name)) and moved.opcode == "mov":
         operand = moved.operands[1] if isinstance(moved.operands[1], Float) else operand
     if isinstance(operand, Float):
@@ -211,7 +211,7 @@ def _pair(e: Body, op: Operation, target: Operand, sources: list[Operand]) -> No
 
 
 def _mixed(e: Body, op: Operation) -> None:
-    """`add.f32.f16` and its like: f16 or bf16 operands, an f32 addend, an f32 result."""
+    """`add.f32.f16` and similar: f16 or bf16 operands, an f32 addend, an f32 result."""
     target, *sources = op.operands
     kind = op.types[1]
     if op.opcode not in ("add", "sub", "fma") or op.types[0] != "f32" or kind not in _HALVES or "ftz" in op.flags:
@@ -251,7 +251,7 @@ def _testp(e: Body, op: Operation) -> None:
 
 
 def _copysign(e: Body, op: Operation) -> None:
-    """Of bits: the sign of a NaN is only right in them."""
+    """Copy the sign in integer bits, as only they hold the correct sign of a NaN."""
     target, sign, magnitude = op.operands
     form = "i32" if op.type == "f32" else "i64"
     top = 1 << (int(form[1:]) - 1)

@@ -1,9 +1,9 @@
-"""The forms in which a value of a register may be known, and the ways from one to another.
+"""The forms in which a register's value may be known, and the conversions between them.
 
-A register may be known in several *forms* at once: its bits (`i1`, `i16`, `i32`, `i64`), an f32 or f64, an f16 or bf16
-value widened to f32 (`f16`, `bf16`), or two values that share one register (`f16x2`, `bf16x2`, `f32x2`: pairs of names). A form
-is made from another one when it is first asked for. A float form is *dirty* while its NaNs may be any NaN: making bits of it
-makes them canonical.
+A register may be known in several *forms* at once: its bits (`i1`, `i16`, `i32`, `i64`), an f32 or f64, an f16 or bf16 value
+widened to f32 (`f16`, `bf16`), or two values that share one register (`f16x2`, `bf16x2`, `f32x2`: pairs of names). A form is
+computed from another one on first use. A float form is *dirty* while its NaNs may have any bits; a conversion to bits makes them
+canonical.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAN32, NAN16 = 0x7FFFFFFF, 0x7FFF
 
 
 class Value:
-    """What is known of a register: its name in each form. Forms of a `pure` one are made at the function's beginning."""
+    """The known forms of a register's value, each with its name. New forms of a `pure` value go to the function's prologue."""
 
     __slots__ = ("dirty", "forms", "pure")
 
@@ -30,7 +30,7 @@ class Value:
 
 
 class Forms:
-    """Converts values while a function is written; `b` writes at the current place."""
+    """Converts values while a function is written. `b` writes at the current place."""
 
     def __init__(self, module: ModuleText) -> None:
         self.b = Builder(module)
@@ -38,7 +38,7 @@ class Forms:
 
     @contextmanager
     def prologue(self) -> Generator[None]:
-        """Write to the beginning of the function instead of the current place."""
+        """Write to the start of the function instead of the current place."""
         here, self.b.lines = self.b.lines, self._prologue
         yield
         self._prologue, self.b.lines = self.b.lines, here
@@ -46,7 +46,7 @@ class Forms:
     # ---- forms --------------------------------------------------------------------------------------------------
 
     def form(self, value: Value, form: str) -> str:
-        """Return `value` in a form that has one name."""
+        """Return the name of `value` in a form that is not a pair."""
         name = self._form(value, form)
         assert isinstance(name, str), "pairs are read by read_pair"
         return name
@@ -80,13 +80,13 @@ class Forms:
                 return self._bits(value, form)
 
     def halves(self, bits: str, kind: str) -> tuple[str, str]:
-        """Return the two values in the bits of an f16x2 or bf16x2, as f32."""
+        """Return the two values of an f16x2 or bf16x2 register as f32."""
         b = self.b
         high = b.resize(b.binary("lshr", "i32", bits, "16"), "i32", "i16")
         return self.widen(b.resize(bits, "i32", "i16"), kind[:-2]), self.widen(high, kind[:-2])
 
     def widen(self, bits: str, kind: str) -> str:
-        """Return the bits of an f16 or bf16 as f32."""
+        """Return an f16 or bf16 value, given by its bits, as f32."""
         b = self.b
         if kind == "f16":
             return b.cast("fpext", b.cast("bitcast", bits, "i16", "half"), "half", "float")
@@ -128,5 +128,5 @@ class Forms:
         return self.canonical(bits, name, "i16", NAN16) if dirty else bits
 
     def canonical(self, bits: str, name: str, type_name: str, nan: int) -> str:
-        """Return bits of an f32 (or wide) value with every NaN canonical."""
+        """Return the bits of an f32 (or wide) value. Every NaN is canonical."""
         return self.b.select(self.b.compare("uno", "float", name, name), type_name, str(nan), bits)

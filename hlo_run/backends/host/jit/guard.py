@@ -1,7 +1,7 @@
-"""Which threads of a launch do anything, and over how many of them one loop goes.
+"""Find the threads of a launch that have an effect, and how many threads one loop covers.
 
-Kernels begin with a question: is my number below the count of elements? Where all that others do is to end, a block's loop
-stops at the last thread that goes on, and addresses are bounded by that thread's.
+Many kernels begin with a test: is the thread's number below the number of elements? If the other threads only exit, a block's
+loop stops at the last thread that continues, and the bounds of addresses count only threads up to that one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from hlo_run.target import WARP_THREADS
 
 _OF_WARPS = ("%laneid", "%warpid", "%nwarpid", "%lanemask")
 _LAST = {"gt": 0, "ge": -1, "le": 0, "lt": -1}
-"""What to add to the other side of a comparison for the last number that goes on."""
+"""The number to add to the limit of a comparison to get the last thread that continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The first `threads` threads of a launch go on at the block of number `goes_on`; the others end."""
+    """The first `threads` threads of a launch continue at block `goes_on`. The others exit."""
 
     threads: int
     goes_on: int
 
 
 def choose_loops(graph: KernelGraph, make: Callable[[int, Guard | None], PureValues]) -> tuple[PureValues, Guard | None]:
-    """Return what is known of the registers, and the guard. `make(lanes, guard)` is told how many threads a loop goes over.
+    """Return the facts about the registers, and the guard. `make(lanes, guard)` gets the number of threads per loop.
 
-    That is a warp, or the whole block if no address becomes less clear by it.
+    A loop covers a warp, or the whole block if that makes no address less precise.
     """
     by_warps = make(WARP_THREADS, None)
     guard = _find_guard(graph, by_warps)
@@ -52,7 +52,7 @@ def _asks_for_warps(graph: KernelGraph) -> bool:
 
 
 def _unclear(graph: KernelGraph, values: PureValues) -> int:
-    """Return how many registers can be computed again and are no sum of anything else."""
+    """Return the number of pure registers that are not affine in other symbols."""
     names = (name for operation in _operations(graph) for name in operation.writes() if values.is_pure(name))
     found = ((name, values.affine_of(Register(name))) for name in names)
     return sum(affine is not None and affine.terms == ((name, 1),) for name, affine in found)
@@ -83,7 +83,7 @@ def _find_guard(graph: KernelGraph, values: PureValues) -> Guard | None:
 
 
 def _last_thread(values: PureValues, sides: tuple[Operand, ...], relation: str) -> int | None:
-    """Return the number of the last thread that goes on, if it is the thread's number in the launch that is compared."""
+    """Return the last thread that continues, if the comparison is about the thread's number in the launch."""
     number, limit = (values.affine_of(side) for side in sides)
     if number is None or limit is None or limit.terms or number.constant or number.terms != values.thread_number().terms:
         return None

@@ -68,7 +68,7 @@ def _add_sub(operation: str) -> Emit:
 
 
 def _with_carry(e: Body, op: Operation, target: Operand, operation: str, x: str, y: str, form: str) -> None:
-    """Add or subtract with the carry flag, in one bit more."""
+    """Add or subtract with the carry flag, in a type one bit wider."""
     wide = f"i{int(form[1:]) + 1}"
     total = e.b.binary(operation, wide, e.b.resize(x, form, wide), e.b.resize(y, form, wide))
     if op.opcode in ("addc", "subc", "madc"):
@@ -83,7 +83,7 @@ def _with_carry(e: Body, op: Operation, target: Operand, operation: str, x: str,
 
 
 def _product(e: Body, op: Operation) -> tuple[str, str]:
-    """Return (form, value) of the product that lo, hi or wide asks for."""
+    """Return (form, value) of the product with `.lo`, `.hi` or `.wide`."""
     _, a, b, *_ = op.operands
     form = bits_of(op.type)
     x, y = e.read(a, form), e.read(b, form)
@@ -125,7 +125,7 @@ def _sad(e: Body, op: Operation) -> None:
 
 
 def _divide(e: Body, op: Operation) -> None:
-    """Division by zero gives all bits set, and leaves the dividend as remainder, as the hardware does."""
+    """Divide. Division by zero gives all bits set, and the dividend as remainder, as on the hardware."""
     target, a, b = op.operands
     form, b_ = bits_of(op.type), e.b
     x, y = e.read(a, form), e.read(b, form)
@@ -135,7 +135,7 @@ def _divide(e: Body, op: Operation) -> None:
     if op.type[0] == "u":
         result = b_.binary("udiv" if is_div else "urem", form, x, safe)
     else:
-        # The smallest number by -1 overflows, which LLVM leaves undefined.
+        # The smallest number divided by -1 overflows, which LLVM leaves undefined.
         minus_one = b_.compare("eq", form, safe, "-1")
         quotient = b_.binary("sdiv" if is_div else "srem", form, x, b_.select(minus_one, form, "1", safe))
         result = b_.select(minus_one, form, b_.binary("sub", form, "0", x) if is_div else "0", quotient)
@@ -143,7 +143,7 @@ def _divide(e: Body, op: Operation) -> None:
 
 
 def _dot_bytes(e: Body, op: Operation) -> None:
-    """`dp4a` and `dp2a`: products of bytes with bytes or 16-bit halves, added up."""
+    """`dp4a` and `dp2a`: sum the products of bytes with bytes or 16-bit halves."""
     target, a, b, c = op.operands
     total = e.read(c, "i32")
     if len(op.types) != 2:
@@ -217,7 +217,7 @@ def _count(name: str) -> Emit:
 
 
 def leading_zeros(e: Body, form: str, value: str) -> str:
-    """Return the number of zero bits above the highest one set; for 0, the width."""
+    """Return the number of zero bits above the highest set bit; the width for 0."""
     return e.b.intrinsic(f"ctlz.{form}", form, (form, value), ("i1", "false"))
 
 
@@ -240,7 +240,7 @@ def _bfind(e: Body, op: Operation) -> None:
 
 
 def shift(e: Body, operation: str, form: str, value: str, amount: str) -> str:
-    """Shift by an i32 amount; amounts of the width or more give 0, or copies of the sign."""
+    """Shift by an i32 amount. Amounts of the width or more give 0, or copies of the sign."""
     width = int(form[1:])
     b = e.b
     if operation == "ashr":
@@ -294,7 +294,7 @@ def _bfe(e: Body, op: Operation) -> None:
     begin, length = (b.binary("and", "i32", e.read(source, "i32"), "255") for source in (start, count))
     field = b.binary("and", form, shift(e, "lshr", form, value, begin), _ones(e, form, length))
     if op.type[0] == "s":
-        # Bits above the field, and those it takes from above the word, are copies of its topmost bit in the word.
+        # Bits above the field, and field bits from above the word, are copies of the field's topmost bit in the word.
         last = b.math("umin", "i32", b.binary("add", "i32", b.binary("add", "i32", begin, length), "-1"), str(width - 1))
         sign = b.resize(shift(e, "lshr", form, value, last), form, "i1")
         left = b.intrinsic("usub.sat.i32", "i32", ("i32", str(width)), ("i32", begin))
@@ -323,7 +323,7 @@ _SELECTORS: Mapping[str, tuple[int, ...]] = {
     "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
     "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
 }
-"""What the named modes of `prmt` stand for, by the two lowest bits of the selector."""
+"""The selectors of the named modes of `prmt`, by the two lowest bits of the operand."""
 
 
 def _prmt(e: Body, op: Operation) -> None:
@@ -390,7 +390,7 @@ EMITTERS: Mapping[str, Emit] = {
     "shl": _shift,
     "shr": _shift,
 }
-# Opcodes that floats have too: `floating` decides by the type.
+# Opcodes shared with floats: `floating` chooses by the type.
 INTEGER_PART: Mapping[str, Emit] = {
     "add": _add_sub("add"),
     "sub": _add_sub("sub"),

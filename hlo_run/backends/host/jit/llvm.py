@@ -1,4 +1,4 @@
-"""The wall to llvmlite: LLVM IR text → optimised object code for this processor → functions that can be called."""
+"""The interface to llvmlite: from LLVM IR text to optimised object code for this processor and to callable functions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hlo_run.errors import InternalError, UsageError
 from hlo_run.parallel import available_cores, can_fork, run_in_processes
 
 OPTIMIZATION_LEVEL = 2
-"""LLVM's level. 3 takes longer to compile and gains nothing on the examples' kernels (`benchmarks/host_engines.py`)."""
+"""LLVM's level. Level 3 compiles longer and gains nothing on the examples' kernels (`benchmarks/host_engines.py`)."""
 
-# Fewer modules are compiled before a process has begun.
+# With fewer modules, compiling takes less time than starting processes.
 _WORTH_PROCESSES = 4
 
-# The numbers of processors in ELF files.
+# ELF's machine numbers of processors.
 _ELF_MACHINES = {"x86_64": 62, "amd64": 62, "aarch64": 183, "arm64": 183}
 
 OFFERED: dict[str, bytes] = {}
-"""Object code that somebody brought, by the digest of its text; taken before the cache is asked."""
+"""Object code that an executable carries, by the digest of its text. It takes precedence over the cache."""
 
 _lock = threading.Lock()
 Run = Callable[[int, int, int], None]
@@ -34,7 +34,7 @@ Run = Callable[[int, int, int], None]
 
 @functools.cache
 def _binding() -> Any:
-    """Return `llvmlite.binding`, set up once."""
+    """Return `llvmlite.binding`, initialised once."""
     binding = importlib.import_module("llvmlite.binding")
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
@@ -43,7 +43,7 @@ def _binding() -> Any:
 
 @functools.cache
 def host_processor() -> tuple[str, str]:
-    """Return (name, features) of this machine's processor, as LLVM spells them."""
+    """Return (name, features) of this machine's processor in LLVM's spelling."""
     binding = _binding()
     return str(binding.get_host_cpu_name()), str(binding.get_host_cpu_features().flatten())
 
@@ -55,14 +55,14 @@ def has_feature(name: str) -> bool:
 
 
 def vector_bits() -> int:
-    """Return the width of the processor's vector registers, as far as code for it should use them."""
+    """Return the vector width in bits that code for this processor should use."""
     if has_feature("avx512bw"):
         return 512
     return 256 if has_feature("avx2") else 128
 
 
 def version() -> str:
-    """Return the versions that object code depends on besides the processor."""
+    """Return the version that object code depends on besides the processor."""
     return str(importlib.import_module("llvmlite").__version__)
 
 
@@ -71,7 +71,7 @@ def _machine() -> Any:
     binding = _binding()
     name, features = host_processor()
     target = binding.Target.from_default_triple()
-    # Code and data may lie anywhere in memory: calls and constants must reach beyond 2 GiB.
+    # Code and data may be anywhere in memory, so calls and constants must reach beyond 2 GiB.
     return target.create_target_machine(
         cpu=name, features=features, opt=OPTIMIZATION_LEVEL, reloc="pic", codemodel="jitdefault", jit=True
     )
@@ -86,7 +86,7 @@ def _jit() -> Any:
 
 
 def compile_object(text: str) -> bytes:
-    """Return the object code of a module; raises InternalError where LLVM refuses it."""
+    """Return the object code of a module. Raises InternalError if LLVM rejects it."""
     binding = _binding()
     with _lock:
         try:
@@ -94,7 +94,7 @@ def compile_object(text: str) -> bytes:
             module.verify()
         except RuntimeError as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            raise InternalError("LLVM refuses the JIT's IR", notes=tuple(lines[:12])) from error
+            raise InternalError("LLVM rejects the JIT's IR", notes=tuple(lines[:12])) from error
         module.triple = binding.get_default_triple()
         tuning = binding.create_pipeline_tuning_options(speed_level=OPTIMIZATION_LEVEL)
         tuning.slp_vectorization = False
@@ -107,14 +107,14 @@ def compile_object(text: str) -> bytes:
 
 
 def digest_of(text: str) -> str:
-    """Return what tells a module's object code from all others, on all machines and with all versions."""
+    """Return a key of a module's object code that is unique over machines and versions."""
     name, features = host_processor()
     identity = "\n".join((version(), name, features, str(OPTIMIZATION_LEVEL), text))
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
 def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the object code of modules by their digests, from what was offered or the user's cache as far as it is there."""
+    """Return the object code of modules by digest: offered code, else from the user's cache, else compiled now."""
     cache = open_cache("host-jit")
     found = {digest: OFFERED[digest] for digest in texts if digest in OFFERED}
     for digest in texts:
@@ -131,26 +131,26 @@ def cached_objects(texts: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def compile_objects(texts: list[str]) -> list[bytes]:
-    """Compile modules one by one; many, and on several cores, in processes: llvmlite lets one thread at a time into LLVM."""
+    """Compile modules. Many modules on several cores use processes, as llvmlite lets only one thread into LLVM at a time."""
     cores = available_cores()
     if len(texts) >= _WORTH_PROCESSES and cores > 1 and can_fork():
-        _machine()  # set up once, before there are copies
+        _machine()  # initialised once, before the fork
         try:
             return run_in_processes(len(texts), lambda number: compile_object(texts[number]), cores)
         except InternalError:
-            pass  # the error, if it is one of a module, comes again below
+            pass  # if a module is at fault, its error is raised again below
     return [compile_object(text) for text in texts]
 
 
 def offer(objects: Mapping[str, bytes]) -> None:
-    """Let these be used instead of compiling what has their digests; raises UsageError for what is no object code."""
+    """Offer object code by digest, to be used instead of compiling. Raises UsageError for data that is not object code."""
     if not all(_is_object_code(data) for data in objects.values()):
         raise UsageError("the executable's machine code is not this processor's", hint="compile the module again")
     OFFERED.update(objects)
 
 
 def _is_object_code(data: bytes) -> bool:
-    """False for what cannot be object code of this machine, by its head; only ELF is looked at."""
+    """False for data that cannot be object code of this machine, by its header. Only ELF is checked."""
     number = _ELF_MACHINES.get(platform.machine().lower())
     if not sys.platform.startswith("linux") or number is None:
         return bool(data)
@@ -158,7 +158,7 @@ def _is_object_code(data: bytes) -> bool:
 
 
 class Loaded:
-    """Object code in memory; `run(first, last, state)` is its only function. The code lives as long as this object.
+    """Object code in memory. `run(first, last, state)` is its only function. The code lives as long as this object.
 
     `key` is the digest of its text, `data` the object code.
     """

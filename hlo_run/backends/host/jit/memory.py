@@ -1,4 +1,4 @@
-"""Memory accesses and atomics as LLVM IR. An access that is not known to be within bounds is made only if it is."""
+"""Memory accesses and atomics as LLVM IR. An access without proven bounds executes only if a check succeeds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _STAYS = "!invariant.load !2"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an access goes: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": it always does).
+    """The address of an access: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": always).
 
-    `space` tells what may be the same memory: "" says nothing about it. `safe` is an offset at which an access of that size
-    reads memory that is there, if one is known; `affine` is the offset as a sum, if it is one. With `stays`, the kernel
-    writes nothing there, so that a load may be made once for all threads.
+    `space` names the memory for alias analysis ("": any). `safe` is an offset at which an access of this size can always read, if
+    one is known. `affine` is the offset as an affine sum, if it is one. With `stays`, the kernel never writes this memory, so a
+    load may be done once for all threads.
     """
 
     base: str
@@ -40,7 +40,7 @@ class Place:
 
 
 def space_of(op: Operation) -> str:
-    """Return shared, local, param or "" (global, const and generic are all found by their address)."""
+    """Return shared, local, param or "". Global, const and generic addresses carry their region's number."""
     if op.flags & {"shared", "shared::cta"}:
         return "shared"
     if op.flags & {"param", "param::entry", "param::func"}:
@@ -48,11 +48,11 @@ def space_of(op: Operation) -> str:
     return "local" if "local" in op.flags else ""
 
 
-# ---- where ----------------------------------------------------------------------------------------------------------
+# ---- addresses ------------------------------------------------------------------------------------------------------
 
 
 def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place:
-    """Return the place of an access of `size` bytes; `kind` is load, store or atomic."""
+    """Return the place of an access of `size` bytes. `kind` is load, store or atomic."""
     assert isinstance(address, Address), "memory is accessed through an address"
     base, displacement = address.base, address.offset
     if isinstance(base, Symbol):
@@ -77,13 +77,13 @@ def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place
 
 
 def _stays(e: Body, region: RegionSpec) -> bool:
-    """True if no region that the kernel may write overlaps this one. Scalar code makes its loads where it jumps to."""
+    """True if no region that the kernel may write overlaps this one. False in code with jumps, which must not hoist loads."""
     written = {other.alias for other in e.plan.shape.regions if other.writable}
     return not e.jumps and region.number < VARIABLE_NUMBER and region.alias not in written
 
 
 def _safe_offset(region: RegionSpec, size: int) -> int | None:
-    """Return the first place in a region where `size` bytes can be read."""
+    """Return the first offset in a region at which `size` bytes can be read; None if it is too small."""
     first = -(-region.low // size) * size
     return first if first + size <= region.high else None
 
@@ -140,7 +140,7 @@ def _and_aligned(e: Body, inside: str, offset: str, size: int) -> str:
 
 
 def _dynamic(e: Body, base: Register | Symbol | Integer, displacement: int, size: int, kind: str) -> Place:
-    """Look the region up by the number in the address."""
+    """Look up the region at run time, by the number in the address."""
     b, plan = e.b, e.plan
     address = _address(e, base)
     number = b.binary("lshr", "i64", b.binary("add", "i64", address, str(_HALF)), str(NUMBER_SHIFT))
@@ -175,13 +175,16 @@ def _before(e: Body, offset: str, size: int, high: str) -> str:
 def guarded(
     e: Body, place: Place, line: int, access: Callable[[str], list[tuple[str, str]]], *, is_load: bool = False
 ) -> list[str]:
-    """Write an access (pointer → (type, name) of its results) that is made only where it may be; else its results are 0."""
+    """Write an access that executes only if its condition holds; otherwise its results are 0.
+
+    `access` maps a pointer to the (type, name) of the results.
+    """
     b = e.b
     if not place.condition:
         return [name for _, name in access(b.pointer(place.base, place.offset))]
     e.fault(line, place.condition)
     if is_load and place.safe is not None and not e.jumps:
-        # No way around the load: LLVM's vectoriser takes a choice of addresses, and is slow to take a jump.
+        # No branch around the load: LLVM's vectoriser handles a select of addresses, but branches give slow code.
         offset = b.select(place.condition, "i64", place.offset, str(place.safe))
         found = access(b.pointer(place.base, offset))
         return [b.select(place.condition, type_name, name, "0") for type_name, name in found]
@@ -199,7 +202,7 @@ def guarded(
 
 
 def _item_type(type_name: str) -> str:
-    """Return the integer type whose bits a value of the type moves as."""
+    """Return the integer type that has the bits of a value of the type."""
     return type_name if type_name[0] in "su" and type_name[1:].isdigit() else f"u{8 * TYPE_BYTES[type_name]}"
 
 
@@ -238,7 +241,7 @@ def _single_load(e: Body, size: int, stays: bool) -> Callable[[str], list[tuple[
 
 
 def _loads(e: Body, pointer: str, size: int, count: int, stays: bool) -> list[tuple[str, str]]:
-    """Load items one by one: LLVM's vectoriser wants no vectors in a loop's body."""
+    """Load items one by one, because LLVM's vectoriser does not accept vectors in a loop's body."""
     type_name = f"i{8 * size}"
     marks = f"{_GROUP}, {_STAYS}" if stays else _GROUP
     places = [e.b.pointer(pointer, str(number * size)) if number else pointer for number in range(count)]
@@ -246,7 +249,7 @@ def _loads(e: Body, pointer: str, size: int, count: int, stays: bool) -> list[tu
 
 
 def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, used: list[bool]) -> list[str]:
-    """Load only the items that count: the others are poison and may lie outside."""
+    """Load only the used items. The others are poison and may be out of bounds."""
     assert isinstance(address, Address), "memory is accessed through an address"
     poison = int.from_bytes(int(POISON).to_bytes(2, "little") * 4, "little") & ((1 << 8 * size) - 1)
     names: list[str] = []
@@ -263,7 +266,7 @@ def _load_used(e: Body, op: Operation, address: Operand, space: str, size: int, 
 
 
 def _load_parameter(e: Body, op: Operation, target: Operand, address: Operand) -> None:
-    """Kernel parameters are 64-bit pointers and are read whole."""
+    """Load a kernel parameter: always a whole 64-bit pointer."""
     assert isinstance(address, Address), "memory is accessed through an address"
     base = address.base
     if not isinstance(base, Symbol) or base.offset + address.offset != 0 or TYPE_BYTES[op.type] != 8:
@@ -325,7 +328,7 @@ def _atomic(e: Body, op: Operation) -> None:
     place = locate(e, address, space_of(op), size * len(values[0]), "atomic")
     e.note_store(place.space)
     e.is_parallel = False
-    # Shared memory belongs to one block, which one worker runs.
+    # Shared memory belongs to one block, and one worker runs the block.
     is_shared = place.space == "shared" or not e.plan.shape.concurrent
 
     def updates(pointer: str) -> list[tuple[str, str]]:
@@ -345,7 +348,7 @@ def _atomic(e: Body, op: Operation) -> None:
 
 
 def _plain(e: Body, op: Operation, operation: str, pointer: str, values: list[str]) -> str:
-    """Update an item that nobody else looks at meanwhile; return what was there."""
+    """Update an item that no other thread accesses at the same time. Return its old value."""
     form = f"i{8 * TYPE_BYTES[op.type]}"
     old = e.b.op(f"load {form}, ptr {pointer}")
     e.b.do(f"store {form} {_updated(e, op, operation, form, old, values)}, ptr {pointer}")
@@ -415,7 +418,7 @@ _HALF_TYPES = ("f16", "f16x2", "bf16", "bf16x2")
 
 
 def _float_update(e: Body, type_name: str, operation: str, form: str, old: str, value: str) -> str:
-    """Combine bits of a float format; NaNs of the narrow formats come out canonical."""
+    """Combine two float values given as bits. NaNs of the narrow formats become canonical."""
     b = e.b
     if type_name in ("f32", "f64"):
         real = "float" if type_name == "f32" else "double"

@@ -20,7 +20,7 @@ _KINDS = (*_ORDERED, *_SAME_AS, *(f"{name}u" for name in _ORDERED), "num", "nan"
 
 
 def _predicate(op: Operation, type_name: str) -> str:
-    """Return icmp's or fcmp's name of a comparison of a type."""
+    """Return the predicate of icmp or fcmp for a comparison of a type."""
     kind = op.choice(*_KINDS)
     if is_integer_type(type_name) or type_name == "pred":
         if kind.endswith("u") or kind in ("num", "nan"):
@@ -46,7 +46,7 @@ def _compared(e: Body, op: Operation, type_name: str, a: Operand, b: Operand) ->
 
 
 def _with_third(e: Body, op: Operation, test: str, rest: list[Operand]) -> str:
-    """Combine a comparison with the predicate operand that .and, .or or .xor brings."""
+    """Combine a comparison with the predicate operand of .and, .or or .xor."""
     logic = op.choice("and", "or", "xor")
     return e.b.binary(logic, "i1", test, e.read(rest[0], "i1")) if logic else test
 
@@ -93,7 +93,7 @@ def _set(e: Body, op: Operation) -> None:
 
 
 def _float_form(e: Body, width: int, operands: tuple[Operand, ...]) -> str:
-    """Return the float form to select in, if all operands are fresh results in it: that spares making bits of them."""
+    """Return the float form to select in if all operands are fresh results in it, to avoid a conversion to bits; else ""."""
     values = [e.known(operand) for operand in operands]
     for form in {16: ("f16", "bf16"), 32: ("f32",)}.get(width, ()):
         if all(value is None or (value.dirty and form in value.forms) for value in values) and any(values):
@@ -108,7 +108,7 @@ def select(e: Body, target: Operand, type_name: str, condition: str, a: Operand,
     if form and not (isinstance(a, Symbol) or isinstance(b, Symbol)):
         e.define(target, form, e.b.select(condition, "float", e.read(a, form), e.read(b, form)), dirty=True)
         return
-    # A float immediate means its bits in the format of the instruction.
+    # A float immediate is used as its bits in the format of the instruction.
     forms = [type_name if isinstance(operand, Float) and type_name in ("f32", "f64") else f"i{width}" for operand in (a, b)]
     names = [e.read(operand, form) for operand, form in zip((a, b), forms, strict=True)]
     bits = [
@@ -161,7 +161,7 @@ def _mov(e: Body, op: Operation) -> None:
 
 
 def _unpack(e: Body, op: Operation, target: Vector, source: Operand) -> None:
-    """`mov.b32 {lo, hi}, r`: equal parts of a register, lowest bits first."""
+    """`mov.b32 {lo, hi}, r`: split a register into equal parts, lowest bits first."""
     width = int(op.type[1:])
     part = width // len(target.elements)
     known = e.known(source)
@@ -188,7 +188,7 @@ def _pack(e: Body, op: Operation, target: Operand, source: Vector) -> None:
 
 
 def _cvta(e: Body, op: Operation) -> None:
-    """Global and constant addresses are generic as they are; shared and local ones have a number of their own."""
+    """Convert addresses. Global and constant addresses are already generic; shared and local ones need their region's number."""
     target, source = op.operands
     form = bits_of(op.type)
     space = op.choice("global", "shared", "local", "const")
@@ -219,14 +219,14 @@ def _isspacep(e: Body, op: Operation) -> None:
 
 
 def define_integer(e: Body, target: Operand, bits: str, type_name: str) -> None:
-    """Set a register, perhaps wider, to an integer of `type_name`: extended by sign or zeros."""
+    """Set a register to an integer of `type_name`, with sign or zero extension to the register's width."""
     if not isinstance(target, Sink):
         form = f"i{e.width(target)}"
         e.define(target, form, e.b.resize(bits, f"i{type_name[1:]}", form, signed=type_name[0] == "s"))
 
 
 def integer_source(e: Body, source: Operand, type_name: str) -> str:
-    """Return the low bits of a register that may be wider than an integer type."""
+    """Return the low bits of a register that may be wider than the integer type."""
     width = int(type_name[1:])
     have = e.width(source) or max(16, width)
     return e.b.resize(e.read(source, f"i{have}"), f"i{have}", f"i{width}")

@@ -1,8 +1,8 @@
-"""Phases: what one thread runs from one meeting of threads to the next.
+"""Phases: the code that one thread runs from one meeting of threads to the next.
 
-A phase begins at the kernel's start or at an instruction at which threads meet, and ends before the next such instruction or
-with the thread. All threads of a block run a phase one after the other, so that everything a thread did before a meeting is
-done when any thread goes on after it. Registers that live across a meeting have a slot per thread.
+A phase begins at the kernel's start or at an instruction at which threads meet. It ends before the next such instruction or with
+the thread. All threads of a block run a phase one after the other, so all work before a meeting is done before any thread
+continues after it. Registers that are live across a meeting have a slot per thread.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hlo_run.backends.host.ptx.instruction_set import Operation
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """`blocks` are those a thread may pass, ascending; `successors` the numbers of the phases it may go to.
+    """`blocks` are those that a thread may pass, ascending. `successors` are the numbers of possible next phases.
 
-    `exits` says that threads may end in it, `loops` that it has a way back inside.
+    `exits`: threads may end in the phase. `loops`: the phase has a back edge.
     """
 
     number: int
@@ -30,12 +30,12 @@ class Phase:
 
     @property
     def is_uniform(self) -> bool:
-        """True if all threads that run it come to the same end, whatever way they take."""
+        """True if all threads that run the phase leave it to the same successor or all end."""
         return len(self.successors) + self.exits == 1
 
 
 def cut_phases(graph: KernelGraph) -> tuple[Phase, ...]:
-    """Return the phases of a kernel by number: the one from its start first, the others in the order of the text."""
+    """Return the phases of a kernel by number: first the phase of its start, then the others in text order."""
     blocks = graph.blocks
     entries = [0]
     seen = {0}
@@ -61,7 +61,7 @@ def _phase(blocks: list[Block], entry: int, body: tuple[list[int], list[int]], n
 
 
 def _reach(blocks: list[Block], entry: int) -> tuple[list[int], list[int]]:
-    """Return the blocks that are reached from `entry` without a meeting, and the meetings that are reached; ascending."""
+    """Return the blocks reachable from `entry` without a meeting, and the meetings reached, both ascending."""
     inside, ends = {entry}, set[int]()
     pending = [entry]
     while pending:

@@ -1,4 +1,4 @@
-"""What is decided about a kernel before any of its code is written: its memory, its phases, what lives where."""
+"""The decisions about a kernel before its code is written: memory, phases, and which registers are stored."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from hlo_run.target import WARP_THREADS
 FAULT, CANCEL, SHARED, LOCAL, SLOTS, PLACES, CHOSEN, TABLE, FIRST_REGION = range(9)
 
 MIXED = -1
-"""Says of a register that it may hold addresses of several regions."""
+"""Marks a register that may hold addresses of several regions."""
 
 ROW_WORDS = 6
-"""Words of a row of the table of regions: base, low, high, low and high for words, writable."""
+"""Words per row of the table of regions: base, low, high, low and high for word accesses, writable."""
 
 _MOVES_POINTERS = frozenset(("mov", "cvta", "add", "sub", "and", "or", "mad", "selp", "min", "max"))
-# Operations of f32 whose result may be any NaN: what they set need not be made canonical from block to block.
+# Operations of f32 whose result may be any NaN. Their results need not be canonical between blocks.
 _MAKES_F32 = frozenset("add sub mul fma mad div rcp sqrt rsqrt sin cos lg2 ex2 tanh min max".split())
 
 
 @dataclass(frozen=True, slots=True)
 class RegionSpec:
-    """A piece of memory as accesses are compiled against it: bounds as in `memory.Region`, relative to its base.
+    """A piece of memory that accesses are compiled against. Its bounds are as in `memory.Region`, relative to its base.
 
-    `index` is the place of its base in the worker's state. Regions with copies (shared, local memory) have bases of
-    their own; for local memory threads are `stride` bytes apart. Regions with the same `alias` may overlap.
+    `index` is the position of its base in the worker's state. Regions with copies (shared, local memory) have their own bases;
+    local memory has `stride` bytes per thread. Regions with the same `alias` may overlap.
     """
 
     number: int
@@ -48,17 +48,17 @@ class RegionSpec:
     alias: int = 0
 
     def bounds(self, kind: str, size_bytes: int) -> tuple[int, int]:
-        """Return what an access must lie within."""
+        """Return the offsets [low, high) that an access must lie in."""
         by_word = kind == "load" or (kind != "store" and size_bytes <= 4)
         return (self.word_low, self.word_high) if by_word else (self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
-    """What code is compiled for: sizes of the grid and the block, the memory behind the parameters and variables.
+    """The launch that code is compiled for: sizes of grid and block, and the memory behind parameters and variables.
 
-    With `concurrent`, other threads run blocks at the same time, so atomics must be atomic. With `interruptible`, loops look
-    whether they are to stop.
+    With `concurrent`, other threads run blocks at the same time, so atomics must be atomic. With `interruptible`, loops test
+    whether to stop.
     """
 
     grid: tuple[int, int, int]
@@ -74,14 +74,14 @@ class LaunchShape:
         return self.block[0] * self.block[1] * self.block[2]
 
     def aliases(self, space: str) -> str:
-        """Return a name that regions which may overlap share; `space` is a region's number, shared, local, or ""."""
+        """Return a name shared by all regions that may overlap. `space` is a region's number, shared, local, or ""."""
         if not space.isdigit():
             return space
         return next((f"alias {region.alias}" for region in self.regions if str(region.number) == space), "")
 
 
 class Plan:
-    """A kernel to be launched with a certain shape."""
+    """The plan of a kernel for a launch shape."""
 
     def __init__(self, graph: KernelGraph, shape: LaunchShape) -> None:
         self.graph = graph
@@ -113,29 +113,29 @@ class Plan:
 
     @property
     def is_one_loop(self) -> bool:
-        """True if one loop goes over all threads of a block: `%lane` is the thread's number and `%warp` is 0."""
+        """True if one loop covers all threads of a block: `%lane` is the thread's number and `%warp` is 0."""
         return self.pure.lanes >= self.threads
 
     def width(self, name: str) -> int:
-        """Return the bits of a register; a predicate has 1."""
+        """Return the bits of a register; 1 for a predicate."""
         type_name = self.registers[name]
         return 1 if type_name == "pred" else max(16, int(type_name.lstrip("bsuf")))
 
     def is_stored(self, name: str) -> bool:
-        """True if the register has to be kept from block to block, because it cannot be computed again."""
+        """True if the register must be kept between blocks, because it cannot be computed again."""
         return not self.pure.is_pure(name)
 
     def _copies(self, number: int, index: int, size: int, stride: int) -> RegionSpec:
         return RegionSpec(number, index, 0, size, 0, -(-size // 4) * 4, True, stride)
 
     def _addresses(self) -> dict[str, tuple[str, int]]:
-        """Return (space, address) of everything that an instruction may name."""
+        """Return (space, address) of every variable and parameter."""
         graph = self.graph
         addresses: dict[str, tuple[str, int]] = {}
         for parameter, address in zip(graph.entry.parameters, self.shape.parameters, strict=True):
             addresses[parameter.name] = ("param", address)
             if parameter.size_bytes != 8:
-                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is no 64-bit pointer")
+                raise Unsupported(f"parameter '{parameter.name}' of kernel '{graph.entry.name}' is not a 64-bit pointer")
         for number, variable in enumerate(graph.variables.values()):
             addresses[variable.name] = ("global", (VARIABLE_NUMBER + number) << NUMBER_SHIFT)
         for space, storage in (("shared", graph.shared), ("local", graph.local)):
@@ -144,7 +144,7 @@ class Plan:
         return addresses
 
     def _place_slots(self) -> tuple[dict[str, int], int]:
-        """Give every register that lives across a meeting, and every result of one, an array over the block's threads."""
+        """Give every register that is live across a meeting, and every meeting's results, an array over the block's threads."""
         padded = -(-self.threads // WARP_THREADS) * WARP_THREADS
         names: dict[str, int] = {}
         for phase in self.phases[1:]:
@@ -168,7 +168,7 @@ def result_slot(phase: int, part: int) -> str:
 
 
 def _exchanged(graph: KernelGraph) -> frozenset[str]:
-    """Return the registers that other threads look at when they meet: each thread's must be kept, if it is no constant."""
+    """Return the registers that other threads read at a meeting. Each thread's value must be kept, unless it is constant."""
     names: set[str] = set()
     for block in graph.blocks:
         if block.cut is not None:
@@ -182,7 +182,7 @@ def _is_constant(operation: Operation) -> bool:
 
 
 def _dirty_registers(graph: KernelGraph) -> frozenset[str]:
-    """Return the registers that only f32 arithmetic sets (or a number): they may hold any NaN between blocks."""
+    """Return the registers that only f32 arithmetic sets. They may hold any NaN between blocks."""
     good: dict[str, bool] = {}
     for block in graph.blocks:
         for operation in block.operations:
@@ -195,13 +195,13 @@ def _sets_f32(operation: Operation) -> bool:
     return operation.opcode in _MAKES_F32 and operation.types[0] == "f32" and isinstance(operation.operands[0], Register)
 
 
-# ---- which region a register points into ----------------------------------------------------------------------------
+# ---- the region of a pointer ----------------------------------------------------------------------------------------
 
 
 def _provenance(graph: KernelGraph, addresses: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-    """Return the region whose addresses a 64-bit register holds, or MIXED; registers that are no known addresses are left out.
+    """Return the region whose addresses a 64-bit register holds, or MIXED. Registers without known addresses are left out.
 
-    A guess that tells where to look: an access that leaves the region is a fault in any case.
+    The region is a guess that selects the check: an access outside of it is a fault in any case.
     """
     found: dict[str, int] = {}
     operations = [operation for block in graph.blocks for operation in block.operations]
@@ -214,7 +214,7 @@ def _provenance(graph: KernelGraph, addresses: Mapping[str, tuple[str, int]]) ->
             numbers = {number for source in _sources(operation) if (number := _number(source, found, addresses)) is not None}
             number = _with_space(operation, numbers)
             for name in operation.writes() if number is not None else ():
-                assert number is not None, "only known regions are handed on"
+                assert number is not None, "only known regions are propagated"
                 joined = number if found.get(name, number) == number else MIXED
                 if found.get(name) != joined:
                     found[name] = joined

@@ -1,8 +1,8 @@
-"""Plays a list of prepared calls in native code: launches, copies, fills, and the jumps that loops and branches are made of.
+"""Play a list of prepared calls in native code: launches, copies, fills, and the jumps of loops and branches.
 
-A list is an array of 64-bit words: instructions of `INSTRUCTION_WORDS` words, then data that they point to. Pointers into memory
-that may move are written anew when it has (`Player.move`). What native code cannot do ends a stretch of play: whoever
-called does it and lets the player go on behind it.
+A list is an array of 64-bit words: instructions of `INSTRUCTION_WORDS` words, then the data that they point to. `Player.move`
+updates the pointers after memory has moved. An instruction that native code cannot run returns to the caller. The caller does
+its work and lets the player continue behind it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hlo_run.backends.host.jit.workers import address_of
 INSTRUCTION_WORDS = 5
 _OWN = -1
 _PATIENCE = 200_000_000
-"""Thread-instructions that are played before Python may look around, roughly: some tenths of a second."""
+"""Approximate thread-instructions to play before control returns to Python: some tenths of a second."""
 _BACK_JUMP = 1000
 
 
 class Op(IntEnum):
-    """What an instruction does, with its operands."""
+    """The operations of a list, each with its operands."""
 
     END = 0
     KERNEL = 1
@@ -38,19 +38,19 @@ class Op(IntEnum):
     JUMP = 4
     """instruction"""
     UNLESS = 5
-    """place of a byte, instruction to go to if it is 0"""
+    """place of a byte, target instruction if it is 0"""
     SET = 6
     """place of a word, value"""
     REPEAT = 7
-    """place of a word that is made one less, instruction to go to unless it is 0"""
+    """place of a word to decrement, target instruction unless it becomes 0"""
     SWITCH = 8
-    """place of a 32-bit number, how many instructions follow to choose from; out of range is the last"""
+    """place of a 32-bit index, number of the following instructions to choose from; out of range takes the last one"""
     CALL = 9
-    """play ends here and goes on behind it"""
+    """play ends here; the caller continues behind it"""
 
 
 class Status(IntEnum):
-    """Why play has ended, at which instruction; a pause is where to go on."""
+    """Why play has ended. PAUSE returns the instruction at which to continue, the others that at which play ended."""
 
     DONE = 0
     CALL = 1
@@ -60,7 +60,7 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes behind the beginning of an allocation, or of the list's own data."""
+    """A byte offset in an allocation, or in the list's own data."""
 
     allocation: int
     offset_bytes: int
@@ -78,7 +78,7 @@ class CallList:
 
     @property
     def here(self) -> int:
-        """The number of the instruction that comes next."""
+        """The number of the next instruction."""
         return len(self._code) // INSTRUCTION_WORDS
 
     def add(self, op: Op, *operands: Word) -> int:
@@ -88,19 +88,19 @@ class CallList:
         return number
 
     def set_operand(self, instruction: int, index: int, value: Word) -> None:
-        """Change an operand: a jump whose goal is known by now."""
+        """Change an operand, for example a jump target that was not known before."""
         self._code[instruction * INSTRUCTION_WORDS + 1 + index] = value
 
     def data(self, words: Sequence[Word]) -> Place:
-        """Append data and return where it lies."""
+        """Append data and return its place."""
         place = Place(_OWN, 8 * len(self._data))
         self._data += words
         return place
 
     def words(self) -> tuple[list[int], list[tuple[int, int, int]], int]:
-        """Return all words, (index, allocation, offset) of those that are places, and how many words come before the data.
+        """Return all words, (index, allocation, offset) of the words that are places, and the number of words before the data.
 
-        Places of the list's own count from its first word.
+        Places in the list's own data count from its first word.
         """
         before = len(self._code)
         words: list[int] = []
@@ -116,43 +116,43 @@ class CallList:
 
 
 class Player:
-    """A list in memory, ready to be played."""
+    """A list in memory, ready to play."""
 
     def __init__(self, calls: CallList, fault_place: int) -> None:
-        """Kernels leave their faults at `fault_place`; that they left one ends play."""
+        """`fault_place` is the address where kernels write their faults. A fault ends play."""
         words, places, before = calls.words()
         self._data_offset_bytes = 8 * before
         self._words = np.array(words, np.int64)
         self._start = address_of(self._words)
         self._index, self._allocation, self._offset = np.array(places, np.int64).reshape(-1, 3).T
-        # Patience, the instruction at which play ended, its status, where kernels leave their faults.
+        # Patience, the instruction at which play ended, its status, the address of the kernels' fault.
         self._control = np.array([_PATIENCE, 0, 0, fault_place], np.int64)
         self._code = player_code()
         self._control_place = address_of(self._control)
 
     def move(self, bases: Sequence[int]) -> None:
-        """Take the allocations from these places, by their numbers."""
-        table = np.array([*bases, self._start], np.int64)  # the last one is number -1
+        """Set the addresses of the allocations, by number."""
+        table = np.array([*bases, self._start], np.int64)  # the list's own data is allocation -1
         self._words[self._index] = table[self._allocation] + self._offset
 
     def play(self, first: int) -> tuple[Status, int]:
-        """Play on from an instruction; returns why it ended and where."""
+        """Play from an instruction on. Return the reason for the end and its instruction."""
         self._code.run(self._start, first, self._control_place)
         _, where, status, _ = self._control.tolist()
         return Status(status), where
 
     def rest(self) -> None:
-        """Have patience again."""
+        """Reset the patience."""
         self._control[0] = _PATIENCE
 
     def own_place(self, place: Place) -> int:
-        """Return where a place in the list's own data is in memory."""
+        """Return the address of a place in the list's own data."""
         return self._start + self._data_offset_bytes + place.offset_bytes
 
 
 @functools.cache
 def player_code() -> llvm.Loaded:
-    """Return the function that plays: (the list's address, first instruction, control words)."""
+    """Return the player's function (address of the list, first instruction, control words)."""
     text = _TEXT.replace("ALL_CASES", " ".join(f"i64 {op.value}, label %{op.name.lower()}" for op in Op if op))
     text = text.replace("WORDS", str(INSTRUCTION_WORDS)).replace("BACK_COST", str(_BACK_JUMP))
     for status in Status:

@@ -1,4 +1,4 @@
-"""The registers of a thread while the code of a phase is written: where values come from, and where results go."""
+"""The registers of a thread while a phase's code is written: where values come from and where results go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ONE = frozenset(("%nclusterid", "%cluster_nctaid", "%cluster_nctarank", "%nsmid
 
 
 class Registers(Forms):
-    """Reads and sets registers while the function of a phase is written. Emitters call `read`, `define` and the builder `b`."""
+    """Reads and sets registers while a phase's function is written. Emitters call `read`, `define` and the builder `b`."""
 
     def __init__(self, plan: Plan, module: ModuleText, phase: Phase) -> None:
         super().__init__(module)
@@ -51,7 +51,7 @@ class Registers(Forms):
     # ---- state --------------------------------------------------------------------------------------------------
 
     def state(self, index: int) -> str:
-        """Return a pointer of the worker's state."""
+        """Return a pointer from the worker's state."""
         known = self._pointers.get(index)
         if known is None:
             with self.prologue():
@@ -120,13 +120,13 @@ class Registers(Forms):
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def width(self, operand: Operand) -> int:
-        """Return the bits of a register (a predicate has 1), or 0 for what has no width of its own."""
+        """Return the width of a register in bits (1 for a predicate); 0 for operands without a width."""
         if isinstance(operand, Register):
             return self.plan.width(operand.name)
         return 32 if isinstance(operand, SpecialRegister) and not operand.name.endswith("64") else 0
 
     def read(self, operand: Operand, form: str) -> str:
-        """Return `operand` in one of the forms that have one name."""
+        """Return `operand` in a form that is not a pair."""
         name = self._read(operand, form)
         assert isinstance(name, str), "pairs are read by read_pair"
         return name
@@ -152,12 +152,12 @@ class Registers(Forms):
             case SpecialRegister():
                 return self._form(self._special(operand.name), form)
             case Address() | Vector() | Pair() | Sink() | OperandList():
-                raise AssertionError(f"{operand} is no value")
+                raise AssertionError(f"{operand} is not a value")
             case _:
                 assert_never(operand)
 
     def known(self, operand: Operand) -> Value | None:
-        """Return all that is known of a register; None for other operands."""
+        """Return the known forms of a register; None for other operands."""
         return self.value(operand.name) if isinstance(operand, Register) else None
 
     def constant(self, operand: Operand) -> int | None:
@@ -166,7 +166,7 @@ class Registers(Forms):
         return affine.constant if affine is not None and not affine.terms else None
 
     def value(self, name: str) -> Value:
-        """Return what is known of a register."""
+        """Return the known forms of a register."""
         if not self.plan.is_stored(name):
             return self._pure_value(name)
         value = self._values.get(name)
@@ -237,7 +237,7 @@ class Registers(Forms):
                 return self._form(Value({f"i{width}": str(_signed(value, width))}), form)
 
     def _float(self, operand: Float, form: str) -> Name:
-        """A float immediate takes the format of the instruction; in an untyped move its bits are meant."""
+        """Return a float immediate in the format of the instruction. An untyped move uses its bits."""
         bits, width = operand.bits, operand.width
         if width == 64 and form in ("f32", "i32"):
             with np.errstate(all="ignore"):
@@ -251,12 +251,12 @@ class Registers(Forms):
     def define(self, target: Operand, form: str, name: Name, *, dirty: bool = False) -> None:
         """Set the register `target`."""
         if not isinstance(target, Sink):
-            assert isinstance(target, Register), "results go to registers"
+            assert isinstance(target, Register), "the target is a register"
             self.copy(target, Value({form: name}, dirty=dirty))
 
     def copy(self, target: Operand, value: Value) -> None:
-        """Set the register `target` to all that `value` is."""
-        assert isinstance(target, Register), "results go to registers"
+        """Set the register `target` to `value`, in all its forms."""
+        assert isinstance(target, Register), "the target is a register"
         self._values[target.name] = Value(dict(value.forms), dirty=value.dirty)
         self._defined.add(target.name)
 
@@ -272,6 +272,6 @@ def place_of(name: str) -> str:
 
 
 def _signed(value: int, bits: int) -> int:
-    """Return a constant as LLVM prints it: LLVM refuses what does not fit into the width."""
+    """Return a constant in LLVM's signed notation. LLVM rejects constants that do not fit into the width."""
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value

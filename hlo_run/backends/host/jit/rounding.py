@@ -1,7 +1,7 @@
-"""Exact roundings as LLVM IR: to narrow formats, to odd, and in the directions that processors do not take by default.
+"""Exact roundings as LLVM IR: to narrow formats, to odd, and in the directions that are not the processor's default.
 
-The same methods as `float_numerics` has for numpy: a sum or quotient in f64 with its error, made odd where it is inexact, can be
-rounded again to anything narrower. Functions take and return names; f16 and bf16 values are f32 that hold them exactly.
+The methods are those of `float_numerics`. An f64 sum or quotient with its error is made odd where it is inexact, and can then be
+rounded again to any narrower format. Functions take and return names. f16 and bf16 values are f32 that hold them exactly.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _MODES = {"rz": 0, "rn": 1, "rp": 2, "rm": 3}
 
 
 def to_bf16(b: Builder, x: str, *, of_bf16: bool = False) -> str:
-    """Round f32 to bf16, nearest even; NaN becomes some NaN that is a bf16.
+    """Round f32 to bf16, nearest even. NaN becomes some bf16 NaN.
 
-    `of_bf16` says that `x` is the sum, difference or product of bf16 values: its NaNs are theirs or the processor's, whose low
-    half is zero, so that rounding leaves them NaN.
+    With `of_bf16`, `x` is a sum, difference or product of bf16 values. Its NaNs come from the operands or the processor. The low
+    half of their bits is zero, so rounding keeps them NaN.
     """
     bits = b.cast("bitcast", x, "float", "i32")
     odd = b.binary("and", "i32", b.binary("lshr", "i32", bits, "16"), "1")
@@ -39,10 +39,10 @@ def to_half(b: Builder, x: str, kind: str) -> str:
 
 
 def multiply_bf16(b: Builder, x: str, y: str, constants: tuple[int, ...] = ()) -> str:
-    """Multiply bf16 values, one rounding: the f32 product is exact unless it is subnormal, where bf16 has a fixed step.
+    """Multiply bf16 values with one rounding. The f32 product is exact unless it is subnormal, where bf16 has a fixed step.
 
-    Below that, adding a number whose last bit is such a step rounds the exact product, and subtracting it is exact. One
-    of them that is among the `constants` (by its bits) and a multiple of 2**-16 makes a product that f32 holds.
+    A subnormal product is rounded by adding a number whose last bit is this step; subtracting it again is exact. If one of the
+    `constants` (given by their bits) is a multiple of 2**-16, f32 holds every product.
     """
     product = b.binary("fmul", "float", x, y)
     if any(_is_multiple_of_2_16(bits) for bits in constants):
@@ -54,13 +54,13 @@ def multiply_bf16(b: Builder, x: str, y: str, constants: tuple[int, ...] = ()) -
 
 
 def is_tiny(b: Builder, x: str) -> str:
-    """Say whether an f32 is subnormal or zero."""
+    """Return whether an f32 is subnormal or zero."""
     exponent = b.binary("and", "i32", b.cast("bitcast", x, "float", "i32"), str(0x7F800000))
     return b.compare("eq", "i32", exponent, "0")
 
 
 def _is_multiple_of_2_16(bits: int) -> bool:
-    """Say of a bf16 whether it is a multiple of 2**-16, or infinite or NaN, which make no subnormal product."""
+    """True for a bf16 that is a multiple of 2**-16, infinite or NaN. Its products are never subnormal."""
     exponent, fraction = bits >> 7 & 0xFF, bits & 0x7F
     trailing = ((fraction | 0x80) & -(fraction | 0x80)).bit_length() - 1
     return exponent - 127 - 7 + trailing >= -16 or bits & 0x7FFF == 0
@@ -88,7 +88,7 @@ def is_finite(b: Builder, type_name: str, x: str) -> str:
 
 
 def to_odd(b: Builder, total: str, error: str) -> str:
-    """Make the last bit of an f64 odd, one step towards `error`, where that is not zero."""
+    """Make the last bit of an f64 odd by a step towards `error`, where `error` is not zero."""
     bits = b.cast("bitcast", total, "double", "i64")
     even = b.compare("eq", "i64", b.binary("and", "i64", bits, "1"), "0")
     inexact = b.binary("and", "i1", b.compare("one", "double", error, "0.0"), is_finite(b, "double", error))
@@ -104,7 +104,7 @@ def add_to_odd(b: Builder, x: str, y: str) -> str:
 
 
 def f32_to_odd(b: Builder, x: str) -> str:
-    """Round f64 (exact, or rounded to odd) to f32 to odd."""
+    """Round f64 (exact, or rounded to odd) to f32 by rounding to odd."""
     narrow = narrow_f64(b, x, "rz")
     differs = b.compare("one", "double", widen(b, narrow), x)
     inexact = b.binary("and", "i1", differs, is_finite(b, "double", x))
@@ -117,9 +117,9 @@ def f32_to_odd(b: Builder, x: str) -> str:
 
 
 def redirect(b: Builder, bits: str, form: str, back: str, exact: str, real: str, mode: str) -> str:
-    """Turn the bits of a result rounded to nearest into those of one rounded in the direction `mode`.
+    """Return the bits of a result rounded in the direction `mode`, from those of one rounded to nearest.
 
-    `back` is that result and `exact` the value it was made from, both as `real`.
+    `back` is the result rounded to nearest and `exact` the value before rounding, both of type `real`.
     """
     if mode == "rz":
         too_far = b.compare("ogt", real, b.math("fabs", real, back), b.math("fabs", real, exact))
@@ -129,11 +129,11 @@ def redirect(b: Builder, bits: str, form: str, back: str, exact: str, real: str,
 
 
 def _step_back(b: Builder, bits: str, form: str, is_zero: str, too_far: str, mode: str) -> str:
-    """Return the bits of the next number in the direction `mode` where `too_far` holds; towards zero, zero never is."""
+    """Return the bits of the next number in the direction `mode` where `too_far` holds. With `rz` it never holds for zero."""
     if mode == "rz":
         return b.binary("sub", form, bits, b.resize(too_far, "i1", form))
     down, top = mode == "rm", int(form[1:]) - 1
-    # A smaller number has smaller bits if it is positive, and larger ones if it is negative.
+    # The bits of a smaller number are smaller if it is positive, and larger if it is negative.
     step = b.binary("or", form, b.binary("ashr", form, bits, str(top)), "1")
     moved = b.binary("sub" if down else "add", form, bits, step)
     least = str(-(1 << top) + 1) if down else "1"
@@ -188,9 +188,9 @@ def directed_f32(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
 
 
 def whole_below(b: Builder, x: str, y: str, z: str) -> str:
-    """Return x * y + z of f32 rounded down, where x and y are not negative, z is an integer, and the sum is in [2**23, 2**24).
+    """Return x * y + z of f32 rounded down. x and y are not negative, z is an integer, and the sum is in [2**23, 2**24).
 
-    The sum rounded to nearest is an integer, so what it is beyond z is exact, and so is the sign of what rounding left.
+    The sum rounded to nearest is an integer, so its difference to z is exact, and so is the sign of the rounding error.
     """
     nearest = b.math("fma", "float", x, y, z)
     whole = b.binary("fsub", "float", nearest, z)
@@ -200,9 +200,9 @@ def whole_below(b: Builder, x: str, y: str, z: str) -> str:
 
 
 def _directed_sum(b: Builder, x: str, y: str, mode: str) -> str:
-    """Add f64 that are f32 values or products of such, and round to f32.
+    """Add f64 values that are f32 values or products of them, and round to f32.
 
-    The f32 next to the f64 sum is the result or one step beyond: the sign of what is left, which f64 holds, tells.
+    The f32 nearest to the f64 sum is the result or one step beyond it. The sign of the rest, which f64 holds, decides.
     """
     total, error = two_sum(b, x, y)
     nearest = b.cast("fptrunc", total, "double", "float")
@@ -224,7 +224,7 @@ def _directed_sum(b: Builder, x: str, y: str, mode: str) -> str:
 
 
 def directed_f64(b: Builder, opcode: str, mode: str, values: list[str]) -> str:
-    """Return an operation of f64 in the direction `mode`: by a function that switches the processor's mode for it."""
+    """Return an operation of f64 in the direction `mode`, by a function that switches the processor's rounding mode."""
     name = f"directed_{opcode}"
     operation = {"add": "fadd", "mul": "fmul", "div": "fdiv"}.get(opcode, opcode)
     formals = ", ".join(f"double %{letter}" for letter in "abc"[: len(values)])

@@ -1,7 +1,7 @@
-"""What threads do together: the code that runs between two phases, and what a phase takes over from it.
+"""Operations across threads: the code between two phases, and the code with which a phase takes its results.
 
-Before the phase behind a meeting runs, its `exchange` function looks at the slots of the operands of all threads and
-leaves every thread's result in slots of their own, so that a phase never sees what other threads have gone on to do.
+Before the phase behind a meeting runs, its `exchange` function reads the operand slots of all threads. It stores every thread's
+result in separate slots, so that a phase never sees values of threads that have already continued.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _trap(e: Body, op: Operation) -> None:
 
 
 def _nothing(e: Body, op: Operation) -> None:
-    """Kernels run one after the other, what a thread wrote is seen behind the next meeting, and time stands still."""
+    """Emit nothing: kernels run one after the other, writes are visible behind the next meeting, and clocks do not advance."""
     del e, op
 
 
@@ -101,7 +101,7 @@ EMITTERS: Mapping[str, Emit] = {
 
 
 def write_exchange(plan: Plan, module: ModuleText, phase: Phase) -> bool:
-    """Add the function `@exchangeN` of a phase to the module, if it needs one; say whether it does."""
+    """Add the function `@exchangeN` of a phase to the module if the phase needs one. Return whether it does."""
     op = phase.meeting
     if op is None or (op.opcode in ("bar", "barrier") and "red" not in op.flags):
         return False
@@ -154,7 +154,7 @@ class _Exchange:
                 return b.binary("xor", "i1", self._operand(operand.register, thread, 1), "true")
             case Register() if not self._plan.is_stored(operand.name):
                 affine = self._plan.pure.affine_of(operand)
-                assert affine is not None, "only constants are not kept for a meeting"
+                assert affine is not None, "an operand of a meeting without a slot is a constant"
                 return self._operand(Integer(affine.constant), thread, width)
             case Register():
                 place = self._slot(operand.name, thread, width)
@@ -175,7 +175,7 @@ class _Exchange:
         self.b.do(f"store i{width} {value}, ptr {place}, !llvm.access.group !1")
 
     def _is_here(self, thread: str) -> str:
-        """Say whether a thread of the block waits at this meeting."""
+        """Return whether a thread of the block waits at this meeting."""
         offset = self.b.op(f"mul nuw nsw i64 {self.b.resize(thread, 'i32', 'i64')}, 4")
         place = self.b.op(f"load i32, ptr {self.b.pointer(self._places, offset)}, !llvm.access.group !1")
         return self.b.compare("eq", "i32", place, str(self._phase.number))
@@ -183,7 +183,7 @@ class _Exchange:
     # ---- shuffles -----------------------------------------------------------------------------------------------
 
     def _fixed_shuffle(self) -> tuple[int, int] | None:
-        """Return (distance, bounds) where they are constants and all threads of whole warps meet."""
+        """Return (distance, bounds) if they are constants and all threads of whole warps meet; else None."""
         _, _, distance, bounds, _ = self._op.operands
         constants = [self._plan.pure.affine_of(operand) for operand in (distance, bounds)]
         together = all(phase.is_uniform for phase in self._plan.phases) and self._plan.threads % WARP_THREADS == 0
@@ -239,7 +239,7 @@ class _Exchange:
     # ---- votes, matches, reductions -----------------------------------------------------------------------------
 
     def _fold(self, thread: str) -> None:
-        """Look at all lanes of the thread's warp, and leave the result."""
+        """Loop over all lanes of the thread's warp and store the thread's result."""
         b, op = self.b, self._op
         lane = b.binary("and", "i32", thread, "31")
         first = b.binary("sub", "i32", thread, lane)
@@ -263,7 +263,7 @@ class _Exchange:
         )
 
     def _look(self, other: str, lane: str, places: tuple[str, str, str], own: str, width: int) -> None:
-        """Take one lane into account, if it is here and a member by its own mask."""
+        """Include one lane, if it waits here and its own mask makes it a member."""
         b, op = self.b, self._op
         active, chosen, total = places
         is_thread = b.compare("ult", "i32", other, str(self._plan.threads))
@@ -320,7 +320,7 @@ class _Exchange:
         self._result(thread, 1, 1, b.binary("and", "i1", takes_part, flag))
 
     def _reduce_block(self) -> None:
-        """`bar.red`: over all threads of the block that are here."""
+        """`bar.red`: reduce over all threads of the block that wait here."""
         b, op = self.b, self._op
         count, hits = b.op("alloca i32"), b.op("alloca i32")
         for place in (count, hits):
@@ -340,7 +340,7 @@ class _Exchange:
 
 
 def _source_lane(mode: str, lane: int, distance: int, bounds: int) -> int | None:
-    """Return the lane that a lane's value comes from; None if that is out of range."""
+    """Return the source lane of a lane; None if it is out of range."""
     segment, clamp = bounds >> 8 & 31, bounds & 31
     highest = (lane & segment) | (clamp & ~segment)
     match mode:

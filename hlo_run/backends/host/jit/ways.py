@@ -1,8 +1,8 @@
-"""Which ways do the threads of a block go through a phase, where all of them go the same?
+"""Find the ways of a phase: the paths on which all threads of a block go together.
 
-A branch that depends on the number of the block alone divides the blocks of a launch. A concatenation, or a pad along outer
-dimensions, has many of them. Each way is a function of its own, without these branches: LLVM would make vectors of all
-ways together, and mask what is not done.
+A branch that depends only on the number of the block divides the blocks of a launch. A concatenation, or a pad along outer
+dimensions, has many of them. Each way becomes a function without these branches. Otherwise LLVM would vectorise all ways
+together, and mask the paths that a block does not take.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Numbers: TypeAlias = "NDArray[np.int64]"
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """`of_block` has the number of the way of each block; way n goes as `taken[n]` says of blocks of instructions that branch."""
+    """`of_block` holds the way of each block. `taken[n]` maps the branching basic blocks to their targets on way n."""
 
     of_block: bytes
     taken: tuple[Mapping[int, int], ...]
 
     def phase(self, whole: Phase, plan: Plan, way: int) -> Phase:
-        """Return the phase with those blocks alone that are passed on a way."""
+        """Return the phase reduced to the basic blocks of one way."""
         members, seen, pending = set(whole.blocks), {whole.entry}, [whole.entry]
         while pending:
             index = pending.pop()
@@ -47,7 +47,7 @@ class Ways:
 
 
 def find_ways(plan: Plan, phase: Phase) -> Ways | None:
-    """Return the ways of a phase; None if there is but one, or too many."""
+    """Return the ways of a phase; None if it has only one, or too many."""
     x, y, z = plan.shape.grid
     if y * z != 1 or x > _MOST_BLOCKS:
         return None
@@ -91,7 +91,7 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class _BlockValues:
-    """Integer registers of at most 32 bits, as far as they depend on the number of the block alone."""
+    """The values of integer registers of at most 32 bits that depend only on the number of the block."""
 
     def __init__(self, plan: Plan, blocks: int) -> None:
         self._plan = plan
@@ -99,7 +99,7 @@ class _BlockValues:
         self._known: dict[str, Numbers | None] = {}
 
     def of(self, operand: Operand) -> Numbers | None:
-        """Return an operand's value in every block, of one item if it is the same in all; None if it is not known."""
+        """Return an operand's value in every block, as one item if it is equal in all; None if it is unknown."""
         match operand:
             case Integer():
                 return np.array([operand.value], np.int64)
@@ -134,7 +134,7 @@ class _BlockValues:
 
 
 def _as(value: Numbers, kind: str) -> Numbers:
-    """Return the numbers that the bits are in a type."""
+    """Return the numbers that the bits represent in a type."""
     if kind == "pred":
         return value & 1
     bits = int(kind[1:])

@@ -1,4 +1,4 @@
-"""What runs a launch's code: workers with memory of their own, and the threads on which they run."""
+"""Run a launch's code: workers with their own memory, and the threads that run them."""
 
 from __future__ import annotations
 
@@ -37,38 +37,38 @@ Bytes = NDArray[np.uint8]
 
 _CHUNKS_PER_WORKER = 8
 FAULT_BYTES = 16
-"""Of a fault: the line in 4 bytes, 4 without meaning, the block in 8."""
+"""Bytes of a fault record: the line (4), unused (4), the block (8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class JitFault(Exception):
-    """A kernel did something forbidden: the PTX line and the block (linear)."""
+    """A fault in native code: the PTX line and the linear block number."""
 
     line: int
     block: int
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Return where an array's data begins."""
+    """Return the address of an array's data."""
     return int(array.__array_interface__["data"][0])
 
 
 def aligned(size: int) -> Bytes:
-    """Return memory that begins at a multiple of 64 bytes."""
+    """Return zeroed memory whose address is a multiple of 64 bytes."""
     memory = np.zeros(size + 64 + 64, np.uint8)
     start = -address_of(memory) % 64
     return memory[start : start + size + 64]
 
 
 class Team:
-    """Workers for one shape of launches, and the word that tells them to stop."""
+    """Workers for one shape of launches, and the word that stops them."""
 
     def __init__(self, plan: Plan, size: int) -> None:
         self._cancel = aligned(4)
         self.workers = [Worker(plan, self._cancel) for _ in range(size)]
 
     def aim(self, bases: Sequence[int]) -> None:
-        """Let the workers take their arguments from these places."""
+        """Set the addresses of the arguments for all workers."""
         for worker in self.workers:
             worker.aim(bases)
 
@@ -77,7 +77,7 @@ class Team:
 
 
 class Worker:
-    """What one worker has for itself: shared and local memory of a block, slots of its threads, the table of regions."""
+    """The memory of one worker: shared and local memory of a block, slots of its threads, the table of regions."""
 
     def __init__(self, plan: Plan, cancel: Bytes) -> None:
         fault = aligned(FAULT_BYTES)
@@ -93,23 +93,23 @@ class Worker:
         self._place = address_of(self._state)
 
     def aim(self, bases: Sequence[int]) -> None:
-        """Take the launch's regions, in the order of their numbers, from these places."""
+        """Set the addresses of the launch's regions, in the order of their numbers."""
         self._state[FIRST_REGION : FIRST_REGION + len(bases)] = bases
         self._table[: len(bases), 0] = bases
 
     def run(self, code: llvm.Loaded, first: int, last: int) -> tuple[int, int]:
-        """Run blocks; the interpreter's lock is free meanwhile. Return (line, block) of a fault; line 0 if there was none."""
+        """Run blocks without the interpreter's lock. Return (line, block) of a fault; line 0 means none."""
         code.run(first, last, self._place)
         return read_fault(self._fault)
 
 
 def read_fault(fault: Bytes) -> tuple[int, int]:
-    """Return (line, block) of a fault; line 0 if there was none."""
+    """Return (line, block) of a fault; line 0 means none."""
     return fault[:4].view(np.int32).item(), fault[8:16].view(np.int64).item()
 
 
 def scratch_bytes(plan: Plan) -> dict[int, int]:
-    """Return the sizes of what a worker has for itself, by their places in its state; a launch finds nothing in them."""
+    """Return the sizes of a worker's memory by position in its state. Launches do not depend on its contents."""
     padded = -(-plan.threads // WARP_THREADS) * WARP_THREADS
     return {
         SHARED: plan.shape.shared_bytes,
@@ -121,7 +121,7 @@ def scratch_bytes(plan: Plan) -> dict[int, int]:
 
 
 def table_rows(plan: Plan, own: Mapping[int, int]) -> list[tuple[int, ...]]:
-    """Return the table of regions; `own` has the bases that are known by now, by number. The last row is nobody's."""
+    """Return the table of regions. `own` maps region numbers to known base addresses. The last row matches no region."""
     rows = [_row(spec, own.get(number, 0)) for number, spec in plan.regions.items()]
     return [*rows, (0,) * ROW_WORDS]
 
@@ -140,7 +140,7 @@ class Runner(Protocol):
 
 
 class Crew(Protocol):
-    """Workers that can be told to stop."""
+    """Workers that can be stopped."""
 
     @property
     def workers(self) -> Sequence[Runner]: ...
@@ -149,7 +149,7 @@ class Crew(Protocol):
 
 
 class Execution:
-    """One launch under way: its code, the team that runs it."""
+    """One launch in progress: its code and the team that runs it."""
 
     def __init__(self, code: llvm.Loaded, team: Crew, launch: Launch) -> None:
         self._code = code
@@ -159,7 +159,7 @@ class Execution:
         self._fault: tuple[int, int] = (0, 0)
 
     def run(self, deadline: float | None) -> None:
-        """Run all blocks. Without a deadline this thread is one of the workers'; with one it keeps watch."""
+        """Run all blocks. Without a deadline the calling thread is one of the workers; with one it watches the time."""
         first, *others = self._team.workers
         if deadline is None:
             done = [_POOL.submit(lambda worker=worker: self._work(worker)) for worker in others]
@@ -168,7 +168,7 @@ class Execution:
             except BaseException:
                 self._team.stop()
                 raise
-            # Who has not begun by now would find nothing left to do; on a busy machine that is a long time to wait for.
+            # A task that has not begun by now would find no chunks left. On a busy machine, waiting for it would take long.
             self._wait([task for task in done if not task.cancel()], deadline)
         else:
             self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._team.workers], deadline)
@@ -182,7 +182,7 @@ class Execution:
         for first, last in self._chunks:
             line, block = worker.run(self._code, first, last)
             if line:
-                if not self._fault[0]:  # who was told to stop says nothing new
+                if not self._fault[0]:  # a worker that was stopped reports nothing new
                     self._fault = (line, block)
                 self._team.stop()
                 return
@@ -201,13 +201,13 @@ class Execution:
 
 
 def _chunks(blocks: int, workers: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of blocks, in order; safe to share among threads."""
+    """Return the ranges of blocks in order, as an iterator that threads may share."""
     size = max(1, blocks // (workers * _CHUNKS_PER_WORKER)) if workers > 1 else blocks
     return iter([(first, min(first + size, blocks)) for first in range(0, blocks, size)])
 
 
 class _Task:
-    """Something that a thread does once, unless it is cancelled before."""
+    """Work that a thread does once, unless it is cancelled before."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -215,7 +215,7 @@ class _Task:
         self.done = threading.Event()
 
     def run(self) -> None:
-        """Do it, if nobody has cancelled it."""
+        """Do the work unless it was cancelled."""
         if self._claim.acquire(blocking=False):
             try:
                 self._work()
@@ -223,19 +223,19 @@ class _Task:
                 self.done.set()
 
     def cancel(self) -> bool:
-        """Return True if it has not begun, and never will."""
+        """Return True if the work has not begun; then it never will."""
         return self._claim.acquire(blocking=False)
 
 
 class _Pool:
-    """Threads that live as long as the process and do not keep it from ending."""
+    """Daemon threads that live as long as the process."""
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._count = 0
 
     def submit(self, work: Callable[[], None]) -> _Task:
-        """Have it done soon."""
+        """Queue work for a thread of the pool."""
         if self._count < available_cores():
             self._count += 1
             threading.Thread(target=self._loop, daemon=True, name=f"host-jit-{self._count}").start()

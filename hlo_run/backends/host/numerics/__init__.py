@@ -1,1 +1,1 @@
-"""Arithmetic of PTX instructions in numpy."""
+"""The arithmetic of PTX instructions in numpy."""

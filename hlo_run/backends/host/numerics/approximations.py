@@ -1,9 +1,9 @@
-"""The `.approx` instructions whose values PTX leaves open, defined once for both engines: tables, and the functions in numpy.
+"""The `.approx` instructions, whose values PTX leaves open: tables for both engines, and the functions in numpy.
 
-Each is computed by the same operations in the same order in every engine, so that the bits agree: `ex2`, which most kernels
-with an exponential or a tanh need, in f32 with an error below one unit in the last place (the manual allows two); the others in
-f64 and rounded once to f32, with an error before that rounding below 2**-44 of the value. A GPU's own results differ from
-these by what its manual allows (some units in the last place of f32).
+Both engines use the same operations in the same order, so that the bits agree. `ex2`, which most kernels with an exponential or
+a tanh need, is computed in f32 with an error below one unit in the last place (the manual allows two). The others are computed in
+f64 and rounded once to f32; before that rounding the error is below 2**-44 of the value. A GPU's results differ from these by
+what its manual allows (some units in the last place of f32).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ EXP2 = tuple(
         "0x1.e71999999999ap-28",
     )
 )
-"""2**f for f in [-1/2, 1/2], lowest power first (interpolated at Chebyshev's points)."""
+"""Coefficients of 2**f for f in [-1/2, 1/2], lowest power first (interpolated at Chebyshev points)."""
 EXP2_F32 = tuple(
     float.fromhex(text)
     for text in ("0x1.62e43p-1", "0x1.ebfbep-3", "0x1.c6af6cp-5", "0x1.3b2a54p-7", "0x1.5f089p-10", "0x1.44138ap-13")
 )
-"""(2**f - 1) / f for the same f, in numbers of f32."""
+"""(2**f - 1) / f for the same f, as f32 values."""
 LOG2 = tuple(2 / (2 * k + 1) / 0.6931471805599453 for k in range(11))
 """log2((1+s)/(1-s)) / s in powers of s squared."""
 TANH = tuple(
@@ -65,10 +65,10 @@ COS = tuple((-1) ** k / f for k, f in enumerate((2, 24, 720, 40320, 3628800, 479
 
 EXP2_LIMIT = 200.0
 ROUNDING = 1.5 * 2.0**52
-"""Adding it rounds a small f64 to an integer, which then stands in its lowest bits."""
+"""Adding this rounds a small f64 to an integer, which is then in the lowest bits."""
 ROUNDING_F32 = 1.5 * 2.0**23
 ROUNDING_F32_BITS = 0x4B400000
-"""The same for f32."""
+"""The bits of `ROUNDING_F32`, the same constant for f32."""
 TANH_SMALL = 0.25
 TWO_LOG2_E = 2.8853900817779268
 SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
@@ -78,7 +78,10 @@ QUARTER_TURN = 1.5707963267948966
 
 @functools.cache
 def turn_tables() -> tuple[U64, U64]:
-    """Return, by the exponent field of an f32, 2/pi times 2**(its unit's exponent + 62): modulo 2**64, and the 32 bits below."""
+    """Return tables of 2/pi * 2**(e + 62), where 2**e is the unit of an f32 with the exponent field that is the index.
+
+    The first table holds the integer part modulo 2**64, the second the 32 bits below the point.
+    """
     digits = 256
     two_over_pi = (2 << 2 * digits) // _pi(digits)
     high, low = np.zeros(256, np.uint64), np.zeros(256, np.uint64)
@@ -90,7 +93,7 @@ def turn_tables() -> tuple[U64, U64]:
 
 
 def _pi(bits: int) -> int:
-    """Return pi times 2**bits, by Machin's formula."""
+    """Return pi * 2**bits, by Machin's formula."""
     one = 1 << (bits + 32)
 
     def arctan_inverse(x: int) -> int:
@@ -112,7 +115,7 @@ def _horner(coefficients: tuple[float, ...], x: F64) -> F64:
 
 
 def _exp2(x: F64) -> F64:
-    """Return 2**x, where `tanh` needs it."""
+    """Return 2**x in f64, for `tanh`."""
     x = np.where(x > EXP2_LIMIT, EXP2_LIMIT, np.where(x < -EXP2_LIMIT, -EXP2_LIMIT, x))
     rounded = x + ROUNDING
     fraction = x - (rounded - ROUNDING)
@@ -121,7 +124,7 @@ def _exp2(x: F64) -> F64:
 
 
 def exp2_approx(x: F32) -> F32:
-    """`ex2.approx`: a polynomial of the fraction, then two powers of two, of which only the second may leave f32's range."""
+    """`ex2.approx`: a polynomial of the fraction times two powers of two. Only the second may leave the range of f32."""
     limit = np.float32(EXP2_LIMIT)
     x = np.where(x > limit, limit, np.where(x < -limit, -limit, x))
     rounded = x + np.float32(ROUNDING_F32)
@@ -183,7 +186,7 @@ def _sine(x: F32, quarters: int) -> F32:
 
 
 def _reduced(x: F32) -> tuple[NDArray[np.int64], F64]:
-    """Return (quarter turns, angle in [-pi/4, pi/4]) of x >= 0, by the fraction of x * 2/pi in integers."""
+    """Return (quarter turns, angle in [-pi/4, pi/4]) of x >= 0, from the fraction of x * 2/pi in integers."""
     high, low = turn_tables()
     bits = x.view(np.uint32)
     field = bits >> np.uint32(23)

@@ -1,6 +1,6 @@
-"""`cvt`: between integer and floating-point formats with every rounding mode, clamping and packing of PTX.
+"""`cvt` between integer and floating-point formats, with PTX's rounding modes, clamping and packing.
 
-f16 and bf16 come in and go out wide (f32 arrays of representable values) unless a function says otherwise.
+f16 and bf16 operands and results are wide (f32 arrays of representable values) unless a function says otherwise.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def round_to_integral(x: Float, mode: str) -> Float:
-    """Round to an integral value of the same format (`cvt.rni.f32.f32` and its like)."""
+    """Round to an integral value of the same format (`cvt.rni.f32.f32` and similar)."""
     return _ROUND[mode](x)
 
 
 def float_to_int(x: Float, mode: str, type_name: str, source: str) -> Ints:
     """Convert to an integer type, clamped to its range.
 
-    NaN gives 0, but the smallest signed value (its bits, for unsigned types) where f64 or a 64-bit integer is involved.
+    NaN becomes 0. For f64 operands and 64-bit results it becomes the smallest signed value (for unsigned types, its bits).
     """
     target = np.dtype(f"{'i' if type_name[0] == 's' else 'u'}{int(type_name[1:]) // 8}")
     limits = np.iinfo(target)
@@ -47,7 +47,7 @@ def float_to_int(x: Float, mode: str, type_name: str, source: str) -> Ints:
         clamped = np.clip(whole.astype(np.float64), limits.min, limits.max)
         result = np.nan_to_num(clamped, nan=0.0).astype(np.int64).astype(target)
     else:
-        # The largest 64-bit integers are no floats: compare first, convert what is left.
+        # The largest 64-bit integers are not floats: compare with the limits first, then convert the rest.
         high, low = whole >= float(limits.max), whole <= float(limits.min)
         inside = np.where(high | low | np.isnan(whole), x.dtype.type(0), whole).astype(target)
         result = np.where(high, target.type(limits.max), np.where(low, target.type(limits.min), inside))
@@ -113,7 +113,7 @@ def narrow_to_bf16(x: Float, mode: str) -> Half:
     nearest = single.astype(ml_dtypes.bfloat16)
     if mode == "rn":
         return nearest
-    # Truncation of the bits rounds towards zero; one step further away where the direction asks for it.
+    # Truncating the bits rounds towards zero. Add one step away from zero if the direction requires it.
     bits = single.view(np.uint32)
     cut = (bits >> np.uint32(16)).astype(np.uint16)
     inexact = (bits & np.uint32(0xFFFF)) != 0
@@ -130,7 +130,7 @@ def to_tf32(x: F32) -> U32:
 
 
 def clamp_finite(x: Float, largest: float) -> Float:
-    """Clamp to the finite range of a narrower format (`.satfinite`); NaN stays."""
+    """Clamp to the finite range of a narrower format (`.satfinite`). NaN stays NaN."""
     return np.clip(x, x.dtype.type(-largest), x.dtype.type(largest))
 
 
@@ -151,12 +151,12 @@ _SMALL: dict[str, _Small] = {
 
 
 def pack_small(high: F32, low: F32, type_name: str) -> U16:
-    """Round two f32 (or wide f16) arrays to floats of 8 or 4 bits, saturating, `high` in the upper half."""
+    """Round two f32 (or wide f16) arrays to 8-bit or 4-bit floats, saturating, with `high` in the upper half."""
     return (_small_bits(high, type_name) << np.uint16(_SMALL[type_name].bits)) | _small_bits(low, type_name)
 
 
 def _small_bits(x: F32, type_name: str) -> U16:
-    """Of NaN comes the positive number with all bits set: a NaN in the formats of 8 bits, the largest of 4."""
+    """Return the bits of a small float. A NaN becomes the positive number with all bits set: NaN in 8-bit formats, 6 in 4-bit."""
     dtype, bits, largest = _SMALL[type_name]
     not_a_number = np.isnan(x)
     finite = clamp_finite(np.where(not_a_number, np.float32(0), x), largest)
@@ -165,7 +165,7 @@ def _small_bits(x: F32, type_name: str) -> U16:
 
 
 def unpack_small(pair: U16, type_name: str) -> tuple[F32, F32]:
-    """Return (low, high) of two floats of 8 or 4 bits as f32."""
+    """Return (low, high) of two 8-bit or 4-bit floats as f32."""
     dtype, bits, _ = _SMALL[type_name]
     mask = np.uint16((1 << bits) - 1)
     low, high = pair & mask, (pair >> np.uint16(bits)) & mask

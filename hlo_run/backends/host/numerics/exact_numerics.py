@@ -1,7 +1,7 @@
 """Correctly rounded arithmetic in every format by exact integers, lane by lane.
 
-Slow (some microseconds a lane) and therefore only for what whole-array arithmetic cannot do: directed rounding of f64,
-directed division and roots, and the rare lanes of a fused multiply-add whose exponents are near the ends of the range.
+It takes some microseconds per lane. So it serves only where whole-array arithmetic cannot: directed rounding of f64, directed
+division and roots, and the rare lanes of a fused multiply-add whose exponents are near the ends of the range.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Real = NDArray[Any]
 
 
 def round_fraction(value: Fraction, mode: str, type_name: str) -> float:
-    """Return `value` rounded to the format: `rn` nearest even, `rz`, `rm` down, `rp` up; zero comes out as +0."""
+    """Return `value` rounded to the format. `mode`: `rn` nearest even, `rz` to zero, `rm` down, `rp` up. Zero becomes +0."""
     form = DTYPES[type_name].float_format
-    # Bits of precision, exponent of the last bit of a subnormal, exponent from which on numbers are infinite.
+    # Bits of precision, exponent of the last bit of a subnormal, first exponent of infinite results.
     precision, least_exponent, overflow_exponent = form.mantissa_bits + 1, 1 - form.bias - form.mantissa_bits, form.max_exponent
     if value == 0:
         return 0.0
     magnitude = abs(value)
-    # The exponent of the leading bit: the quotient of bit lengths may be one too many.
+    # The exponent of the leading bit. The difference of bit lengths may be one too large.
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if magnitude < Fraction(2) ** exponent:
         exponent -= 1
@@ -81,7 +81,7 @@ def _by_lane(lane: Callable[..., float], mode: str, type_name: str, *arrays: Rea
 
 def _fma_lane(mode: str, type_name: str, a: float, b: float, c: float) -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
-        # The signs and NaNs of the plain operations are those of the fused one.
+        # The plain operations give the fused operation's signs and NaNs.
         return a * b + c
     if not math.isfinite(c):
         return c
@@ -118,7 +118,7 @@ def _sqrt_lane(mode: str, type_name: str, a: float) -> float:
         return a
     if a < 0:
         return math.nan
-    # Enough bits that the integer root decides every rounding; a sticky bit keeps what it drops.
+    # Enough bits that the integer root decides every rounding. A sticky bit records the rest.
     value = Fraction(a)
     shift = 2 * (64 + max(0, value.denominator.bit_length()))
     scaled = (value.numerator << shift) // value.denominator
@@ -128,5 +128,5 @@ def _sqrt_lane(mode: str, type_name: str, a: float) -> float:
 
 
 def _signed(value: float, negative: bool) -> float:
-    """Give a zero the sign of the operands; other values have it already."""
+    """Give a zero the sign of the operands. Other values have the sign already."""
     return math.copysign(value, -1.0 if negative else 1.0) if value == 0 else value

@@ -1,4 +1,4 @@
-"""Minimum and maximum, approximations, and other floating-point operations of PTX that round nothing of their own."""
+"""Minimum, maximum, approximations and other floating-point operations of PTX without a rounding of their own."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from hlo_run.backends.host.numerics.float_numerics import F32, F64, Bool, Float
 
 
 def minimum(a: Float, b: Float) -> Float:
-    """Return the smaller; a NaN loses against a number and -0 is smaller than +0."""
+    """Return the smaller value. A number is preferred to a NaN, and -0 is smaller than +0."""
     return _ordered_zeros(np.fmin(a, b), a, b, np.bitwise_or)
 
 
 def maximum(a: Float, b: Float) -> Float:
-    """Return the larger; a NaN loses against a number and -0 is smaller than +0."""
+    """Return the larger value. A number is preferred to a NaN, and -0 is smaller than +0."""
     return _ordered_zeros(np.fmax(a, b), a, b, np.bitwise_and)
 
 
 def minimum_nan(a: Float, b: Float) -> Float:
-    """Return the smaller, NaN if either is (`.NaN`)."""
+    """Return the smaller value, or NaN if either is NaN (`.NaN`)."""
     return _ordered_zeros(np.minimum(a, b), a, b, np.bitwise_or)
 
 
 def maximum_nan(a: Float, b: Float) -> Float:
-    """Return the larger, NaN if either is (`.NaN`)."""
+    """Return the larger value, or NaN if either is NaN (`.NaN`)."""
     return _ordered_zeros(np.maximum(a, b), a, b, np.bitwise_and)
 
 
 def _ordered_zeros(result: Float, a: Float, b: Float, combine: np.ufunc) -> Float:
-    """Where the operands compare equal, combine their bits: equal numbers stay, zeros get the right sign."""
+    """Combine the bits of zeros that compare equal, so that their sign is correct."""
     zero = result == 0
     if not zero.any():
         return result
@@ -44,12 +44,12 @@ def _ordered_zeros(result: Float, a: Float, b: Float, combine: np.ufunc) -> Floa
 
 
 def reciprocal_top_f64(x: F64) -> F64:
-    """`rcp.approx.ftz.f64`: of the upper 32 bits of the operand, giving the upper 32 bits of the result."""
+    """`rcp.approx.ftz.f64`: from the upper 32 bits of the operand to the upper 32 bits of the result."""
     return _top_half(1.0 / _flush_f64(_top_half(x)))
 
 
 def rsqrt_top_f64(x: F64) -> F64:
-    """`rsqrt.approx.ftz.f64`: of the upper 32 bits of the operand, giving the upper 32 bits of the result."""
+    """`rsqrt.approx.ftz.f64`: from the upper 32 bits of the operand to the upper 32 bits of the result."""
     return _top_half(1.0 / np.sqrt(_flush_f64(_top_half(x))))
 
 
@@ -62,17 +62,17 @@ def _flush_f64(x: F64) -> F64:
 
 
 def divide_approx(a: F32, b: F32) -> F32:
-    """`div.approx.f32`: a times the reciprocal, which is flushed to zero for |b| above 2**126."""
+    """`div.approx.f32`: a times the reciprocal of b, which is flushed to zero for |b| above 2**126."""
     return np.where(np.abs(b) > np.float32(2.0**126), a * np.copysign(np.float32(0), b), a / b)
 
 
 def rsqrt(x: F64) -> F64:
-    """Return 1 / sqrt(x); of -0, -inf."""
+    """Return 1 / sqrt(x). For -0 it is -inf."""
     return 1.0 / np.sqrt(x)
 
 
 def rsqrt_f32(x: F32) -> F32:
-    """Do that in f64 and round to f32."""
+    """Return 1 / sqrt(x), computed in f64 and rounded to f32."""
     return rsqrt(x.astype(np.float64)).astype(np.float32)
 
 
@@ -90,7 +90,7 @@ def high_f32(pair: NDArray[np.uint64]) -> F32:
 
 
 def test_property(x: Float, kind: str) -> Bool:
-    """`testp`: say of every value whether it is finite, infinite, a number, no number, normal, or subnormal."""
+    """`testp`: return, per value, whether it is finite, infinite, a number, not a number, normal or subnormal."""
     magnitude = np.abs(x)
     least_normal = np.finfo(x.dtype).tiny
     match kind:

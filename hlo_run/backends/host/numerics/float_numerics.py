@@ -1,11 +1,10 @@
-"""Floating-point arithmetic with the exact roundings of PTX, on whole arrays.
+"""Floating-point arithmetic with PTX's exact roundings, on whole arrays.
 
-What is guaranteed: add, sub, mul, div, sqrt, rcp, fma and every conversion are correctly rounded in every format and
-rounding mode, subnormals included. The `.approx` operations are defined in `approximations`; a GPU's differ from
-them by what its manual allows. f16 and bf16 values are held *wide*: as f32 arrays that hold exactly representable values.
-
-Arithmetic may leave any NaN in an f32 or narrower result: `bits32` and `bits16` make NaNs canonical (positive, all
-mantissa bits set, as PTX defines them) when the bits are looked at.
+add, sub, mul, div, sqrt, rcp, fma and all conversions are correctly rounded in every format and rounding mode, including
+subnormals. `approximations` defines the `.approx` operations; a GPU's results differ from them by what its manual allows.
+f16 and bf16 values are held *wide*: as f32 arrays of exactly representable values. Arithmetic may leave any NaN in an f32 or
+narrower result. `bits32` and `bits16` make NaNs canonical (positive, all mantissa bits set, as PTX defines them) when code reads
+the bits.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _QUIET16 = np.uint16(0x7FFF)
 
 
 def bits32(x: F32) -> U32:
-    """Return the bits of f32 results, every NaN canonical."""
+    """Return the bits of f32 results. Every NaN is canonical."""
     bits = x.view(np.uint32)
     is_nan = np.isnan(x)
     return np.where(is_nan, _QUIET32, bits) if is_nan.any() else bits
 
 
 def bits16(x: Half) -> U16:
-    """Return the bits of f16 or bf16 results, every NaN canonical."""
+    """Return the bits of f16 or bf16 results. Every NaN is canonical."""
     bits: U16 = x.view(np.uint16)
     infinity = np.uint16(0x7C00 if x.dtype == np.float16 else 0x7F80)
     is_nan = (bits & _QUIET16) > infinity
@@ -59,20 +58,20 @@ def flush(x: F32) -> F32:
 
 
 def flush_half(x: Half, kind: str) -> Half:
-    """Do the same for f16 or bf16 values, wide or not."""
+    """Return f16 or bf16 values, wide or not, with subnormals replaced by zeros of the same sign (`.ftz`)."""
     tiny = np.abs(x) < x.dtype.type(2.0**-14 if kind == "f16" else 2.0**-126)
     return np.where(tiny, np.copysign(x.dtype.type(0), x), x) if tiny.any() else x
 
 
 def saturate(x: Float) -> Float:
-    """Clamp to [0, 1]; NaN becomes +0 (`.sat`)."""
+    """Clamp to [0, 1]. NaN becomes +0 (`.sat`)."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
-    clamped = np.where(x > zero, x, zero)  # NaN and -0 give +0
+    clamped = np.where(x > zero, x, zero)  # NaN and -0 become +0
     return np.minimum(clamped, one)
 
 
 def relu(x: Float) -> Float:
-    """Clamp below at +0; NaN stays (`.relu`)."""
+    """Clamp below at +0. NaN stays NaN (`.relu`)."""
     return np.where((x > 0) | np.isnan(x), x, x.dtype.type(0))
 
 
@@ -100,7 +99,7 @@ def wide_f16(bits: U16) -> F32:
 
 
 def mul_bf16(a: F32, b: F32) -> Half:
-    """Multiply wide bf16 values: the f32 product is exact unless it underflows."""
+    """Multiply wide bf16 values. The f32 product is exact unless it underflows."""
     try:
         with np.errstate(under="raise"):
             product = a * b
@@ -123,9 +122,9 @@ def fma_f16(a: F32, b: F32, c: F32) -> Half:
 
 
 def add_to_odd(a: F64, b: F64) -> F64:
-    """Return a + b rounded to odd: cut off, then the last bit set if anything was cut.
+    """Return a + b rounded to odd: truncate, and set the last bit if the truncation was inexact.
 
-    A further rounding to a format with at least two bits less then gives the correctly rounded sum.
+    A second rounding to a format with at least two bits less gives the correctly rounded sum.
     """
     total = a + b
     shadow = total - a
@@ -134,7 +133,7 @@ def add_to_odd(a: F64, b: F64) -> F64:
 
 
 def _to_odd(total: F64, error: F64) -> F64:
-    """Make the last bit of `total` odd, one step towards `error`, where `error` is not zero."""
+    """Make the last bit of `total` odd by a step towards `error`, where `error` is not zero."""
     bits = total.view(np.uint64)
     inexact = (error != 0) & np.isfinite(error) & ((bits & _ONE64) == 0)
     if not inexact.any():
@@ -145,7 +144,7 @@ def _to_odd(total: F64, error: F64) -> F64:
 
 
 def f32_to_odd(x: F64) -> F32:
-    """Round f64 (exact, or rounded to odd) to f32 to odd, so that bf16 can follow."""
+    """Round f64 (exact, or rounded to odd) to f32 by rounding to odd, so that bf16 can follow."""
     narrow = narrow_f64(x, "rz")
     inexact = (narrow.astype(np.float64) != x) & np.isfinite(x)
     bits = narrow.view(np.uint32)
@@ -159,7 +158,7 @@ def narrow_f64(x: F64, mode: str) -> F32:
 
 
 def redirect(nearest: Half | F32, exact: Float, mode: str) -> Half | F32:
-    """Turn a result rounded to nearest into one rounded in the direction `mode`; `exact` has a wider type."""
+    """Return the result rounded in the direction `mode`, from the one rounded to nearest. `exact` has a wider type."""
     back = nearest.astype(exact.dtype)
     match mode:
         case "rm":
@@ -174,7 +173,7 @@ def redirect(nearest: Half | F32, exact: Float, mode: str) -> Half | F32:
 def _step_down(x: Half | F32, chosen: Bool) -> Half | F32:
     """Replace the chosen values by the next smaller ones."""
     bits = x.view(f"i{x.dtype.itemsize}")
-    # A smaller number has smaller bits if it is positive, and larger ones if it is negative.
+    # The bits of a smaller number are smaller if it is positive, and larger if it is negative.
     step = (bits >> bits.dtype.type(8 * x.dtype.itemsize - 1)) | bits.dtype.type(1)
     stepped = (bits - step * chosen).view(x.dtype)
     from_zero = (x == 0) & chosen
@@ -190,8 +189,8 @@ def _step_down(x: Half | F32, chosen: Bool) -> Half | F32:
 def fma_f32(a: F64, b: F64, c: F64) -> F32:
     """Fused multiply-add of f32 values given as f64, rounded to nearest.
 
-    The f64 product is exact and the f64 sum nearly so: rounding it again can only go wrong where it lies half-way
-    between two f32 values, which is looked for; and among subnormals, which the processor's underflow flag tells.
+    The f64 product is exact. The f64 sum is already rounded, so rounding it again can be wrong in two cases: half-way between two
+    f32 values, and among subnormals, which the processor's underflow flag reports. Both cases are detected and corrected.
     """
     product = a * b
     total = product + c
@@ -208,7 +207,7 @@ def fma_f32(a: F64, b: F64, c: F64) -> F32:
 
 
 def _mend_ties(result: F32, index: NDArray[np.intp], product: F64, c: F64) -> None:
-    """Round the sums at flat positions of `result` again; ties that are exact sums, the usual ones, are right already."""
+    """Round the sums at flat positions of `result` again. Most ties are exact sums, whose result is already correct."""
     total, error = _two_sum(product, c)
     if error.any():
         result[index] = _to_odd(total, error).astype(np.float32)
@@ -239,7 +238,7 @@ def mul_f32_directed(a: F32, b: F32, mode: str) -> F32:
 def _sum_directed(a: F64, b: F64, mode: str) -> F32:
     """Add f64 values of at most 48 bits and round to f32 in the direction `mode`.
 
-    The f64 sum lies on the same side of every f32 value as the exact one, unless it is that value: those are done again.
+    The f64 sum is on the same side of every f32 value as the exact sum, unless it equals that value. Such sums are redone.
     """
     total = a + b
     result = narrow_f64(total, mode)
@@ -264,7 +263,7 @@ _SAFE_LOW, _SAFE_HIGH = np.float64(2.0**-480), np.float64(2.0**480)
 
 
 def _two_product(a: F64, b: F64) -> tuple[F64, F64]:
-    """Return (p, e) with p + e exactly a * b (Dekker); for magnitudes that neither overflow nor underflow."""
+    """Return (p, e) with p + e exactly a * b (Dekker). The magnitudes must neither overflow nor underflow."""
     product = a * b
     scaled_a, scaled_b = a * _SPLITTER, b * _SPLITTER
     high_a, high_b = scaled_a - (scaled_a - a), scaled_b - (scaled_b - b)
@@ -283,7 +282,7 @@ def fma_f64(a: F64, b: F64, c: F64) -> F64:
     """Fused multiply-add of f64, rounded to nearest (Boldo and Melquiond's sum of three through a sum to odd)."""
     a, b, c = np.broadcast_arrays(a, b, c)
     product = a * b
-    # A zero product and infinite or NaN operands are what the plain operations make of them, but for a product that overflows.
+    # The plain operations are correct for zero products and for infinite or NaN operands, unless the product overflows.
     finite_product = np.isfinite(a) & np.isfinite(b)
     special = (a == 0) | (b == 0) | ~finite_product | ~np.isfinite(c)
     plain = np.where(finite_product & ~np.isfinite(c), c, product + c)
@@ -304,16 +303,16 @@ def _fma_f64_core(a: F64, b: F64, c: F64) -> F64:
 
 
 def _fma_f64_scaled(a: F64, b: F64, c: F64) -> F64:
-    """Do the same for operands of any exponents: on the mantissas, the addend at most 2**±220 apart from the product.
+    """Do the same for operands of any exponents: compute on the mantissas, with the addend within 2**±220 of the product.
 
-    Beyond that distance the smaller one is no more than a sticky bit. Results near or below the smallest normal number
-    would be rounded twice, so they are done exactly, lane by lane.
+    At a larger distance the smaller term is only a sticky bit. Results near or below the smallest normal number would be rounded
+    twice, so they are computed exactly, lane by lane.
     """
     (mantissa_a, exponent_a), (mantissa_b, exponent_b), (mantissa_c, exponent_c) = np.frexp(a), np.frexp(b), np.frexp(c)
     exponent = exponent_a + exponent_b
     distance = np.where(c == 0, 0, np.clip(exponent_c - exponent, -220, 220))
     shift = np.where(c == 0, exponent, exponent_c - distance)
-    # When the product is far below the addend, the frame is the addend's; when far above, the product's.
+    # If the product is far below the addend, the scale is the addend's; if far above, the product's.
     shift = np.where(distance == -220, exponent, shift)
     scaled = _fma_f64_core(mantissa_a, mantissa_b, np.ldexp(mantissa_c, distance))
     result = np.ldexp(scaled, shift)

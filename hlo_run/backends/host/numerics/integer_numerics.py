@@ -1,4 +1,4 @@
-"""Integer arithmetic of PTX on whole arrays, where numpy's differs from it or has no such operation."""
+"""Integer arithmetic of PTX on whole arrays, where numpy differs from PTX or lacks the operation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[Any]  # one of the fixed-width integer types; each function says which
+Ints = NDArray[Any]  # a fixed-width integer type; each function says which
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
@@ -17,7 +17,7 @@ _32 = np.uint64(32)
 
 
 def select(condition: Bool, a: Ints, b: Ints) -> Ints:
-    """Return `a` where `condition`, else `b`, for unsigned integers: without a branch per element, unlike `np.where`."""
+    """Return `a` where `condition`, else `b`, for unsigned integers. Unlike `np.where` it has no branch per element."""
     difference = a ^ b
     return (difference * condition) ^ b
 
@@ -30,13 +30,13 @@ def _bits(a: Ints) -> int:
 
 
 def shift_left(a: Ints, amount: U32) -> Ints:
-    """Shift unsigned left; amounts of the width or more give 0."""
+    """Shift unsigned values left. Amounts of the width or more give 0."""
     inside = amount < _bits(a)
     return np.where(inside, a << np.where(inside, amount, 0).astype(a.dtype), a.dtype.type(0))
 
 
 def shift_right(a: Ints, amount: U32) -> Ints:
-    """Shift right, filling with the sign of a signed type; larger amounts act like the width."""
+    """Shift right, and fill with the sign for signed types. Amounts above the width act like the width."""
     width = _bits(a)
     if a.dtype.kind == "i":
         return a >> np.minimum(amount, np.uint32(width - 1)).astype(a.dtype)
@@ -57,7 +57,7 @@ def funnel_shift(low: U32, high: U32, amount: U32, *, left: bool, wrap: bool) ->
 
 
 def multiply_high(a: Ints, b: Ints) -> Ints:
-    """Return the upper half of the product, of the operands' type."""
+    """Return the upper half of the product, in the operands' type."""
     width = _bits(a)
     if width < 64:
         wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
@@ -77,25 +77,25 @@ def _multiply_high_u64(a: U64, b: U64) -> U64:
 
 
 def multiply_wide(a: Ints, b: Ints) -> Ints:
-    """Return the whole product in the type of twice the width."""
+    """Return the full product in the type of twice the width."""
     wide = np.dtype(f"{a.dtype.kind}{2 * a.dtype.itemsize}")
     return a.astype(wide) * b.astype(wide)
 
 
 def divide(a: Ints, b: Ints) -> Ints:
-    """Divide towards zero; division by zero gives all bits set, as the hardware does."""
+    """Divide towards zero. Division by zero gives all bits set, as on the hardware."""
     if a.dtype.kind == "u":
         quotient = a // np.where(b == 0, a.dtype.type(1), b)
     else:
         safe = np.where(b == 0, a.dtype.type(1), b)
         floored = a // safe
-        # numpy rounds down; one more where signs differ and something was left over.
+        # numpy rounds down. Add one where the signs differ and the division is inexact.
         quotient = floored + ((floored * safe != a) & ((a < 0) != (safe < 0)))
     return np.where(b == 0, ~a.dtype.type(0), quotient)
 
 
 def remainder(a: Ints, b: Ints) -> Ints:
-    """Return the remainder with the sign of the dividend; of a division by zero, the dividend."""
+    """Return the remainder with the sign of the dividend. For a division by zero it is the dividend."""
     safe = np.where(b == 0, a.dtype.type(1), b)
     return np.where(b == 0, a, np.fmod(a, safe))
 
@@ -120,12 +120,12 @@ def _clamp_s32(x: NDArray[np.int64]) -> Ints:
 
 
 def absolute_difference(a: Ints, b: Ints) -> Ints:
-    """Return |a - b| as the hardware's `sad` adds it: modulo the width."""
+    """Return |a - b| modulo the width, as the hardware's `sad` computes it."""
     return np.where(a < b, b - a, a - b)
 
 
 def dot_bytes(a: U32, b: U32, c: U32, width: int, a_signed: bool, b_signed: bool, upper: bool) -> U32:
-    """`dp4a` (width 8) and `dp2a` (16): add to c the products of a's parts with bytes of b, for `dp2a` the lower or upper two."""
+    """`dp4a` (width 8) and `dp2a` (16): add to c the products of a's parts with bytes of b (`dp2a`: the lower or upper two)."""
     total = c
     for number in range(32 // width):
         part = _part(a, number, width, a_signed)
@@ -174,14 +174,14 @@ def _fill_down(a: Ints) -> Ints:
 
 
 def count_leading_zeros(a: Ints) -> U32:
-    """Return the number of zero bits above the highest one set; for 0, the width."""
+    """Return the number of zero bits above the highest set bit; the width for 0."""
     return np.uint32(_bits(a)) - count_bits(_fill_down(a))
 
 
 def find_highest(a: Ints, shift_amount: bool) -> U32:
-    """`bfind`: position of the highest bit that differs from the sign (of unsigned types: is set), ~0 if there is none.
+    """`bfind`: return the position of the highest bit that differs from the sign (unsigned: that is set), ~0 if none does.
 
-    With `shift_amount`, by how much to shift left to bring it to the top.
+    With `shift_amount`, return the left shift that moves this bit to the top.
     """
     unsigned = np.dtype(f"u{a.dtype.itemsize}")
     value = np.where(a < 0, ~a, a).view(unsigned) if a.dtype.kind == "i" else a
@@ -201,7 +201,7 @@ def reverse_bits(a: Ints) -> Ints:
 
 
 def extract_bits(a: Ints, start: U32, count: U32) -> Ints:
-    """`bfe`: `count` bits from `start` (each modulo 256), sign-extended for signed types."""
+    """`bfe`: return `count` bits from `start` (each modulo 256), sign-extended for signed types."""
     width = _bits(a)
     begin = (start & np.uint32(255)).astype(np.int64)
     length = (count & np.uint32(255)).astype(np.int64)
@@ -213,7 +213,7 @@ def extract_bits(a: Ints, start: U32, count: U32) -> Ints:
         return field
     top = np.minimum(begin + length - 1, width - 1)
     sign = (shift_right(a.view(unsigned), np.maximum(top, 0).astype(np.uint32)) & unsigned.type(1)).astype(np.bool_)
-    # Bits that the field takes from above the word, and those above the field, are copies of the sign.
+    # The bits above the field, and field bits from above the word, are copies of the sign.
     inside = np.clip(np.minimum(length, width - begin), 0, width).astype(np.uint32)
     above = shift_left(np.full(inside.shape, ~unsigned.type(0), unsigned), inside)
     extended = np.where(sign, (field & ~above) | above, field & ~above)
@@ -221,7 +221,7 @@ def extract_bits(a: Ints, start: U32, count: U32) -> Ints:
 
 
 def insert_bits(a: Ints, b: Ints, start: U32, count: U32) -> Ints:
-    """`bfi`: `b` with `count` bits from `start` replaced by the lowest of `a` (positions modulo 256)."""
+    """`bfi`: return `b` with `count` bits from `start` replaced by the lowest bits of `a` (positions modulo 256)."""
     begin, length = start & np.uint32(255), np.minimum(count & np.uint32(255), np.uint32(_bits(a)))
     ones = np.full(np.broadcast_shapes(begin.shape, length.shape), ~a.dtype.type(0), a.dtype)
     mask = shift_left(~shift_left(ones, length), begin)
@@ -229,7 +229,7 @@ def insert_bits(a: Ints, b: Ints, start: U32, count: U32) -> Ints:
 
 
 def permute_bytes(a: U32, b: U32, selector: U32, mode: str) -> U32:
-    """`prmt`: pick four of the eight bytes of b:a; a selector's bit 3 asks for copies of that byte's sign bit."""
+    """`prmt`: select four of the eight bytes of b:a. Bit 3 of a selector selects copies of the byte's sign bit instead."""
     both = (b.astype(np.uint64) << _32) | a
     result = np.zeros(np.broadcast_shapes(both.shape, selector.shape), np.uint32)
     for position in range(4):
@@ -241,7 +241,7 @@ def permute_bytes(a: U32, b: U32, selector: U32, mode: str) -> U32:
 
 
 def _byte_choice(selector: U32, mode: str, position: int) -> tuple[U32, U32]:
-    """Return (which byte, non-zero where its sign is copied) for byte `position` of the result."""
+    """Return (index of the byte, non-zero if its sign is copied) for byte `position` of the result."""
     if not mode:
         nibble = selector >> np.uint32(4 * position)
         return nibble & np.uint32(7), nibble & np.uint32(8)
@@ -263,7 +263,7 @@ def _byte_choice(selector: U32, mode: str, position: int) -> tuple[U32, U32]:
 
 
 def lookup3(a: U32, b: U32, c: U32, table: int) -> U32:
-    """`lop3`: for each bit the entry of `table` at index 4a + 2b + c."""
+    """`lop3`: return, per bit, the entry of `table` at index 4a + 2b + c."""
     result = np.zeros(np.broadcast_shapes(a.shape, b.shape, c.shape), np.uint32)
     for index in range(8):
         if table >> index & 1:

@@ -1,1 +1,1 @@
-"""PTX text to the graph of instructions that both engines run."""
+"""Translate PTX text into the graph of instructions that both engines run."""

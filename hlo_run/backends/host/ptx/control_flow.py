@@ -1,8 +1,8 @@
-"""The control flow of a kernel: basic blocks in the order of the text, which registers live across them, where variables lie.
+"""The control flow of a kernel: basic blocks in text order, liveness of registers, offsets of variables.
 
-A block ends at a branch, at a guarded instruction that is no branch (it becomes a branch around a block of its own, so that
-no engine has to know predication), and before every instruction at which threads meet (barriers, shuffles, votes): an engine
-can then make threads wait between blocks, never inside one.
+A block ends at a branch, at a guarded instruction, and before every instruction that synchronises threads (barriers, shuffles,
+votes). A guarded instruction becomes a branch around a block of its own, so engines need no predication. Since threads meet only
+at the start of a block, an engine makes them wait between blocks, never inside one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hlo_run.errors import ParseError, Unsupported, Where
 
 _JUMPS = frozenset(("bra", "brx", "ret", "exit"))
 MEETING_OPCODES = frozenset(("bar", "barrier", "shfl", "vote", "match", "redux", "elect"))
-"""Instructions that threads of a warp or block execute together."""
+"""Instructions that the threads of a warp or block execute together."""
 EFFECTS = frozenset(("ld", "ldu", "st", "atom", "red", "trap")) | MEETING_OPCODES
-"""Instructions that do more than set their registers, or may fault."""
+"""Instructions that have effects besides their result registers, or may fault."""
 _CUT_OPCODES = MEETING_OPCODES | {"activemask"}
 
 
@@ -33,9 +33,9 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Go to `taken` where the predicate `register` holds (does not hold, if `negated`), else to `otherwise`.
+    """Go to `taken` if the predicate `register` holds (does not hold, if `negated`), else to `otherwise`.
 
-    `guards` says that nothing jumps: block `taken` is one guarded instruction.
+    With `guards`, the branch represents a guarded instruction, which is the only one in block `taken`.
     """
 
     register: str
@@ -64,7 +64,7 @@ Terminator: TypeAlias = Jump | Branch | Switch | Exit
 
 @dataclass(slots=True)
 class Block:
-    """Operations without jumps, then one terminator; `live_in` and `live_out` are sorted register names."""
+    """Operations without jumps, then one terminator. `live_in` and `live_out` are sorted register names."""
 
     index: int
     operations: list[Operation]
@@ -74,13 +74,13 @@ class Block:
 
     @property
     def meeting(self) -> Operation | None:
-        """The operation at which threads meet, if there is one: it comes first in its block."""
+        """The first operation if threads meet at it, else None."""
         first = self.operations[0] if self.operations else None
         return first if first and first.opcode in MEETING_OPCODES else None
 
     @property
     def cut(self) -> Operation | None:
-        """The meeting, or the operation that asks which threads are here: where an engine may have to gather threads."""
+        """The meeting, or `activemask`: an operation at which an engine may have to gather threads. None for other blocks."""
         first = self.operations[0] if self.operations else None
         return first if first and first.opcode in _CUT_OPCODES else None
 
@@ -98,7 +98,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where the variables of one space lie: byte offset by name, and the bytes they take together."""
+    """The variables of one state space: byte offset by name, and their total size."""
 
     offsets: Mapping[str, int]
     size_bytes: int
@@ -108,8 +108,8 @@ class Storage:
 class KernelGraph:
     """One kernel, ready for an engine.
 
-    `variables` are those in `.global` and `.const`; shared and local variables have their offsets in `shared` and
-    `local`, unsized `.extern .shared` arrays the offset behind all others.
+    `variables` has the variables in `.global` and `.const`. `shared` and `local` have the offsets of the others. Unsized
+    `.extern .shared` arrays all have the offset behind the sized ones.
     """
 
     entry: Function
@@ -121,7 +121,7 @@ class KernelGraph:
 
 
 def build_graph(module: Module, entry_name: str) -> KernelGraph:
-    """Return the graph of the kernel `entry_name`; raises Unsupported, ParseError, DeviceError (no such kernel)."""
+    """Return the graph of the kernel `entry_name`. Raises Unsupported, ParseError, and DeviceError if there is no such kernel."""
     try:
         flat = flatten(module, entry_name)
     except Unsupported as error:
@@ -136,7 +136,7 @@ def build_graph(module: Module, entry_name: str) -> KernelGraph:
 
 
 def _place(flat: FlatFunction, space: str) -> Storage:
-    """Lay the variables of `space` out in the order of the text, unsized ones last."""
+    """Lay out the variables of `space` in text order, unsized ones last."""
     offsets: dict[str, int] = {}
     end = 0
     for variable in sorted((item for item in flat.variables.values() if item.space == space), key=lambda item: item.count == 0):
@@ -148,7 +148,7 @@ def _place(flat: FlatFunction, space: str) -> Storage:
 
 @dataclass(slots=True)
 class _Draft:
-    """A block whose jumps still name labels; None is the block that follows in the text."""
+    """A block whose jumps still name labels. Without `jump` the block falls through."""
 
     operations: list[Operation] = field(default_factory=list[Operation])
     jump: Operation | None = None
@@ -169,7 +169,7 @@ class _Blocks:
             else:
                 self._operation(item)
         blocks = [Block(index, draft.operations, self._terminator(index, draft)) for index, draft in enumerate(self._drafts)]
-        # A kernel that runs off its end stops there.
+        # A kernel that runs past its end exits.
         blocks.append(Block(len(blocks), [], Exit()))
         return blocks
 
@@ -177,7 +177,7 @@ class _Blocks:
         return Where(f"{self._flat.entry.name}.ptx", line, 1)
 
     def _used_labels(self) -> set[str]:
-        """Return the labels that something jumps to: the others need not end a block."""
+        """Return the labels that are jump targets. Other labels need not end a block."""
         used = {name for names in self._flat.branch_targets.values() for name in names}
         for item in self._flat.items:
             if isinstance(item, Operation) and item.opcode == "bra" and isinstance(item.operands[0], Symbol):
@@ -232,12 +232,12 @@ class _Blocks:
     def _target(self, operand: object, instruction: Instruction) -> int:
         if not isinstance(operand, Symbol) or operand.name not in self._labels:
             name = operand.name if isinstance(operand, Symbol) else operand
-            raise ParseError(f"jump to '{name}', which is no label", self._where(instruction.line))
+            raise ParseError(f"jump to '{name}', which is not a label", self._where(instruction.line))
         return self._labels[operand.name]
 
 
 def _add_liveness(blocks: list[Block]) -> None:
-    """Set live_in and live_out of every block, by the usual backward iteration over sets kept as bits of integers."""
+    """Set live_in and live_out of every block: backward data-flow iteration with sets as bits of integers."""
     numbers: dict[str, int] = {}
     names: list[str] = []
 
@@ -277,7 +277,7 @@ def _add_liveness(blocks: list[Block]) -> None:
 
 
 def _accesses(block: Block) -> Iterator[tuple[str, bool]]:
-    """Yield (register, is it a write) in the order in which the block does them."""
+    """Yield (register, is it a write) in the order of execution."""
     for operation in block.operations:
         for name in operation.reads():
             yield name, False
@@ -295,7 +295,7 @@ def _members(bits: int, names: list[str]) -> Iterator[str]:
 
 
 def used_results(block: Block) -> list[bool]:
-    """Say of each operation of a block whether a register it sets is read before it is set again."""
+    """Return, per operation of a block, whether a register that it sets is read before it is set again."""
     live = set(block.live_out)
     if isinstance(block.terminator, Branch | Switch):
         live.add(block.terminator.register)
@@ -311,7 +311,7 @@ def used_results(block: Block) -> list[bool]:
 
 
 def single_definitions(graph: KernelGraph) -> dict[str, Operation]:
-    """Return the registers that only one operation sets."""
+    """Return the registers that exactly one operation sets, with that operation."""
     definitions: dict[str, Operation] = {}
     several: set[str] = set()
     for block in graph.blocks:

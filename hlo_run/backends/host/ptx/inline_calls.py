@@ -1,8 +1,8 @@
-"""An entry function with all its device functions inlined: one flat list of operations and labels.
+"""Inline all device functions of an entry: the result is one flat list of operations and labels.
 
-Names of an inlined function get its call's number in front. Parameters that calls pass through `.param` space become
-registers, one per offset and width: `param0+8:b32`. Recursion, indirect calls and calls of functions that
-have no body (printf, assertions) are refused.
+Names of an inlined function get the number of its call as a prefix. Parameters that calls pass through `.param` space become
+registers, one per offset and width: `param0+8:b32`. Recursion, indirect calls and calls of functions without a body (printf,
+assertions) are Unsupported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_ITEMS = 500_000
 
 @dataclass(slots=True)
 class FlatFunction:
-    """An entry without calls: its items, the type of every register, the variables it uses, its jump tables."""
+    """An entry without calls: its items, the types of all registers, its variables and jump tables."""
 
     entry: Function
     items: list[Item] = field(default_factory=list[Item])
@@ -51,7 +51,7 @@ class FlatFunction:
 
 
 def flatten(module: Module, entry_name: str) -> FlatFunction:
-    """Return the entry called `entry_name` with calls inlined; raises DeviceError if there is none, Unsupported."""
+    """Return the entry `entry_name` with calls inlined. Raises DeviceError if there is no such entry, and Unsupported."""
     entry = module.functions.get(entry_name)
     if entry is None or entry.body is None or not entry.is_entry:
         known = ", ".join(name for name, function in module.functions.items() if function.is_entry)
@@ -67,7 +67,7 @@ def flatten(module: Module, entry_name: str) -> FlatFunction:
 
 @dataclass(slots=True)
 class _Frame:
-    """One function being copied: the prefix of its names and what its `.param` names are bound to."""
+    """A function that is being copied: the prefix of its names, and the bindings of its `.param` names."""
 
     function: Function
     prefix: str
@@ -87,12 +87,12 @@ class _Inliner:
         self._flat = flat
         self._calls = 0
         self._stored: set[str] = set()
-        # How wide the last store to each (parameter, offset) was, in bits.
+        # The width in bits of the last store to each (parameter, offset).
         self._widths: dict[tuple[str, int], int] = {}
         self._loaded: dict[str, Operation] = {}
 
     def check_parameters(self) -> None:
-        """Raise Unsupported for a parameter that is read in other pieces than it was written in."""
+        """Raise Unsupported for a parameter whose loads do not match its stores in offset and width."""
         for name, operation in self._loaded.items():
             if name not in self._stored:
                 raise operation.unsupported()
@@ -142,7 +142,7 @@ class _Inliner:
         return guard and Guard(Register(frame.prefix + guard.register.name), guard.negated)
 
     def _rename(self, operand: Operand, frame: _Frame) -> Operand:
-        """Return `operand` with the names it has in the flat function."""
+        """Return `operand` with its names in the flat function."""
         prefix = frame.prefix
         match operand:
             case Register():
@@ -183,7 +183,7 @@ class _Inliner:
     # ---- calls --------------------------------------------------------------------------------------------------
 
     def _call(self, operation: Operation, frame: _Frame) -> None:
-        """Copy the callee; `call (results), name, (arguments);` with either list left out."""
+        """Inline `call (results), name, (arguments);`. Both lists are optional."""
         results, name, arguments = _call_parts(operation)
         callee = self._module.functions.get(name)
         line = operation.line
@@ -208,7 +208,7 @@ class _Inliner:
     def _copy_registers(
         self, formals: Iterable[Variable], actuals: Iterable[Operand], frame: _Frame, inner: _Frame, line: int, *, inward: bool
     ) -> None:
-        """Move what is passed in registers, into the callee or out of it."""
+        """Move the arguments or results that are passed in registers, into or out of the callee."""
         for formal, actual in zip(formals, actuals, strict=True):
             if formal.space != "reg":
                 continue
@@ -217,7 +217,7 @@ class _Inliner:
             self._append(Instruction("mov", (_bits_type(formal.type),), operands, None, line))
 
     def _bound_parameter(self, operation: Operation, frame: _Frame) -> str:
-        """Return what the parameter that a `ld.param`/`st.param` accesses is called in the flat function, or ""."""
+        """Return the flat name of the parameter that a `ld.param`/`st.param` accesses; empty for an entry's parameter."""
         if not operation.flags & {"param", "param::func"}:
             return ""
         address = next((operand for operand in operation.operands if isinstance(operand, Address)), None)
@@ -229,7 +229,7 @@ class _Inliner:
         return frame.prefix + name if name in frame.parameters else ""
 
     def _move_parameter(self, operation: Operation, bound: str, frame: _Frame) -> None:
-        """Turn an access of a passed parameter into moves from or to its registers."""
+        """Replace an access of a passed parameter by moves from or to its registers."""
         is_load = operation.opcode == "ld"
         address, value = operation.operands if not is_load else reversed(operation.operands)
         assert isinstance(address, Address), "a parameter access has an address"
@@ -256,11 +256,11 @@ class _Inliner:
             spelling = self._copy(*operands, 8 * TYPE_BYTES[operation.type], move)
             outer_bits = self._register_bits(outer, bits)
             if is_load and operation.type.startswith("s") and 8 * TYPE_BYTES[operation.type] < outer_bits:
-                spelling = "cvt", (f"s{outer_bits}", operation.type)  # the sign fills the register
+                spelling = "cvt", (f"s{outer_bits}", operation.type)  # sign-extend to the register's width
             self._append(Instruction(*spelling, operands, guard, operation.line))
 
     def _parts(self, bound: str, offset: int, bits: int) -> tuple[Register, ...]:
-        """Return the registers of two or four narrower stores that one load of so many bits joins; none if there are none."""
+        """Return the registers of the two or four narrower stores that a load of `bits` bits joins; empty if there are none."""
         width = self._widths.get((bound, offset), bits)
         if width not in (bits // 2, bits // 4):
             return ()
@@ -270,7 +270,7 @@ class _Inliner:
         return tuple(Register(f"{bound}+{place}:b{width}") for place in places)
 
     def _copy(self, target: Operand, source: Operand, bits: int, move: str) -> tuple[str, tuple[str, ...]]:
-        """Return the instruction that copies the low bits: registers may be wider than what they load or store."""
+        """Return the instruction that copies the low bits. A register may be wider than the value that it loads or stores."""
         target_bits, source_bits = (self._register_bits(operand, int(move[1:])) for operand in (target, source))
         if not isinstance(source, Register) or (target_bits == source_bits and bits >= source_bits):
             return "mov", (f"b{target_bits}",)

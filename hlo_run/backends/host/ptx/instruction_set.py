@@ -1,7 +1,7 @@
-"""Which spellings of PTX instructions are known: one row per opcode with the modifiers and types it may carry.
+"""The table of supported PTX instructions: one row per opcode with its modifiers and types.
 
-`decode` turns an instruction into an `Operation`, or raises Unsupported naming it. Every engine of the Host platform goes
-through this table, so an instruction that no engine understands is refused in one place and never half understood.
+`decode` turns an instruction into an `Operation`, or raises Unsupported with its name. Both engines of the Host platform use this
+table, so an unsupported instruction is rejected in one place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hlo_run.backends.host.ptx.syntax import (
 from hlo_run.errors import Unsupported
 
 CARRY = "%cc"
-"""The carry flag of `add.cc` and its like, as a register of its own; no PTX register can be called so."""
+"""The carry flag of `add.cc` and similar instructions, as a register. No PTX register can have this name."""
 
 _INTEGERS = "s16 u16 s32 u32 s64 u64"
 _WIDE_INTEGERS = "s32 u32 s64 u64"
@@ -47,7 +47,7 @@ _COMPARISONS = "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan"
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What an opcode may be followed by; `type_count` is the least and the greatest number of types."""
+    """The modifiers and types of an opcode. `type_count` is the closed range of the number of types."""
 
     flags: frozenset[str]
     types: frozenset[str]
@@ -163,7 +163,7 @@ _READS_CARRY = frozenset(("addc", "subc", "madc"))
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An instruction that is understood: opcode, modifiers that are no types, types in order."""
+    """A decoded instruction: opcode, modifiers other than types, and types in order."""
 
     opcode: str
     flags: frozenset[str]
@@ -180,7 +180,7 @@ class Operation:
 
     @property
     def type(self) -> str:
-        """The first type: that of the result for `cvt`, `set` and `slct`, the only one else."""
+        """The first type. For `cvt`, `set` and `slct` it is the type of the result."""
         return self.types[0]
 
     def choice(self, *names: str) -> str:
@@ -188,7 +188,7 @@ class Operation:
         return next((name for name in names if name in self.flags), "")
 
     def unsupported(self) -> Unsupported:
-        """Return (not raise) the error that names this instruction."""
+        """Return (not raise) the error for this instruction."""
         return _unsupported(self.instruction)
 
     @property
@@ -197,7 +197,7 @@ class Operation:
         return SPELLINGS[self.opcode].has_result or (self.opcode == "bar" and "red" in self.flags)
 
     def writes(self) -> tuple[str, ...]:
-        """Return the registers this instruction sets, the carry flag among them."""
+        """Return the registers that this instruction sets, including the carry flag."""
         names: list[str] = []
         if self.has_result:
             _collect(self.operands[0], names)
@@ -206,7 +206,7 @@ class Operation:
         return tuple(names)
 
     def reads(self) -> tuple[str, ...]:
-        """Return the registers this instruction uses; its guard is not among them."""
+        """Return the registers that this instruction reads, without its guard."""
         names: list[str] = []
         for operand in self.operands[1:] if self.has_result else self.operands:
             _collect(operand, names)
@@ -216,7 +216,7 @@ class Operation:
 
 
 def decode(instruction: Instruction) -> Operation:
-    """Return what `instruction` is; raises Unsupported if its opcode, a modifier or a type is not in the table."""
+    """Return the decoded instruction. Raises Unsupported if its opcode, a modifier or a type is not in the table."""
     spelling = SPELLINGS.get(instruction.opcode)
     if spelling is None:
         raise _unsupported(instruction)
@@ -236,12 +236,12 @@ def decode(instruction: Instruction) -> Operation:
 def _unsupported(instruction: Instruction) -> Unsupported:
     return Unsupported(
         f"PTX instruction '{instruction.spelling}' (line {instruction.line} of the PTX) is not known to the Host platform",
-        hint="run on CUDA, or compile with the emitter that needs no such instruction",
+        hint="run on CUDA, or compile with an emitter that does not use the instruction",
     )
 
 
 def _collect(operand: Operand, names: list[str]) -> None:
-    """Append the registers that occur in `operand`."""
+    """Append the registers in `operand`."""
     match operand:
         case Register():
             names.append(operand.name)

@@ -1,8 +1,8 @@
-"""The PTX reader: the text of a module as LLVM, XLA or a person writes it → `ptx.Module`.
+"""The PTX reader: parse the text of a module into `syntax.Module`.
 
-Knows the grammar, not the instructions: what an opcode means, and whether it is known at all, is asked later
-(`instruction_set.decode`). `.loc`, `.file`, `.pragma` and `.section` are skipped. Registers that an inner `{ }` declares
-under a name already taken are renamed, so that names are unique in a function.
+The parser knows the grammar, not the instructions: `instruction_set.decode` checks opcodes later. It skips `.loc`, `.file`,
+`.pragma` and `.section`. If an inner `{ }` declares a register under a name that is taken, the register is renamed, so that names
+are unique in a function.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _MAX_REGISTERS = 10_000_000
 
 
 def parse_module(text: str, file: str = "<ptx>") -> Module:
-    """Return the module that `text` holds; raises ParseError with the place in `file`."""
+    """Return the module in `text`. Raises ParseError with the position in `file`."""
     return _ModuleParser(Source(text, file)).parse()
 
 
 @dataclass
 class _Body:
-    """What is collected while a function's body is read; `scopes` map names as written to unique ones, innermost last."""
+    """The parts of a function's body. `scopes` map names in the text to unique names, innermost last."""
 
     registers: dict[str, str] = field(default_factory=dict[str, str])
     variables: list[Variable] = field(default_factory=list[Variable])
@@ -111,7 +111,7 @@ class _ModuleParser:
         return match.end()
 
     def _item(self, position: int) -> int:
-        """Read one item of module scope and return where it ends."""
+        """Read one item of module scope and return the offset of its end."""
         if match := _HEADER.match(self._text, position):
             self._header[match.group(1)] = match.group(2).strip()
             return match.end()
@@ -129,7 +129,7 @@ class _ModuleParser:
     # ---- declarations -------------------------------------------------------------------------------------------
 
     def _declared_variables(self, match: re.Match[str]) -> Iterator[Variable]:
-        """Yield the variables of one declaration; `.reg` is handled by the body's reader."""
+        """Yield the variables of one declaration. `_directive` handles `.reg`."""
         type_name, alignment, width = self._attributes(match.group(3), match.start())
         for name, _, dims, initial in self._declarators(match):
             count = width * _product(dims)
@@ -161,7 +161,7 @@ class _ModuleParser:
         return type_name, alignment, width
 
     def _declarators(self, match: re.Match[str]) -> Iterator[tuple[str, int | None, str, str | None]]:
-        """Yield (name, N of `<N>`, dims text, initialiser text) of each declared name."""
+        """Yield (name, N of `<N>`, dims text, initialiser text) for each declared name."""
         text, position = match.group(4), 0
         while position < len(text):
             found = _DECLARATOR.match(text, position)
@@ -174,7 +174,7 @@ class _ModuleParser:
     def _initial_bytes(
         self, values: list[str], type_name: str, size_bytes: int, position: int
     ) -> tuple[bytes, tuple[Relocation, ...]]:
-        """Return the bytes of an initialiser, zeros after its last value, and the addresses in it."""
+        """Return the bytes of an initialiser, padded with zeros, and the addresses in it."""
         width = TYPE_BYTES[type_name]
         data = bytearray()
         relocations: list[Relocation] = []
@@ -220,7 +220,7 @@ class _ModuleParser:
         limits = {key: tuple(int(part) for part in value.split(",")) for key, value in _LIMITS.findall(tail)}
         earlier = self._functions.get(name)
         if body is None and earlier is not None:
-            return end  # a declaration after the definition adds nothing
+            return end  # a declaration after the definition is redundant
         self._functions[name] = Function(
             name=name,
             is_entry=kind == "entry",
@@ -237,7 +237,7 @@ class _ModuleParser:
         return end
 
     def _body(self, position: int, returns: str | None, parameters: str | None, start: int) -> tuple[_Body, int]:
-        """Read statements up to the brace that closes the function; return them and the offset behind it."""
+        """Read statements up to the function's closing brace. Return them and the offset behind it."""
         body = _Body()
         operands = OperandParser(self._source, body.lookup)
         for variable in (*self._parameters(returns, start), *self._parameters(parameters, start)):
@@ -269,7 +269,7 @@ class _ModuleParser:
                     pass
 
     def _directive(self, position: int, body: _Body, label: str) -> int:
-        """Read a directive inside a body and return where it ends."""
+        """Read a directive inside a body and return the offset of its end."""
         if match := _USED_BYTES.match(self._text, position):
             body.used_bytes = int(match.group(1), 16)
             return match.end()
@@ -309,7 +309,7 @@ class _ModuleParser:
 
 
 def _product(dims: str) -> int:
-    """Return the element count of `[33][32]`; of `[]`, 0; of the empty text, 1."""
+    """Return the element count of `[33][32]`. It is 0 for `[]` and 1 for the empty text."""
     count = 1
     for size in re.findall(r"\[(\d*)\]", dims):
         count *= int(size or 0)

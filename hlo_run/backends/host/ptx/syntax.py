@@ -1,4 +1,4 @@
-"""What PTX text is once it is read: plain records that the emulator and a JIT share."""
+"""The parsed form of PTX text: plain records that both engines share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TYPE_BYTES: dict[str, int] = {
     **dict.fromkeys(("b64", "s64", "u64", "f64", "f32x2"), 8),
     "b128": 16,
 }
-"""Bytes of a value of each fundamental type; `pred` has no size."""
+"""Bytes of a value of each fundamental type. `pred` has no size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A declared register; names declared anew in an inner `{ }` get a suffix and so stay distinct."""
+    """A declared register. A name that an inner `{ }` declares again gets a suffix, so names are unique."""
 
     name: str
 
@@ -32,7 +32,7 @@ class SpecialRegister:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer immediate, as written (so possibly negative)."""
+    """An integer immediate with its sign in the text."""
 
     value: int
 
@@ -63,7 +63,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """`{a, b, ...}`; lowest address or lowest bits first."""
+    """`{a, b, ...}`: the lowest address or lowest bits come first."""
 
     elements: tuple[Operand, ...]
 
@@ -85,7 +85,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`_`: the result is dropped."""
+    """`_`: the result is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,10 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`; lines count from 1.
+    """One instruction: `fma.rn.f32` has opcode `fma` and modifiers `("rn", "f32")`. Lines count from 1.
 
-    `used_bytes` is a mask of the bytes of a vector load that count (bit 0: the lowest address), None if all do: LLVM may
-    widen an aligned load over elements that it never looks at, and says so in a pragma.
+    `used_bytes` is a mask of the used bytes of a vector load (bit 0: the lowest address), None if all are used. LLVM may widen an
+    aligned load over unused elements, and marks the used bytes in a pragma.
     """
 
     opcode: str
@@ -125,13 +125,13 @@ class Instruction:
 
     @property
     def spelling(self) -> str:
-        """The instruction's name as written: `fma.rn.f32`."""
+        """The instruction's name in the text: `fma.rn.f32`."""
         return ".".join((self.opcode, *self.modifiers))
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label; the statements after it belong to it."""
+    """A label before the next statement."""
 
     name: str
     line: int
@@ -153,8 +153,8 @@ class Relocation:
 class Variable:
     """A declared variable or formal parameter.
 
-    `count` is the number of elements of `type` (1 for scalars, 0 for an unsized `[]`); `initializer` has `size_bytes`
-    bytes, or is None where the text gives none.
+    `count` is the number of elements of `type` (1 for scalars, 0 for an unsized `[]`). `initializer` has `size_bytes` bytes;
+    it is None if the text has no initialiser.
     """
 
     name: str
@@ -176,9 +176,9 @@ class Variable:
 class Function:
     """An `.entry` or `.func`.
 
-    `registers` maps every declared register to its type; `variables` are those declared in the body (`.shared`,
-    `.local`, `.param`); `branch_targets` are the label lists that `brx.idx` names. `body` is None for a declaration.
-    `reqntid` and `maxntid` are () where the text does not have them.
+    `registers` maps every declared register to its type. `variables` are those of the body (`.shared`, `.local`, `.param`).
+    `branch_targets` are the label lists of `brx.idx`. `body` is None for a declaration. `reqntid` and `maxntid` are () if
+    the text does not have them.
     """
 
     name: str
@@ -196,7 +196,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """One PTX module; variables and functions by name, in the order of the text."""
+    """One PTX module. Variables and functions are by name, in text order."""
 
     version: tuple[int, int]
     target: str

@@ -1,4 +1,4 @@
-"""The lowest level of the PTX reader: text without comments, places for errors, numbers and operands."""
+"""The lexical level of the PTX reader: text without comments, positions for errors, numbers and operands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPECIAL_REGISTERS = frozenset(
 
 
 class Source:
-    """A PTX text with comments blanked out, so that every offset still has its line and column."""
+    """A PTX text whose comments are replaced by spaces, so that offsets, lines and columns do not change."""
 
     def __init__(self, text: str, file: str) -> None:
         self.file = file
@@ -52,11 +52,11 @@ class Source:
             self._starts.append(self._starts[-1] + len(line) + 1)
 
     def line(self, offset: int) -> int:
-        """Return the line, from 1, that holds `offset`."""
+        """Return the line of `offset`, counted from 1."""
         return bisect.bisect_right(self._starts, offset)
 
     def error(self, message: str, offset: int) -> ParseError:
-        """Return (not raise) the error for the place `offset`."""
+        """Return (not raise) the error at `offset`."""
         line = min(self.line(offset), len(self._lines))
         column = offset - self._starts[line - 1] + 1
         return ParseError(message, Where(self.file, line, column, self._lines[line - 1]))
@@ -68,7 +68,7 @@ def _blank_comment(match: re.Match[str]) -> str:
 
 
 def parse_number(text: str) -> Integer | Float | None:
-    """Return the immediate that `text` spells, or None."""
+    """Return the immediate of `text`; None if it is not a number."""
     if text == "WARP_SZ":
         return Integer(32)
     if bits := _BITS.match(text):
@@ -84,7 +84,7 @@ def parse_number(text: str) -> Integer | Float | None:
 
 
 class OperandParser:
-    """Reads operand lists; `lookup` gives the unique name of a register in scope, or None if there is none."""
+    """Parses operand lists. `lookup` returns the unique name of a register in scope, or None."""
 
     def __init__(self, source: Source, lookup: Callable[[str], str | None]) -> None:
         self._source = source
@@ -94,11 +94,11 @@ class OperandParser:
         self._offset = 0
 
     def scope_changed(self) -> None:
-        """Forget what names meant: a scope was opened or closed, or a register declared."""
+        """Discard cached operands. Call this after a scope was opened or closed, or a register declared."""
         self._simple.clear()
 
     def parse(self, text: str, offset: int) -> tuple[Operand, ...]:
-        """Return the operands of a comma-separated list that stands at `offset`."""
+        """Return the operands of a comma-separated list at `offset`."""
         self._offset = offset
         if not text or text.isspace():
             return ()
@@ -122,7 +122,7 @@ class OperandParser:
         return tuple(operands)
 
     def _list(self, closing: str) -> list[Operand]:
-        """Read operands up to `closing` (or the end); an immediately closed list is empty."""
+        """Read operands up to `closing`, or to the end if it is empty. `()` is an empty list."""
         operands: list[Operand] = []
         if self._peek() == closing:
             self._next()
@@ -169,14 +169,14 @@ class OperandParser:
     def _address(self) -> Address:
         base = self._atom(self._next())
         if not isinstance(base, Register | Symbol | Integer):
-            raise self._source.error("an address is a register, a variable or a number, plus a constant", self._offset)
+            raise self._source.error("an address must be a register, a variable or a number, plus a constant", self._offset)
         offset = self._displacement()
         if self._next() != "]":
             raise self._source.error("expected ']' after the address", self._offset)
         return Address(base, offset)
 
     def _displacement(self) -> int:
-        """Read any run of `+8`, `-8`, `+-8` (the sign of a number may be a token of its own or part of it)."""
+        """Read any sequence of `+8`, `-8`, `+-8`. A sign may be its own token or part of the number."""
         total = 0
         while self._peek() not in ("]", ",", "", ")", "}"):
             sign = 1

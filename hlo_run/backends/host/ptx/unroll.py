@@ -1,11 +1,11 @@
-"""Write out loops of a few known turns: what counts the turns becomes constants, and addresses sums of a thread's lane.
+"""Unroll short counted loops: the counter becomes constants, and addresses become a thread's base plus a constant.
 
     loop: mul.wide.u32 %rd1, %r1, 4;  ..             mul.wide.u32 %rd1.0, 0, 4;  ..
           add.s32 %r1, %r1, 1;                  =>   mul.wide.u32 %rd1.1, 1, 4;  ..
           setp.ne.s32 %p1, %r1, 8;                   ..
           @%p1 bra loop;                             mov.b32 %r1, 8;
 
-LLVM vectorises innermost loops only. A loop inside of a thread keeps it from the loop over threads.
+LLVM vectorises only innermost loops. A loop inside a thread would keep the loop over threads from being vectorised.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {"add": int.__add__, "sub
 
 
 def unroll(graph: KernelGraph) -> KernelGraph:
-    """Return the kernel without its short loops of one block; the same graph if it has none."""
+    """Return the kernel with its short single-block loops unrolled; the same graph if it has none."""
     loops = {block.index: values for block in graph.blocks if (values := _turns(graph, block)) is not None}
     if not loops:
         return graph
@@ -54,11 +54,11 @@ def unroll(graph: KernelGraph) -> KernelGraph:
     return replace(graph, blocks=blocks, registers=registers)
 
 
-# ---- how often --------------------------------------------------------------------------------------------------------
+# ---- trip count -------------------------------------------------------------------------------------------------------
 
 
 def _turns(graph: KernelGraph, block: Block) -> list[dict[str, int]] | None:
-    """Return what is known of the loop's own registers before each turn, and after the last; None if it is no short loop."""
+    """Return the known register values before each turn and after the last; None if the block is not a short counted loop."""
     branch = block.terminator
     if not isinstance(branch, Branch) or branch.guards or block.cut is not None or block.index not in block.successors():
         return None
@@ -79,7 +79,7 @@ def _turns(graph: KernelGraph, block: Block) -> list[dict[str, int]] | None:
 
 
 def _starts(graph: KernelGraph, loop: Block) -> dict[str, int]:
-    """Return the constants that registers of the loop begin with, whichever way it is come to."""
+    """Return the constant initial values of the loop's registers, on every path into the loop."""
     written = {name for operation in loop.operations for name in operation.writes()} | set(loop.live_in)
     outside = [block for block in graph.blocks if block.index != loop.index]
     single = single_definitions(replace(graph, blocks=outside))
@@ -102,7 +102,7 @@ def _constant_move(operation: Operation) -> tuple[str, int] | None:
 
 
 def _avoids(graph: KernelGraph, block: int, loop: Block) -> bool:
-    """True if the loop can be come to, from the kernel's start or from the loop itself, without a block."""
+    """True if a path from the kernel's start or from the loop itself leads to the loop without passing `block`."""
     starts = {0, *loop.successors()} - {loop.index, block}
     seen, pending = set(starts), list(starts)
     while pending:
@@ -116,7 +116,7 @@ def _avoids(graph: KernelGraph, block: int, loop: Block) -> bool:
 
 
 def _step(operation: Operation, known: dict[str, int], registers: Mapping[str, str]) -> None:
-    """Follow one operation on what is known."""
+    """Update the known values by one operation."""
     value = _result(operation, known)
     for name in operation.writes():
         known.pop(name, None)
@@ -165,11 +165,11 @@ def _fitted(value: int, kind: str) -> int:
     return value & 1 if kind == "pred" else value & ((1 << int(kind.lstrip("bsuf"))) - 1)
 
 
-# ---- the loop written out ---------------------------------------------------------------------------------------------
+# ---- the unrolled loop ------------------------------------------------------------------------------------------------
 
 
 def _written_out(block: Block, turns: list[dict[str, int]], registers: dict[str, str]) -> Block:
-    """Return the block with a copy of its operations for each turn; `registers` gets the names of all but the last one."""
+    """Return the block with one copy of its operations per turn. `registers` gets the new names of all turns but the last."""
     branch = block.terminator
     assert isinstance(branch, Branch), "a loop ends in a branch"
     names: dict[str, str] = {}

@@ -69,7 +69,7 @@ def test_vectors_may_not_reach_over_the_end() -> None:
 
 
 def test_words_may_reach_over_the_end_of_packed_data() -> None:
-    """A 16-bit atomic is made of 32-bit ones on the word that holds it; a store must not do that."""
+    """A 16-bit atomic is emulated by a 32-bit one on its word. A store must not write the whole word."""
     data = np.array([1, 2, 3], np.uint16)
     memory = np.zeros(8, np.uint8)
     memory[:6] = data.view(np.uint8)
@@ -197,7 +197,7 @@ def test_reading_in_place_what_another_thread_writes() -> None:
     error = fault(shifted, [np.zeros(257, np.uint32)], 2, 128, "", "race")
     assert "store of byte 4 of argument 0 not in order with another thread's read" in error.message
     assert "thread (0, 0, 0) of block (0, 0, 0)" in error.notes[0]
-    # Nothing is written to the second buffer: everybody may read it.
+    # No thread writes to the second buffer, so all threads may read it.
     reads = OWN + " ld.global.u32 %r1, [%p1]; st.global.u32 [%d1], %r1;"
     run_text(kernel(reads, 2), [np.zeros(256, np.uint32), np.ones(1, np.uint32)], 2, 128, ("race",))
 
@@ -255,7 +255,7 @@ def test_neighbouring_items_of_any_size_do_not_race() -> None:
         run_text(kernel(body, 1), [np.zeros(128, f"u{size}")], 2, 64, ("race",))
 
 
-# ---- what nothing has written ---------------------------------------------------------------------------------------
+# ---- uninitialised memory -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_neighbouring_items_of_any_size_do_not_race() -> None:
         ("st.shared.u16 [%r2], %h1;", "ld.shared.u32 %r3, [%r2];", 2),
         ("st.shared.u32 [%r2], %i;", "ld.shared.u32 %r3, [%r2+128];", 128),
         ("st.shared.u32 [%r2], %i;", "atom.shared.add.u32 %r3, [tile+256], 1;", 256),
-        # Narrow elements share a word: what sets bits does not care for the others, unless it wants to know them.
+        # Narrow elements share a word: an atomic that sets bits does not read the others, unless it returns the old value.
         ("", "red.shared.and.b32 [tile], -16; red.shared.or.b32 [tile], 3; ld.shared.u32 %r3, [tile];", None),
         ("", "atom.shared.and.b32 %r3, [tile], -16; add.u32 %r4, %r3, %r3; st.shared.u32 [%r2+128], %r4;", 0),
         ("st.shared.v2.u32 [tile+8], {%i, %i};", "ld.shared.v4.u32 {%r3, %r4, %r5, %r6}, [tile];", 0),

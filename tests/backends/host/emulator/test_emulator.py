@@ -390,7 +390,7 @@ def test_exchange_increment_and_decrement() -> None:
 
 
 def test_compare_and_swap_loop_of_halves() -> None:
-    """What LLVM makes of an atomic f16 addition: a loop over the word that holds the half."""
+    """LLVM's code for an atomic f16 addition: a compare-and-swap loop on the word that holds the half."""
     body = """
     and.b32 %r1, %i, 1; shl.b32 %r1, %r1, 4;
     ld.global.u32 %r2, [%p0];

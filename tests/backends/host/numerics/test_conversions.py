@@ -38,7 +38,7 @@ def integers(name: str) -> Array:
 
 
 def as_register(array: Array) -> Array:
-    """Bytes are held in 16-bit registers; what is above them is ignored."""
+    """Bytes are in 16-bit registers, whose upper bits are ignored."""
     if array.itemsize > 1:
         return array
     return (array.view(np.uint8).astype(np.uint16) | np.uint16(0xAB00)).view(np.uint16)
