@@ -36,7 +36,7 @@ def _rng_bit_generator(instruction: HloInstruction) -> Shape:
     if not shape.is_tuple or len(shape.tuple_shapes) != 2:
         raise refuse(f"expects a tuple of state and bits, but has shape {brief(shape)}")
     if not shape.tuple_shapes[0].compatible(state):
-        raise refuse(f"the state has shape {brief(state)} as operand, but {brief(shape.tuple_shapes[0])} in the result")
+        raise refuse(f"the state has operand shape {brief(state)}, but result shape {brief(shape.tuple_shapes[0])}")
     return shape
 
 

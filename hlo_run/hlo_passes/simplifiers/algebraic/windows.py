@@ -15,7 +15,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 _EXTREMA_AND_SUM = frozenset(("add", "maximum", "minimum"))
 # Opcodes that may be between a broadcast scalar and a window over it.
 _SEEN_THROUGH = frozenset(("reshape", "convert", "slice", "copy"))
-# Padding below this fraction of a running reduction stays a pad, since `reduce-window-rewriter` needs the unpadded window.
+# Padding below this fraction of a running reduction stays a pad: `reduce-window-rewriter` only knows windows without it.
 _LEAST_PADDING = 0.1
 
 
