@@ -23,7 +23,7 @@ MODULE = "HloModule m\nENTRY e { ROOT p = f32[2] parameter(0) }\n"
 
 @dataclass(frozen=True)
 class _Edits:
-    """Counts an edit in every run; with `asks` as many as there is fuel for, at most five."""
+    """Makes one edit per run; with `asks`, takes fuel for the pass of that name and makes at most five."""
 
     name: ClassVar[str] = "edits"
 

@@ -1,4 +1,4 @@
-"""Dumps as inputs: kernel IR goes on from its row, LLVM IR and PTX replace a kernel; an edited text changes the result."""
+"""Dumps as inputs: kernel IR is compiled from its row on, LLVM IR and PTX replace a kernel; an edited text changes the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that slice, gather, scatter and rearrange first, or take what is there: each fires, its nearest miss does not."""
+"""Algebraic rules that slice, gather, scatter and rearrange: each rule matches its case, and not the nearest other case."""
 
 from __future__ import annotations
 
