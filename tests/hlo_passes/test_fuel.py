@@ -1,4 +1,4 @@
-"""`--xla_fuel`: passes stop when they have used up what they were given."""
+"""`--xla_fuel`: passes stop when their fuel is used up."""
 
 from __future__ import annotations
 

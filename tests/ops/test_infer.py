@@ -1,4 +1,4 @@
-"""Shape rules: what each opcode makes of its operands, and what it refuses."""
+"""Shape rules: the shape that each opcode gives, and what it refuses."""
 
 from __future__ import annotations
 

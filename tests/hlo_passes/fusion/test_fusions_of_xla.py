@@ -1,4 +1,4 @@
-"""The fusion passes make of modules what real XLA:GPU makes of them, and expect the same times."""
+"""The fusion passes make the same fusions as XLA:GPU, and predict the same times."""
 
 from __future__ import annotations
 

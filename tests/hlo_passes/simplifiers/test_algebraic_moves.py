@@ -1,4 +1,4 @@
-"""Algebraic rules that slice, gather, scatter and rearrange: each rule matches its case, and not the nearest other case."""
+"""Algebraic rules that slice, gather, scatter and rearrange: each matches its case, not the nearest other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eigenvectors may have any sign, so not they but what makes them eigenvectors is checked."""
+"""Eigendecompositions by the expander; eigenvectors may have any sign, so the tests check their defining equations."""
 
 from __future__ import annotations
 
