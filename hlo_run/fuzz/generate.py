@@ -45,7 +45,7 @@ def _program(rng: random.Random) -> Program:
     if rng.random() < 0.08:
         sizes.append(0)
     families = {family.name: family.weight for family in FAMILIES}
-    # A module has some families often and others never: an even mixture rarely has several instances of one family.
+    # A module has some families often and others never: mixtures of few families reach cases that an even mixture does not.
     if rng.random() < 0.7:
         for name in rng.sample(list(families), len(families) // 2):
             families[name] = 0.0
