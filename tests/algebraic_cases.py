@@ -1,4 +1,4 @@
-"""What the tests of algebraic rules share: a body of HLO becomes an expression of its root, before and after rules.
+"""Helpers of the tests of algebraic rules: a body of HLO, before and after rules, becomes an expression of its root.
 
 A case names its parameters in order (`p=f32[4] q=f32[4]`), the instructions, and the root as an expression afterwards:
 operands in parentheses, constants in braces, parameters by name, `*` for a shape that is told apart by dimensions.

@@ -1,4 +1,4 @@
-"""Random modules of loops, branches, in-place updates and aliases, as text: food for tests of buffers and copies."""
+"""Random modules, as text, of loops, branches, in-place updates and aliases, for tests of buffers and copies."""
 
 from __future__ import annotations
 

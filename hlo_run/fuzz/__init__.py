@@ -1,1 +1,1 @@
-"""Random modules, and what becomes of them: generate by seed, run through the whole pipeline, compare, reduce."""
+"""Differential fuzzing: generate random modules from seeds, run them through the pipeline, compare, and reduce failures."""

@@ -1,4 +1,4 @@
-"""Run a random module through the whole pipeline, on Host, and hold it against the reference."""
+"""Run a random module through the whole pipeline on the Host platform, and compare it with the reference."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from hlo_run.target import preset
 
 Array = NDArray[Any]
 
-# How many times its error bound a result may be off: the bound counts roundings of one order of work.
+# The tolerance in units of the error bound, which counts the roundings of one order of operations only.
 _SLACK = 8.0
 
 
 @dataclass
 class _Record:
-    """What calls with an effect were given, since the list was last emptied."""
+    """The arguments of custom calls with effects since the last `take`."""
 
     calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def note(self, target: str, value: Array) -> None:
-        # A zero has two signs, which no result tells apart.
+        # -0 becomes +0, since the two are not distinguished in results.
         plain = np.asarray(value).astype(np.complex128 if np.iscomplexobj(value) else np.float64) + 0.0
         self.calls.append((target, f"{list(plain.shape)} {hashlib.sha1(plain.tobytes()).hexdigest()}"))
 
@@ -57,7 +57,7 @@ _RECORD = _Record()
 
 
 def register_calls() -> None:
-    """Register the functions of the custom calls that random modules make."""
+    """Register the functions of the custom calls in random modules."""
 
     @custom_call(FLIP)
     def flip(*values: Array) -> Any:  # pyright: ignore[reportUnusedFunction]
@@ -76,14 +76,14 @@ def register_calls() -> None:
 
 
 def unregister_calls() -> None:
-    """Forget the functions of `register_calls`."""
+    """Unregister the functions of `register_calls`."""
     for target in (FLIP, RECORD, COUNT):
         unregister(target)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a module: `kind` is ok, unsupported or failed; `signature` is the same for what fails the same way."""
+    """The result of checking a module: `kind` is ok, unsupported or failed; equal failures have the same `signature`."""
 
     seed: int
     kind: str
@@ -92,14 +92,14 @@ class Outcome:
 
 
 def options_of(seed: int, verify: str = "every", engine: str = "auto") -> Options:
-    """Return the options a seed is run with: the GPU and the optimisation level go with it."""
+    """Return the options of a seed, which determines the GPU and the optimisation level."""
     rng = random.Random(seed + 1_000_003)
     return Options(
         target=rng.choices(("h100", "a100", "b200", "v100"), (7, 1, 1, 1))[0],
         host_engine=engine,
         verify=verify,
         xla_backend_optimization_level=rng.choice((0, 0, 0, 3)),
-        # Programs round to narrow floats on their way, and every rounding counts.
+        # Random modules round intermediate values to narrow floats, and the check expects each rounding.
         xla_allow_excess_precision=False,
         compile_processes=1,
         cache="off",
@@ -107,7 +107,7 @@ def options_of(seed: int, verify: str = "every", engine: str = "auto") -> Option
 
 
 def check(random_module: RandomModule, options: Options) -> Outcome:
-    """Compile, run and compare; whatever is raised is an outcome, too."""
+    """Compile, run and compare a module; errors are returned as outcomes, never raised."""
     seed = random_module.seed
     try:
         module = parse(random_module.text)
@@ -118,20 +118,20 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
     _RECORD.take()
     try:
         expected = reference.run([arguments], feeds=feeds_of(seed))[0]
-    except Exception as error:  # anything at all is a finding
+    except Exception as error:  # any error is a finding
         return _raised(seed, "reference", error)
     expected_calls, expected_feed = _RECORD.take(), reference.outfeed
     if claim := "; ".join(_false_claims(random_module.result, expected, "result")):
         return Outcome(seed, "failed", "generator: " + _normal(claim), claim)
     try:
         backend = HostBackend(engine=options.host_engine)
-        # ptxas takes as long as all the rest: it sees every tenth module.
+        # ptxas takes as long as everything else together, so it only assembles every tenth module.
         context = PassContext(preset(options.target), options, assembles=seed % 10 == 0)
         executable = compile_module(context, module)
         actual = backend.run(executable, arguments, feeds=feeds_of(seed))
     except Unsupported as error:
         return Outcome(seed, "unsupported", _normal(str(error)), str(error))
-    except Exception as error:  # anything at all is a finding
+    except Exception as error:  # any error is a finding
         return _raised(seed, "pipeline", error)
     found = [*differences(random_module.result, expected, actual, "result")]
     if (calls := _RECORD.take()) != expected_calls:
@@ -144,7 +144,7 @@ def check(random_module: RandomModule, options: Options) -> Outcome:
 
 
 def _normal(text: str) -> str:
-    """Return the first line of a message without names and numbers."""
+    """Return the first line of a message without names and numbers, at most 160 characters."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     line = re.sub(r"'%?[\w.-]+'|%[\w.-]+", "NAME", line)
     line = re.sub(r"\[[\d,<=]*\](\{[\d,]*\})?", "[]", line)
@@ -166,7 +166,7 @@ def _raised(seed: int, where: str, error: Exception) -> Outcome:
 
 
 def make_arguments(random_module: RandomModule) -> list[Any]:
-    """Return one argument per parameter, within their ranges."""
+    """Return one argument per parameter, with numbers in the parameter's range; a seed gives the same arguments every time."""
     engine = np.random.default_rng(random_module.seed)
 
     def make(value: Value) -> Any:
@@ -178,14 +178,14 @@ def make_arguments(random_module: RandomModule) -> list[Any]:
 
 
 def random_numbers(engine: np.random.Generator, element_type: str, dims: tuple[int, ...], range_: Range) -> Array:
-    """Return multiples of 2**-grain within the bound; unsigned types have none below 0."""
+    """Return random multiples of 2**-grain in [-bound, bound]; in [0, bound] for unsigned types."""
     t, numpy_type = TYPES[element_type], DTYPES[element_type].numpy
     if t.kind == "pred":
         return engine.integers(0, 2, dims).astype(np.bool_)
     if t.is_integer:
         high = min(int(range_.bound), t.largest)
         return np.asarray(engine.integers(-high if t.kind == "signed" else 0, high, dims, endpoint=True)).astype(numpy_type)
-    # The parts of a complex number are half as large, so that its magnitude stays within the bound.
+    # The parts of a complex number have half the bound, so that its magnitude is within the bound.
     steps = int(range_.bound * 2**range_.grain) // (2 if t.kind == "complex" else 1)
 
     def numbers() -> Array:
@@ -197,7 +197,7 @@ def random_numbers(engine: np.random.Generator, element_type: str, dims: tuple[i
 
 
 def feeds_of(seed: int) -> Any:
-    """Return what infeeds take: numbers of their range, the same for every run."""
+    """Return the source of infeed data for each device: random numbers in the range `FED`, the same in every run."""
 
     def feed_of(device: int) -> Feed:
         engine = np.random.default_rng([seed, device])
@@ -230,7 +230,7 @@ def _leaves(value: Value, literal: Any, path: str) -> Iterator[tuple[Value, Arra
 
 
 def _false_claims(value: Value, literal: Any, path: str) -> Iterator[str]:
-    """Say where the generator's ranges are wrong, or too many numbers are alike to show anything."""
+    """Yield the generator's claims about a value that are false: not finite, out of bounds, not a multiple of the grain."""
     for leaf, array, where in _leaves(value, literal, path):
         if array.size == 0 or array.dtype.kind == "b":
             continue
@@ -243,7 +243,7 @@ def _false_claims(value: Value, literal: Any, path: str) -> Iterator[str]:
 
 
 def differences(value: Value, expected: Any, actual: Any, path: str) -> Iterator[str]:
-    """Say where two results differ by more than the ranges allow; exact ones must be equal."""
+    """Yield a description of each array that differs by more than its range allows; exact arrays must be equal."""
     for (leaf, one, where), (_, other, _) in zip(_leaves(value, expected, path), _leaves(value, actual, path), strict=True):
         if one.shape != other.shape:
             yield f"{where} of {leaf.type} has the shape {other.shape}, expected {one.shape}"

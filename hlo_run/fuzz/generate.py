@@ -1,6 +1,6 @@
-"""Random modules by seed: the text, the arguments, what infeeds take, and how exactly results must agree.
+"""Generate random modules from seeds, with the ranges and the exactness of their parameters and results.
 
-A module prefers some sizes, types and families over others, drawn by its seed, so that all kinds of mixtures come up.
+A seed also draws preferred sizes, types and step families for its module, so that different mixtures occur.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 31, 32, 33, 64, 65, 128, 130)
 
 @dataclass(frozen=True, slots=True)
 class RandomModule:
-    """A module: `parameters` and `results` are its entry's arrays and tuples of arrays, with their ranges."""
+    """A generated module: the entry's parameters and its result (arrays or tuples of arrays), with their ranges."""
 
     seed: int
     text: str
@@ -26,7 +26,7 @@ class RandomModule:
 
 
 def random_module(seed: int, most_steps: int = 14) -> RandomModule:
-    """Return the module of a seed, the same on every machine."""
+    """Return the module of a seed, the same on every machine; `most_steps` is the maximum number of steps in the entry."""
     rng = random.Random(seed)
     program = _program(rng)
     entry = Scope(program)
@@ -45,7 +45,7 @@ def _program(rng: random.Random) -> Program:
     if rng.random() < 0.08:
         sizes.append(0)
     families = {family.name: family.weight for family in FAMILIES}
-    # A module has some families often and lacks others: mixtures of few reach what an even mixture does not.
+    # A module has some families often and others never: mixtures of few families reach cases that an even mixture does not.
     if rng.random() < 0.7:
         for name in rng.sample(list(families), len(families) // 2):
             families[name] = 0.0
@@ -67,7 +67,7 @@ def _take_step(scope: Scope) -> None:
     families = scope.program.families
     names = [name for name, weight in families.items() if weight and (not scope.inside_fusion or BY_NAME[name].fuses)]
     weights = [families[name] for name in names]
-    if scope.depth:  # fewer steps inside of steps
+    if scope.depth:  # fewer nested computations in nested computations
         weights = [w * 0.4 if name in _NESTS else w for name, w in zip(names, weights, strict=True)]
     if names and sum(weights):
         BY_NAME[scope.rng.choices(names, weights)[0]].step(scope)
@@ -103,7 +103,7 @@ def _argument_range(element_type: str) -> Range:
 
 
 def _result(entry: Scope) -> Value:
-    """End the entry: with one array, or a tuple of several, some of them of another layout."""
+    """Add the entry's root: an array, or a tuple of several, some of them with another layout."""
     count = entry.rng.choice((1, 2, 3, 5))
     found = entry.values[-1:] + [v for v in (entry.pick() for _ in range(count - 1)) if v is not None]
     shown = list({v.name: v for v in found}.values())
@@ -119,7 +119,7 @@ def _result(entry: Scope) -> Value:
 
 
 def _aliases(rng: random.Random, parameters: list[Value], root: Value) -> str:
-    """Return the header's aliases of results with parameters of the same shape and layout."""
+    """Return the header's aliases of results with parameters of equal shape and layout."""
     if rng.random() < 0.6:
         return ""
     results = list(enumerate(root.parts)) if root.is_tuple else []

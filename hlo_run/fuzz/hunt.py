@@ -1,4 +1,4 @@
-"""Check many seeds in processes of their own, which may crash or hang; collect what fails by its signature."""
+"""Check many seeds in child processes, which may crash or hang, and group the failures by signature."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hlo_run.cache import choose_cache
 from hlo_run.fuzz.check import Outcome, check, options_of, register_calls
 from hlo_run.fuzz.generate import random_module
 
-# A process ends after so many modules, since compilers keep what they made.
+# A child process is replaced after this many modules, since compilers never free some of their memory.
 _MODULES_PER_PROCESS = 250
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a hunt goes: its seeds, how many processes, seconds per module, and what each is run with."""
+    """The parameters of a hunt: the seeds, the number of processes, seconds per module, and the options of each run."""
 
     first: int
     count: int
@@ -35,7 +35,7 @@ class Plan:
 
 @dataclass
 class Findings:
-    """What a hunt found: how many outcomes of each kind, and the seeds of each signature."""
+    """The results of a hunt: the number of outcomes of each kind, and the seeds of each signature."""
 
     kinds: Counter[str] = field(default_factory=Counter[str])
     seeds: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -47,7 +47,7 @@ class Findings:
             self.seeds.setdefault(f"{outcome.kind}: {outcome.signature}", []).append(outcome.seed)
 
     def lines(self) -> Iterator[str]:
-        """Say how many modules had which outcome, then each signature with some of its seeds."""
+        """Yield the lines of a report: the number of modules per kind, then each signature with up to six of its seeds."""
         yield f"{sum(self.kinds.values())} modules: " + ", ".join(f"{n} {kind}" for kind, n in self.kinds.most_common())
         for signature, seeds in sorted(self.seeds.items(), key=lambda item: -len(item[1])):
             yield f"{len(seeds):6} {signature}  (seeds {', '.join(map(str, seeds[:6]))})"
@@ -62,7 +62,7 @@ class _Child:
 
 
 def hunt(plan: Plan, tell: Callable[[Outcome], None]) -> Findings:
-    """Check the plan's seeds; `tell` is called with each outcome as it comes. A hang or a crash is an outcome, too."""
+    """Check the plan's seeds, and call `tell` with each outcome as it arrives. Hangs and crashes are outcomes as well."""
     findings = Findings()
     pending = iter(range(plan.first, plan.first + plan.count))
     children: list[_Child] = []
@@ -113,7 +113,7 @@ def _start(plan: Plan, seeds: list[int]) -> _Child:
 
 
 def _rest(child: _Child) -> list[int]:
-    """Return the seeds behind the one at which a process ended."""
+    """Return the seeds after the last one of a process that ended."""
     assert child.process.pid is not None
     seeds = _SEEDS.pop(child.process.pid)
     child.process.join()
@@ -121,7 +121,7 @@ def _rest(child: _Child) -> list[int]:
 
 
 def _receive(child: _Child, findings: Findings) -> tuple[Outcome | None, bool]:
-    """Return an outcome, if the message is one, and whether the process has ended."""
+    """Return (the outcome or None, whether the process has ended) from the next message of a process."""
     try:
         message = child.pipe.recv()
     except EOFError:
@@ -142,17 +142,17 @@ def _receive(child: _Child, findings: Findings) -> tuple[Outcome | None, bool]:
 
 
 def _work(plan: Plan, seeds: list[int], pipe: Connection) -> None:
-    """Check these seeds, one after the other; the pipe gets each seed before, and its outcome after."""
+    """Check the seeds in order; send each seed to the pipe before its check, and (outcome, processor seconds) after."""
     choose_cache("off")
     register_calls()
-    # What LLVM prints when it aborts says nothing of the module.
+    # Drop what LLVM prints when it aborts.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     for seed in seeds:
         pipe.send(seed)
         begin = time.process_time()
         try:
             outcome = check(random_module(seed), options_of(seed, plan.verify, plan.engine))
-        except Exception as error:  # the generator's own faults count as well
+        except Exception as error:  # errors of the generator are findings as well
             outcome = Outcome(seed, "failed", f"generator: {type(error).__name__}: {error}", str(error))
         pipe.send((outcome, time.process_time() - begin))
     pipe.close()

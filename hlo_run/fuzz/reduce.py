@@ -1,4 +1,4 @@
-"""Make a failing module smaller: cut its entry at one instruction, and let parameters stand for what others compute."""
+"""Reduce a failing module: cut its entry at an earlier instruction, and replace instructions by parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An entry's lines in order, the root last, what stands before the entry, and the arguments."""
+    """A module and its arguments: the text before the entry, and the entry's lines in order, the root last."""
 
     before: str
     lines: tuple[str, ...]
@@ -31,7 +31,7 @@ class Case:
 
 
 def reduced(text: str, arguments: Sequence[Any], fails: Callable[[Case], bool], feeds: Feeds) -> Case:
-    """Return a smaller module that still fails, with its arguments; `fails` must be true of the module itself."""
+    """Return a smaller module that still fails, with its arguments, or the module itself if `fails` is false for it."""
     case = _read(text, arguments)
     if not fails(case):
         return case
@@ -62,7 +62,7 @@ def _read(text: str, arguments: Sequence[Any]) -> Case:
 
 
 def _alive(case: Case, end: int) -> Case | None:
-    """Return the case with instruction `end` as its root, and what it needs; parameters are renumbered."""
+    """Return the case with instruction `end` as the root, and only what it depends on; None if the root is unsuitable."""
     needed: set[str] = set()
     kept: list[str] = []
     for number in range(end, -1, -1):
@@ -83,7 +83,7 @@ def _alive(case: Case, end: int) -> Case | None:
 
 
 def _with_parameter(case: Case, number: int, feeds: Feeds) -> Case | None:
-    """Return the case with a parameter in the place of an instruction, whose argument is what the reference computes."""
+    """Return the case with an instruction replaced by a parameter with the reference's value; None if impossible."""
     line = case.lines[number]
     found = re.match(r"([\w.-]+) = ([a-z]\w*\[[\d,]*\](?:\{[\d,]*\})?) (?!parameter|constant)", line)
     part = _alive(case, number) if found is not None else None
@@ -99,7 +99,7 @@ def _with_parameter(case: Case, number: int, feeds: Feeds) -> Case | None:
 
 
 def _without_computations(case: Case) -> Case:
-    """Leave out the computations that nothing calls any more."""
+    """Remove the computations that are no longer called."""
     header, *computations = case.before.split("\n\n")
     kept: list[str] = []
     used = "\n".join(case.lines)

@@ -1,4 +1,4 @@
-"""The families: what a step of a random module can be, how often, and whether it may stand in a fusion."""
+"""The table of step families of random modules: the step, its weight, and whether it may be in a fusion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--xla_fuel=PASS=N`: how much a pass may still do, to find by halving the rewrite that breaks a module."""
+"""`--xla_fuel=PASS=N`: limit the rewrites of a pass, to find by bisection the rewrite that breaks a module."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from hlo_run.errors import UsageError
 
-# The passes that ask before every rewrite; of all others a unit is a run that changes something.
+# These passes take fuel before every rewrite; another pass uses one unit for each run that changes the module.
 COUNTED_REWRITES = frozenset(("algsimp", "cse", "constant-folding", "priority-fusion", "multi-output-fusion"))
 
 
 class Fuel:
-    """What is left for each pass of one run of the pipeline; a pass without a limit has no end.
+    """The remaining fuel of each pass in one run of the pipeline; a pass without a limit has unlimited fuel.
 
-    `limits` are texts `PASS=N`; raises UsageError for others.
+    Each of `limits` is a text `PASS=N`; raises UsageError for another form.
     """
 
     def __init__(self, limits: Iterable[str] = ()) -> None:
@@ -21,16 +21,16 @@ class Fuel:
         for limit in limits:
             name, equals, count = limit.rpartition("=")
             if not equals or not name or not count.isdecimal():
-                raise UsageError(f"--xla_fuel={limit} is no pass and number", hint="--xla_fuel=PASS=N,PASS=N")
+                raise UsageError(f"--xla_fuel={limit} is not of the form PASS=N", hint="--xla_fuel=PASS=N,PASS=N")
             self._left[_key(name)] = int(count)
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """The passes that have a limit."""
+        """The names of the passes that have a limit, with `-` for `_`."""
         return tuple(self._left)
 
     def take(self, name: str) -> bool:
-        """Use one unit up; False if the pass has none left, and must not make the rewrite."""
+        """Use one unit; return False if the pass has none left and must not make the rewrite."""
         key = _key(name)
         if key not in self._left:
             return True
@@ -40,11 +40,11 @@ class Fuel:
         return True
 
     def is_out(self, name: str) -> bool:
-        """True if the pass has nothing left: there is no point in running it."""
+        """Return True if the pass has no fuel left; the runner then skips it."""
         return self._left.get(_key(name)) == 0
 
     def ran(self, name: str, changed: bool) -> None:
-        """Use one unit up for a run of a pass that does not ask before its rewrites."""
+        """Use one unit for a run that changed the module, if the pass is not in `COUNTED_REWRITES`."""
         if changed and _key(name) not in COUNTED_REWRITES:
             self.take(name)
 

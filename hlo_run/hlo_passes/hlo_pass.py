@@ -1,4 +1,4 @@
-"""The face of an HLO pass and what a row may ask: target, options, observers."""
+"""The interface of an HLO pass, and the context that passes get: target, options, observers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hlo_run.target import TargetSpec
 
 @dataclass(frozen=True)
 class PassContext:
-    """What passes and rows may ask about a run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite.
+    """The context of a pass run. Passes of `fuel.COUNTED_REWRITES` take fuel before every rewrite.
 
-    `show` is how texts look that observers get; what is made must not depend on it. With `locates` kernels say which HLO
-    instruction each of their operations came from, in PTX as well.
+    `show` controls the texts that observers get; the result of a pass must not depend on it. With `locates`, kernels record for
+    each operation the HLO instruction that it came from, in PTX as well.
 
-    `assembles` says whether ptxas, where there is one, sees the PTX of every kernel.
+    With `assembles`, ptxas (if it is installed) assembles the PTX of every kernel.
     """
 
     target: TargetSpec
@@ -34,10 +34,10 @@ class PassContext:
 
 
 class HloPass(Protocol):
-    """A pass over an HLO module: edits in place, returns nothing; `HloModule.version` tells whether it changed something."""
+    """A pass over an HLO module. It edits in place and returns nothing; `HloModule.version` grows if it changed something."""
 
     name: ClassVar[str]
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place; raises errors of the HloRunError family only."""
+        """Edit `module` in place; raises only errors of the HloRunError family."""
         ...

@@ -1,4 +1,4 @@
-"""What the runner tells those who watch: dumps, verbosity, stage printing, timing are observers; passes know of none."""
+"""The interface between the runner and its observers (dumps, verbosity, stage printing, timing); passes do not see them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from hlo_run.errors import HloRunError
 if TYPE_CHECKING:
     from hlo_run.analysis.fusion.fusion_process import AnyFusionStep
 
-# The row name of the step that every pipeline begins with, and the `next_row` of its last row (XLA's dump names).
+# The row name of the first step of every pipeline, and the `next_row` of its last row (XLA's dump names).
 PIPELINE_START = "pipeline-start"
 PIPELINE_END = "pipeline-end"
-# Stages between the rows, which `--stage` knows by name as it knows rows: the module as read and as executed, and the crossings.
+# Stages between the rows, with names that `--stage` takes: the module as parsed and as executed, and the lowering steps.
 HLO_INPUT = "hlo-input"
 OPTIMIZED_HLO = "hlo"
 EMIT_KERNELS = "emit-kernels"
 LLVM_BEFORE_OPTIMIZATIONS = "llvm-before-optimizations"
 LLVM = "llvm"
 PTX = "ptx"
-# A table of all fusions: a note of the module, not a step.
+# The table of all fusions: a note of the module, not a step.
 FUSION_ANALYSIS = "fusion-analysis"
-# The texts about buffers, likewise notes; their names end those of XLA's files.
+# The texts about buffers, also notes; XLA's files end with these names.
 BUFFER_TEXTS = ("buffer-assignment", "buffer-assignment-values", "live-range", "memory-usage-report")
 # The texts about thunks.
 THUNKS = "thunks"
 THUNK_METADATA = "thunk-metadata"
 THUNKS_AFTER_PASSES = "thunks-after-passes"
-# What a fusion pass tried, in order: a note of the module.
+# The steps that a fusion pass tried, in order: a note of the module.
 PRIORITY_FUSION_DUMP = "priority-fusion-dump"
 THUNK_TEXTS = (THUNKS, THUNKS_AFTER_PASSES, THUNK_METADATA)
-# The launch side as IR, with the kernels in it.
+# The launches as IR, with their kernels.
 GPU_DIALECT = "gpu-dialect"
 _KERNEL_STAGES = (EMIT_KERNELS, LLVM_BEFORE_OPTIMIZATIONS, LLVM, PTX)
 STAGES = (OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, *THUNK_TEXTS, *_KERNEL_STAGES, GPU_DIALECT)
 
 
 class Level(Enum):
-    """What a step works on."""
+    """The IR that a step works on."""
 
     HLO = "hlo"
     KERNEL = "kernel"
@@ -50,13 +50,17 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One row that ran, or one crossing (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
+    """One row that ran, or one lowering step (`emit-kernel`, `llvm-before-optimizations`, `llvm`, `ptx`).
 
-    `pipeline` is the group's name, `pass_name` the row's name without the number that makes it unique (empty: the same),
-    `next_row` that of the row that follows in it, `kernel` the kernel's (empty for HLO), `launch`
-    its grid and block, `unroll_factor` the bound on unrolling its loops. `text` renders the subject as it stands now: call
-    it inside the callback or not at all. `changed` is None where nobody asked (see `Observer.watches`). `op_count` counts
-    instructions or ops, `seconds` is the row's own.
+    - `pipeline`: the name of the group.
+    - `pass_name`: the row's name without the number that makes it unique; empty if `row` has no number.
+    - `next_row`: the name of the next row of the pipeline.
+    - `kernel`, `launch`, `unroll_factor`: the kernel's name, its grid and block, and the maximum unroll factor of its loops.
+      `kernel` is empty for HLO.
+    - `text`: prints the current state of the subject. Call it only inside the callback.
+    - `changed`: None if no observer asked for it (see `Observer.watches`).
+    - `op_count`: counts instructions or ops.
+    - `seconds`: the time of this row only.
     """
 
     level: Level
@@ -74,11 +78,11 @@ class Step:
 
 
 class Observer:
-    """Base of observers: every callback does nothing. `watches` says whether changes of that level must be known.
+    """Base of observers: every callback does nothing. `watches` returns True for a level whose `Step.changed` must be known.
 
-    Knowing whether a kernel row changed anything costs a printing per row, so it is done only when somebody watches.
-    An observer with `only_times` looks at names and seconds of steps alone: kernels may then be compiled in other processes,
-    and what priority fusion decides need not be kept.
+    To know whether a kernel row changed anything, the runner prints the kernel after each row; it does so only if an observer
+    watches kernels. An observer with `only_times` uses only the names and seconds of steps: kernels may then be compiled in
+    other processes, and the decisions of priority fusion are not recorded.
     """
 
     only_times: ClassVar[bool] = False
@@ -88,23 +92,23 @@ class Observer:
         return False
 
     def before(self, step: Step) -> None:
-        """A row is about to run (HLO and kernel rows only)."""
+        """Called before a row runs (HLO and kernel rows only)."""
 
     def after(self, step: Step) -> None:
-        """A row or a crossing ended."""
+        """Called after a row or a lowering step."""
 
     def failed(self, step: Step, error: HloRunError) -> None:
-        """A row raised; `error` is what leaves the runner."""
+        """Called when a row raised; `error` is the error that the runner raises."""
 
     def kernel_done(self, kernel: str) -> None:
-        """The last row of `kernel` ran."""
+        """Called after the last row of `kernel`."""
 
     def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
-        """A fusion pass tried these in this order; told before the row's `after`."""
+        """Called with the steps that a fusion pass tried, in order, before the row's `after`."""
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
-        """A text beside the passes, rendered on demand: fusion analysis, assembler report."""
+        """Called with a text that is not a step, rendered on demand: fusion analysis, assembler report."""
 
 
 class StopAtStage(Exception):
-    """Raised by the stage printer when the stage asked for has been printed; commands catch it."""
+    """Raised by the stage printer after it printed the requested stage; commands catch it."""

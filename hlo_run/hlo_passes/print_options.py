@@ -1,4 +1,4 @@
-"""How HLO is printed in dumps and stages: XLA's dump defaults, changed by flags."""
+"""Print options of HLO in dumps and stages: XLA's dump defaults, changed by flags."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Edited texts that stand for kernels: a dump of kernel IR, which goes on from its row, LLVM IR, PTX.
+"""Edited texts that replace kernels: a dump of kernel IR (compiled from its row on), LLVM IR, or PTX.
 
     // row: cse-2; kernel: wrapped_add; launch: grid 1x1x1 block 120x1x1; unroll: 4; target: h100_sxm; module: module_0000.small
 
-is the first line of a dump of kernel IR. LLVM IR and PTX are of the kernel that they define.
+is the first line of a dump of kernel IR. LLVM IR and PTX replace the kernel that they define.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LLVM_KERNEL = re.compile(r"^define\s[^@\n]*ptx_kernel[^@\n]*@([\w$]+)\(", re.MU
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A text and the kernel that it stands for."""
+    """A text and the kernel that it replaces."""
 
     kernel: str
     text: str
@@ -37,9 +37,9 @@ class KernelText:
 
 @dataclass(frozen=True, slots=True)
 class KernelIr:
-    """A dump of kernel IR: the text after `row`, and what the rows after it and the launch must know.
+    """A dump of kernel IR: the text after `row`, and the facts that the following rows and the launch need.
 
-    `target` is the name of the GPU, `module` the beginning of the names of all dumps of its module.
+    `target` is the name of the GPU, `module` the common prefix of the dump names of its module.
     """
 
     kernel: str
@@ -54,7 +54,7 @@ class KernelIr:
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """What stands in place of our own texts, by kernel; the later text wins, so PTX over LLVM IR over kernel IR."""
+    """The replacement texts by kernel. A later stage has priority: PTX over LLVM IR over kernel IR."""
 
     ir: dict[str, KernelIr] = field(default_factory=dict[str, KernelIr])
     llvm: dict[str, KernelText] = field(default_factory=dict[str, KernelText])
@@ -65,12 +65,12 @@ class Replacements:
         for texts in (self.ir, self.llvm, self.ptx):
             for kernel, text in texts.items():
                 if kernel not in kernels:
-                    hint = f"it has {', '.join(kernels)}" if kernels else "it has none"
+                    hint = f"the module has {', '.join(kernels)}" if kernels else "the module has no kernels"
                     raise UsageError(f"'{text.file}' is kernel '{kernel}', which the module does not have", hint=hint)
 
 
 def file_name(name: str) -> str:
-    """Return the name of a module as file names of dumps have it."""
+    """Return the name of a module as it appears in the names of dump files."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", name)
 
 
@@ -80,7 +80,7 @@ def header(row: str, kernel: str, launch: str, unroll_factor: int, target: str, 
 
 
 def is_kernel_dump(path: str) -> bool:
-    """True for a file that begins as a dump of kernel IR does; what cannot be read is none."""
+    """Return True if a file begins as a dump of kernel IR does, False if not or if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(8) == b"// row: "
@@ -89,13 +89,13 @@ def is_kernel_dump(path: str) -> bool:
 
 
 def read_kernel_dump(path: str) -> KernelIr:
-    """Return the dump in a file; raises UsageError where it cannot be read, ParseError for a first line that is none."""
+    """Return the dump in a file; raises UsageError if it cannot be read, ParseError if its first line is not a header."""
     text = read_text(path, "kernel IR")
     first = text.partition("\n")[0]
     found = _HEADER.fullmatch(first.strip())
     if found is None:
         hint = "a dump begins with its row, kernel, launch, unroll factor, target and module"
-        raise ParseError("this is no dump of a kernel's IR", Where(path, 1, 1, first), hint)
+        raise ParseError("the file is not a dump of kernel IR", Where(path, 1, 1, first), hint)
     launch = LaunchDimensions(_sizes(found["grid"]), _sizes(found["block"]))
     return KernelIr(
         found["kernel"], text, path, found["row"], launch, int(found["unroll"]), found["target"], found["module"].strip()
@@ -108,10 +108,10 @@ def _sizes(text: str) -> tuple[int, int, int]:
 
 
 def read_replacements(options: CompileOptions, module: str) -> Replacements:
-    """Return the texts that the flags give for the module of that name.
+    """Return the texts that the flags give for the module with this name.
 
     A file called `module_NNNN.NAME.*` is for the module NAME, as in XLA; other names are for every module. Raises UsageError
-    for files that cannot be read or hold no kernel.
+    for files that cannot be read or define no kernel, ParseError for an invalid dump of kernel IR.
     """
     module = file_name(module)
     dumps = [read_kernel_dump(path) for path in _paths(options.kernel_ir_file)]

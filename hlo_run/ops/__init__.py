@@ -1,1 +1,1 @@
-"""What an HLO opcode is: its shape rule and its index maps."""
+"""Shape rules and index maps of HLO opcodes, and the verifier."""

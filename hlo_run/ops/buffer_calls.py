@@ -1,7 +1,7 @@
-"""Values that stay in one buffer, `b(f32[4])`: the calls that make and end them, and where they may stand.
+"""Verify buffer types, `b(f32[4])`: the calls that make and end buffers, and where buffers are allowed.
 
-`Pin` makes a buffer of an array, `CreateBuffer` makes one with nothing in it, `Unpin` gives the array back. Between them a buffer
-goes through custom calls that write into it, dynamic-update-slice, tuples and loops, and nothing writes into it twice.
+`Pin` makes a buffer from an array, `CreateBuffer` makes an uninitialised one, `Unpin` returns the array. In between, a buffer
+may go through custom calls that write into it, dynamic-update-slice, tuples and loops, and must not be written twice.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Index = tuple[int, ...]
 
 
 def array_of(shape: Shape) -> Shape:
-    """Return the array that a buffer holds; any other shape as it is."""
+    """Return the array that a buffer holds; another shape is returned unchanged."""
     return shape.tuple_shapes[0] if is_buffer(shape) else shape
 
 
 def is_buffer(shape: Shape) -> bool:
-    """True for `b(f32[4])`, not for a tuple that has one."""
+    """Return True for `b(f32[4])`, False for a tuple that contains one."""
     return shape.element_type == "buffer"
 
 
 def verify_buffer_calls(module: HloModule) -> None:
-    """Raise ParseError at the first buffer that stands where none may, or is written twice (XLA's `VerifyBuffers`)."""
+    """Raise ParseError at the first buffer that is not allowed there, or is written twice (XLA's `VerifyBuffers`)."""
     for computation in module.computations:
         if not any(_places(i.shape) or i.attrs.get("custom_call_target") in CROSSINGS for i in computation.instructions):
             continue
@@ -66,7 +66,7 @@ def _verify(instruction: HloInstruction, computation: HloComputation) -> None:
 
 
 def _is_annotated(call: HloInstruction) -> bool:
-    """True for a call that becomes an async one on another stream."""
+    """Return True for a call that will become an async one on another stream."""
     attributes = call.attrs.get("frontend_attributes")
     return isinstance(attributes, FrontendAttributes) and attributes.get("_xla_stream_annotation") is not None
 
@@ -102,7 +102,7 @@ def _verify_crossing(call: HloInstruction, operands: list[Shape], result: Shape,
 
 
 def _verify_pairs(call: HloInstruction) -> None:
-    """Every buffer that a call takes it must give back, as the one result that shares its memory."""
+    """Check that each buffer operand of a call is aliased with exactly one result, and each buffer result with one operand."""
     taken = [(number, place) for number, o in enumerate(call.operands) for place in _places(o.shape)]
     pairs = _aliasing(call)
     for number, place in taken:
@@ -115,18 +115,18 @@ def _verify_pairs(call: HloInstruction) -> None:
 
 def _aliasing(call: HloInstruction) -> tuple[tuple[_Index, int, _Index], ...]:
     aliasing = call.attrs.get("output_to_operand_aliasing", OperandAliasing())
-    assert isinstance(aliasing, OperandAliasing), "the attribute has one type"
+    assert isinstance(aliasing, OperandAliasing), "the attribute has this type"
     return aliasing.pairs
 
 
 def _places(shape: Shape) -> list[_Index]:
-    """Return where in a shape buffers are."""
+    """Return the indices of the buffers in a shape."""
     return [] if shape.is_array else [index for index, leaf in shape.leaves() if is_buffer(leaf)]
 
 
 def _refuse_buffers(instruction: HloInstruction, shape: Shape) -> None:
     if _places(shape):
-        raise instruction_error(instruction, f"a buffer may not stand here: {brief(shape)}")
+        raise instruction_error(instruction, f"a buffer is not allowed here: {brief(shape)}")
 
 
 def _verify_writers(instruction: HloInstruction) -> None:
@@ -136,7 +136,7 @@ def _verify_writers(instruction: HloInstruction) -> None:
 
 
 def _writers(instruction: HloInstruction, place: _Index) -> int:
-    """Return how many users may write into a buffer: all but tuples, and those that pick another part."""
+    """Return the number of users that may write into a buffer: all except tuples, and elements of other indices."""
     return sum(_writes(instruction, place, user) for user in instruction.users)
 
 

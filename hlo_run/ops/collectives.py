@@ -1,4 +1,4 @@
-"""Shape rules of collectives and their halves (`ops.md` 11)."""
+"""Shape rules of collectives, and of their start and done opcodes (`ops.md` 11)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _gathered_dim(instruction: HloInstruction, shapes: list[Shape], outputs: tup
 
 
 def _shards(instruction: HloInstruction, whole: int, part: int) -> int:
-    """Return the number of parts that a whole falls into; refuse one that is not the number of devices in a group."""
+    """Return the number of shards of a dimension; refuse a number that differs from the devices in a group."""
     if not part:
         raise refuse("a dimension of size 0 has no shards")
     count, size = -(-whole // part), group_size(instruction)
@@ -92,7 +92,7 @@ def _reduce_scatter(instruction: HloInstruction) -> Shape:
     count = _shards(instruction, shapes[0].dims[dim], outputs[0].dims[dim])
     for shape in shapes:
         if not count or shape.dims[dim] % count:
-            raise refuse(f"dimension {dim} of {brief(shape)} does not fall into {count} shards")
+            raise refuse(f"dimension {dim} of {brief(shape)} is not divisible into {count} shards")
     return tuple_or_one([_scaled(shape, dim, shape.dims[dim] // count) for shape in shapes])
 
 
@@ -110,7 +110,7 @@ def _all_to_all(instruction: HloInstruction) -> Shape:
     if not 0 <= dims[0] < shape.rank:
         raise refuse(f"dimensions names dimension {dims[0]}, but the operand has shape {brief(shape)}")
     if shape.dims[dims[0]] % count:
-        raise refuse(f"dimension {dims[0]} of {brief(shape)} does not fall into {count} parts")
+        raise refuse(f"dimension {dims[0]} of {brief(shape)} is not divisible into {count} parts")
     return shape
 
 
@@ -128,7 +128,7 @@ def _ragged_all_to_all(instruction: HloInstruction) -> Shape:
 
 
 def _collective_broadcast(instruction: HloInstruction) -> Shape:
-    # XLA does not look at its groups.
+    # XLA does not check its groups.
     return tuple_or_one(_some_arrays(instruction))
 
 
@@ -138,7 +138,7 @@ def _permute(instruction: HloInstruction) -> Shape:
     if not shapes:
         raise refuse("expects at least 1 operand, but has 0 operands")
     if "slice_sizes" in instruction.attrs:
-        # input, output, and where in each the slices start
+        # Operands 0 and 1 are input and output; the others are the start indices of the slices in each.
         return shapes[1]
     return tuple_or_one(array_operands(instruction))
 
@@ -148,7 +148,7 @@ def _permute_start(instruction: HloInstruction) -> Shape:
     shapes = [o.shape for o in instruction.operands]
     result = _permute(instruction)
     inputs = tuple_or_one(shapes) if "slice_sizes" not in instruction.attrs else Shape.make_tuple(tuple(shapes))
-    # Contexts of any shape may follow.
+    # Context elements of any shape may follow.
     return Shape.make_tuple((inputs, result, *written[2:]))
 
 
@@ -171,7 +171,7 @@ def _check_pairs(instruction: HloInstruction) -> None:
 
 
 def _slice_count(instruction: HloInstruction) -> int:
-    """Return how many slices one device may send: those that an in-place permute lists in operand 2, else 1."""
+    """Return the maximum number of slices per device: the number in operand 2 of an in-place permute, else 1."""
     if "slice_sizes" not in instruction.attrs or len(instruction.operands) < 3:
         return 1
     starts = operand(instruction, 2)

@@ -1,4 +1,4 @@
-"""Shape rules of tuples, calls, fusions, loops, tokens and parallel copies of a program (`ops.md` 10 and 11)."""
+"""Shape rules of tuples, calls, fusions, control flow, custom calls, barriers and device ids (`ops.md` 10 and 11)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _custom_call(instruction: HloInstruction) -> Shape:
 
 
 def _check_aliasing(instruction: HloInstruction) -> None:
-    """Refuse aliases of outputs and operands that are not there or differ in shape."""
+    """Refuse aliases of outputs and operands that do not exist or differ in shape."""
     aliasing = instruction.attrs.get("output_to_operand_aliasing", OperandAliasing())
     for output, number, place in aliasing.pairs:
         if not 0 <= number < len(instruction.operands):
@@ -95,7 +95,7 @@ def _conditional(instruction: HloInstruction) -> Shape:
     if selector.rank or selector.element_type not in ("pred", "s32"):
         raise refuse(f"the selector must be pred[] or s32[], but has shape {brief(selector)}")
     if not branches or (selector.element_type == "pred" and len(branches) != 2):
-        raise refuse(f"a {selector.element_type} selector does not go with {len(branches)} branches")
+        raise refuse(f"a {selector.element_type} selector does not match {len(branches)} branches")
     if len(instruction.operands) != len(branches) + 1:
         raise refuse(f"expects {len(branches) + 1} operands, but has {len(instruction.operands)} operands")
     for number, branch in enumerate(branches):
@@ -114,7 +114,7 @@ def _u32(instruction: HloInstruction) -> Shape:
 
 
 def _opt_barrier(instruction: HloInstruction) -> Shape:
-    # XLA infers the shape of an array only.
+    # XLA only infers array shapes for it.
     return array_operand(instruction) if is_open(instruction.shape) else operand(instruction, 0)
 
 

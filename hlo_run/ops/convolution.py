@@ -1,4 +1,4 @@
-"""The shape rule of convolution in all its forms, and its dimension labels by part (`ops.md` 7)."""
+"""The shape rule of convolution, and the decoding of its dimension labels (`ops.md` 7)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from hlo_run.ops.windows import window_of, window_sizes
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionLabels:
-    """`dim_labels` by part: the position of batch, feature and each spatial dimension in input, kernel and output."""
+    """`dim_labels` decoded: for input, kernel and output, the dimension numbers of (batch, feature, spatial dimensions).
+
+    For the kernel, (input feature, output feature, spatial dimensions).
+    """
 
     input: tuple[int, int, tuple[int, ...]]
     kernel: tuple[int, int, tuple[int, ...]]
@@ -22,7 +25,7 @@ class ConvolutionLabels:
 
 
 def convolution_labels(labels: DimLabels) -> ConvolutionLabels:
-    """Return the positions that `b01f_01io->b01f` names (kernel: input feature, output feature); raises ParseError."""
+    """Return the dimension numbers of labels such as `b01f_01io->b01f`; raises ParseError if a label is repeated."""
     for part in (labels.input, labels.kernel, labels.output):
         if len({part.first_dim, part.second_dim, *part.spatial_dims}) != len(part.spatial_dims) + 2:
             raise refuse(f"dim_labels {labels} must name each of {', '.join(part.letters)} and the spatial dimensions once")
@@ -71,11 +74,11 @@ def _check_features(labels: ConvolutionLabels, source: Shape, kernel: Shape, gro
     batch, features = source.dims[labels.input[0]], source.dims[labels.input[1]]
     inputs, outputs = kernel.dims[labels.kernel[0]], kernel.dims[labels.kernel[1]]
     if features % groups or features // groups != inputs:
-        raise refuse(f"{features} input features do not go with {inputs} of the kernel in {groups} groups")
+        raise refuse(f"{features} input features do not match {inputs} of the kernel in {groups} groups")
     if outputs % groups or outputs % batch_groups:
-        raise refuse(f"{outputs} output features do not fall into {max(groups, batch_groups)} groups")
+        raise refuse(f"{outputs} output features are not divisible into {max(groups, batch_groups)} groups")
     if batch % batch_groups:
-        raise refuse(f"a batch of {batch} does not fall into {batch_groups} groups")
+        raise refuse(f"a batch of {batch} is not divisible into {batch_groups} groups")
 
 
 INFER: dict[str, Rule] = {"convolution": _convolution}

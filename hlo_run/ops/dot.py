@@ -12,14 +12,14 @@ from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, is_open,
 
 
 def preferred_type(instruction: HloInstruction, left: Shape, right: Shape) -> str:
-    """Return the element type of a product: the written one, else the wider of the operands'."""
+    """Return the element type of a product: that of the written shape, else the wider type of the operands."""
     inferred = wider_type(left.element_type, right.element_type)
     return inferred if is_open(instruction.shape) or not instruction.shape.is_array else instruction.shape.element_type
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One operand of a dot: its shape, and which of its dimensions are batch and contracting."""
+    """One operand of a dot: its shape, and its batch and contracting dimensions."""
 
     shape: Shape
     batch: tuple[int, ...]
@@ -27,7 +27,7 @@ class _Side:
 
     @property
     def free(self) -> list[int]:
-        """Return the dimensions that are neither."""
+        """The dimensions that are neither batch nor contracting."""
         return [dim for dim in range(self.shape.rank) if dim not in self.batch and dim not in self.contracting]
 
 
@@ -51,7 +51,7 @@ def _sides(instruction: HloInstruction, left: Shape, right: Shape) -> tuple[_Sid
 
 
 def _product(kind: str, one: _Side, two: _Side, right_free: Sequence[int]) -> Shape:
-    """Return the shape of batch dimensions, then what is left of both sides."""
+    """Return the product's shape: batch dimensions, then the free dimensions of both sides."""
     parts = [(one.shape, dim) for dim in (*one.batch, *one.free)] + [(two.shape, dim) for dim in right_free]
     dynamic = [dynamic_dims(shape)[dim] for shape, dim in parts]
     for number, dim in enumerate(two.batch):
@@ -83,7 +83,7 @@ def _ragged_dot(instruction: HloInstruction) -> Shape:
     kind = preferred_type(instruction, left, right)
     outer = _sizes_outer(one, ragged[0])
     if sizes.rank > len(outer) + 1 or (sizes.rank > 1 and sizes.dims[:-1] != tuple(outer)) or not sizes.rank:
-        raise refuse(f"group sizes of shape {brief(sizes)} do not go with outer dimensions {braces(outer)}")
+        raise refuse(f"group sizes of shape {brief(sizes)} do not match outer dimensions {braces(outer)}")
     count = sizes.dims[-1]
     if ragged[0] in one.free:
         _check_groups(right, two, groups, count)
@@ -97,7 +97,7 @@ def _ragged_dot(instruction: HloInstruction) -> Shape:
 
 
 def _sizes_outer(one: _Side, ragged: int) -> list[int]:
-    """Return the sizes of the dimensions that group sizes may have before the last: those before the ragged one in its part."""
+    """Return the sizes of the dimensions that group sizes may have before the last: those that precede the ragged one."""
     if ragged in one.batch:
         dims: Sequence[int] = one.batch[: one.batch.index(ragged)]
     elif ragged in one.contracting:

@@ -1,4 +1,4 @@
-"""Shape rules of random numbers, tokens, transfers with the host or another device, and async chains (`ops.md` 9 and 10)."""
+"""Shape rules of random numbers, tokens, transfers to and from host or devices, and async chains (`ops.md` 9 and 10)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _rng(instruction: HloInstruction) -> Shape:
         raise refuse(f"the parameters {brief(first)} and {brief(second)} and the result {brief(result)} differ in element type")
     distribution = instruction.attrs["distribution"]
     if distribution == "rng_invalid":
-        raise refuse("rng_invalid is no distribution")
+        raise refuse("rng_invalid is not a distribution")
     allowed = ("float",) if distribution == "rng_normal" else ("float", "signed", "unsigned", "pred")
     if first.dtype.kind not in allowed:
-        raise refuse(f"{distribution} does not make elements of type {first.element_type}")
+        raise refuse(f"{distribution} does not support elements of type {first.element_type}")
     return result
 
 
@@ -36,7 +36,7 @@ def _rng_bit_generator(instruction: HloInstruction) -> Shape:
     if not shape.is_tuple or len(shape.tuple_shapes) != 2:
         raise refuse(f"expects a tuple of state and bits, but has shape {brief(shape)}")
     if not shape.tuple_shapes[0].compatible(state):
-        raise refuse(f"the state goes in as {brief(state)} and comes out as {brief(shape.tuple_shapes[0])}")
+        raise refuse(f"the state has operand shape {brief(state)}, but result shape {brief(shape.tuple_shapes[0])}")
     return shape
 
 
@@ -51,7 +51,7 @@ def _check_token(instruction: HloInstruction, number: int) -> None:
 
 
 def _after_all(instruction: HloInstruction) -> Shape:
-    # Like XLA, whatever the operands are.
+    # XLA does not check the operands either.
     return TOKEN
 
 
@@ -83,7 +83,7 @@ def _send_done(instruction: HloInstruction) -> Shape:
 
 
 def _recv(instruction: HloInstruction) -> Shape:
-    # XLA does not ask for a token here.
+    # XLA does not check for a token here.
     return Shape.make_tuple((instruction.shape.tuple_shapes[0], _CONTEXT, TOKEN)) if instruction.shape.tuple_shapes else TOKEN
 
 
@@ -120,10 +120,10 @@ def _async_start(instruction: HloInstruction) -> Shape:
 
 
 def _wrapped(instruction: HloInstruction) -> HloComputation:
-    """Return the computation of the chain; refuses broken chains and computations of another thread."""
+    """Return the computation of the chain; refuse broken chains, and computations of another execution thread."""
     start = async_start(instruction)
     if start is None:
-        raise refuse("an async chain begins with async-start and goes on with async-update and async-done")
+        raise refuse("an async chain must be async-start, optionally async-update, then async-done")
     computation = start.called["calls"][0]
     if computation.execution_thread != execution_thread(start):
         thread = execution_thread(start)

@@ -1,4 +1,4 @@
-"""Shape rules of element-wise opcodes, most of them from the table: `Opcode.takes` and `gives` (`ops.md` 2, 3 and 4)."""
+"""Shape rules of elementwise opcodes, most of them from the table: `Opcode.takes` and `gives` (`ops.md` 2, 3 and 4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPLEX = {"f32": "c64", "f64": "c128"}
 
 
 def _wrong_kind(opcode: str, shape: Shape) -> ParseError:
-    return refuse(f"{opcode} does not take elements of type {shape.element_type} (operand of shape {brief(shape)})")
+    return refuse(f"{opcode} does not support elements of type {shape.element_type} (operand of shape {brief(shape)})")
 
 
 def _result(shape: Shape, gives: str) -> Shape:
@@ -40,7 +40,7 @@ def _result(shape: Shape, gives: str) -> Shape:
 
 
 def _joined(shapes: list[Shape]) -> Shape:
-    """Return the shape of operands that must agree: the wider float, dynamic where one of them is."""
+    """Return the common shape of operands: the wider float type, dynamic where any of them is; refuse other differences."""
     first = shapes[0]
     for shape in shapes[1:]:
         if shape is first:
@@ -61,7 +61,7 @@ def _dynamic_where_either(first: Shape, second: Shape) -> Shape:
 
 
 def _unary(opcode: Opcode) -> Rule:
-    """Return the rule of one operand with elements of one of the kinds that the opcode takes."""
+    """Return the rule of an opcode with one operand, whose element kind must be one that the opcode takes."""
     name, takes, gives = opcode.name, opcode.takes, opcode.gives
 
     def infer(instruction: HloInstruction) -> Shape:
@@ -74,7 +74,7 @@ def _unary(opcode: Opcode) -> Rule:
 
 
 def _binary(opcode: Opcode) -> Rule:
-    """Return the rule of two operands that have one shape, with elements of one of the kinds that the opcode takes."""
+    """Return the rule of an opcode with two operands of equal shapes, with an element kind that the opcode takes."""
     name, takes = opcode.name, opcode.takes
 
     def infer(instruction: HloInstruction) -> Shape:
@@ -181,7 +181,7 @@ def _reduce_precision(instruction: HloInstruction) -> Shape:
     return shape
 
 
-# Its keys are the elementwise opcodes, all but `map`.
+# The keys are the elementwise opcodes except `map`.
 INFER: dict[str, Rule] = {
     **{name: (_unary if opcode.arity == 1 else _binary)(opcode) for name, opcode in OPCODES.items() if opcode.takes},
     "complex": _complex,

@@ -1,4 +1,4 @@
-"""Replica groups of collectives: whose numbers they hold, and whether they hold the right ones (`ops.md` 11)."""
+"""Replica groups of collectives: the kind of device numbers in them, their size, and their checks (`ops.md` 11)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.ops.rule import refuse
 
-# Whose numbers the groups hold (XLA's CollectiveOpGroupMode).
+# The kinds of numbers in replica groups (XLA's CollectiveOpGroupMode).
 REPLICAS = "cross_replica"
 PARTITIONS = "cross_partition"
 REPLICAS_AND_PARTITIONS = "cross_replica_and_partition"
@@ -16,7 +16,7 @@ FLATTENED = "flattened_id"
 
 
 def group_mode(instruction: HloInstruction) -> str:
-    """Return whose numbers the replica groups (or source-target pairs) hold."""
+    """Return the kind of numbers in the replica groups (or source-target pairs)."""
     has_channel = instruction.attrs.get("channel_id") is not None
     if instruction.opcode not in TAKES_GLOBAL_IDS:
         return PARTITIONS if has_channel else REPLICAS
@@ -28,7 +28,7 @@ def group_mode(instruction: HloInstruction) -> str:
 
 
 def device_counts(instruction: HloInstruction) -> tuple[int, int]:
-    """Return how many replicas and partitions the module runs on; 1 where it does not say."""
+    """Return (replicas, partitions) of the module, each 1 if the module has no such attribute."""
     module = instruction.parent.module if instruction.parent else None
     attrs = module.attrs if module else {}
     return int(attrs.get("replica_count", 1)), int(attrs.get("num_partitions", 1))
@@ -40,7 +40,7 @@ def _lists(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
 
 
 def group_size(instruction: HloInstruction) -> int:
-    """Return how many devices work together; 1 may also mean that it is not known."""
+    """Return the number of devices in a group; 1 may also mean that it is unknown."""
     mode, groups = group_mode(instruction), _lists(instruction)
     replicas, partitions = device_counts(instruction)
     if mode == FLATTENED or (mode == PARTITIONS and groups):
@@ -52,14 +52,14 @@ def group_size(instruction: HloInstruction) -> int:
 
 
 def check_groups(instruction: HloInstruction, of_one_size: bool = True) -> None:
-    """Refuse groups that do not hold each of the module's devices once, or, where `of_one_size`, are of several sizes."""
+    """Refuse groups that do not hold each of the module's devices once, or, with `of_one_size`, have different sizes."""
     mode, groups = group_mode(instruction), _lists(instruction)
     if not groups:
         if mode == FLATTENED:
             raise refuse("replica groups must be specified in flattened-id mode")
         return
     if not all(groups):
-        raise refuse("an empty replica group")
+        raise refuse("a replica group must not be empty")
     members = [member for group in groups for member in group]
     seen: set[int] = set()
     for member in members:
@@ -75,7 +75,7 @@ def check_groups(instruction: HloInstruction, of_one_size: bool = True) -> None:
         PARTITIONS: (partitions,),
         FLATTENED: (replicas * partitions,),
     }[mode]
-    # 1 is what a module has that does not say.
+    # A module without the attribute has 1, which is not checked.
     if 1 not in wanted and len(members) not in wanted:
         raise refuse(f"in {mode} mode, replica groups should contain {wanted[0]} devices, but found {len(members)}")
     sizes = {len(group) for group in groups}

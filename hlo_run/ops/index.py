@@ -1,9 +1,9 @@
-"""Index maps of opcodes: which elements of an operand an output element needs, and which output elements it feeds.
+"""Index maps of opcodes: the operand elements that an output element needs, and the output elements that it feeds.
 
-`operand_map` goes from output index to operand index, `user_map` back. Maps of pad, concatenate, slice and windows are
-*partial*: their domain is smaller than the output's box, and whoever uses them emits the domain check. None is the
-undefined map: nothing is known, and an emitter must handle the opcode by hand. Mirrors the tables of XLA's
-`ComputeOutputToInputIndexing` and `ComputeInputToOutputIndexing`.
+`operand_map` maps output indices to operand indices, `user_map` operand indices to output indices. Maps of pad, concatenate,
+slice and windows are *partial*: their domain is smaller than the output, and the emitter has to check it. None is the undefined
+map: emitters must handle such opcodes themselves. Mirrors the tables of XLA's `ComputeOutputToInputIndexing` and
+`ComputeInputToOutputIndexing`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RuntimeValue", "bitcast_map", "fused_maps", "is_simple_gather", "ope
 
 
 def _elementwise_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    """Return the identity, or the map to a scalar that goes with every element (`select`, `clamp`)."""
+    """Return the identity, or the map to a scalar that all elements share (`select`, `clamp`)."""
     if output_dims(instruction) and not operand_dims(instruction, number):
         return to_scalar(instruction)
     return identity(instruction)
@@ -39,7 +39,7 @@ def _element_of_tuple(instruction: HloInstruction, number: int) -> IndexingMap:
 
 
 def _fusion_operand(instruction: HloInstruction, number: int) -> IndexingMap | None:
-    """Return the one map to an operand; undefined if the fused computation reads it in several ways or has several roots."""
+    """Return the only map to an operand; None if the fused computation reads it in several ways or has several roots."""
     computation = instruction.fused_computation
     if computation.root.opcode == "tuple":
         return None
@@ -47,7 +47,7 @@ def _fusion_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
     return maps[0] if len(maps) == 1 else None
 
 
-# Elements stand where the operand's stand, in these that are not elementwise too.
+# These have the index maps of elementwise opcodes.
 _ELEMENTWISE = (
     *(ELEMENTWISE - {"bitcast-convert"}),
     *("all-reduce", "all-reduce-start", "all-reduce-done", "get-tuple-element", "opt-barrier", "domain", "copy-done"),
@@ -70,10 +70,10 @@ USER: dict[str, IndexRule] = {
 
 
 def operand_map(instruction: HloInstruction, operand_number: int) -> IndexingMap | None:
-    """Return the map from an output index to the indices of operand `operand_number` that it needs.
+    """Return the map from an output index to the indices of operand `operand_number` that it needs; None is undefined.
 
-    Dimensions are those of the output (of a tuple result: of its first element), range variables loop over elements
-    that are combined, runtime variables are offsets (`runtime_values` says whose). Shapes must be filled in.
+    Dimensions are those of the output (of a tuple result: of its first element). Range variables loop over elements that are
+    combined; runtime variables are offsets (see `runtime_values`). Shapes must be filled in.
     """
     rule = OPERAND.get(instruction.opcode)
     if rule is None or not array_of(instruction.shape).is_array or not _reads_array(instruction, operand_number):
@@ -82,7 +82,7 @@ def operand_map(instruction: HloInstruction, operand_number: int) -> IndexingMap
 
 
 def user_map(instruction: HloInstruction, operand_number: int) -> IndexingMap | None:
-    """Return the map from an index of operand `operand_number` to the output indices it feeds."""
+    """Return the map from an index of operand `operand_number` to the output indices that it feeds; None is undefined."""
     rule = USER.get(instruction.opcode)
     if rule is None or not array_of(instruction.shape).is_array or not _reads_array(instruction, operand_number):
         return None
@@ -95,9 +95,9 @@ def _reads_array(instruction: HloInstruction, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValue:
-    """Where a runtime variable comes from: the element `index(output index)` of operand `operand_number`.
+    """The source of a runtime variable: element `index(output index)` of operand `operand_number`.
 
-    The value read is clamped to the variable's bounds.
+    The value is clamped to the variable's bounds.
     """
 
     operand_number: int
@@ -105,7 +105,7 @@ class RuntimeValue:
 
 
 def runtime_values(instruction: HloInstruction, operand_number: int) -> tuple[RuntimeValue, ...]:
-    """Return, for each runtime variable of `operand_map` in order, where its value is read."""
+    """Return the source of each runtime variable of `operand_map`, in order."""
     first = {"dynamic-slice": 1, "dynamic-update-slice": 2}.get(instruction.opcode)
     if first is not None and operand_number == first - 1:
         rank = len(output_dims(instruction))
@@ -121,9 +121,9 @@ def runtime_values(instruction: HloInstruction, operand_number: int) -> tuple[Ru
 
 
 def fused_maps(root: HloInstruction) -> dict[HloInstruction, tuple[IndexingMap | None, ...]]:
-    """Return, for `root` and all it reads in its computation, the maps from root's index to each instruction's.
+    """Return, for `root` and everything it depends on in its computation, the maps from root's index to each instruction's.
 
-    One simplified map per way in which an instruction is read, equal ones once, undefined ones as one None.
+    The maps are simplified and distinct, one for each way in which an instruction is read. All undefined maps are one None.
     """
     found: dict[HloInstruction, dict[IndexingMap | None, None]] = {root: {identity(root): None}}
     for instruction in _users_first(root):
@@ -137,7 +137,7 @@ def fused_maps(root: HloInstruction) -> dict[HloInstruction, tuple[IndexingMap |
 
 
 def _users_first(root: HloInstruction) -> Sequence[HloInstruction]:
-    """Return root and all it reads, every instruction after all of its users among them."""
+    """Return root and everything it depends on, each instruction after all of its users."""
     order: list[HloInstruction] = []
     seen: set[HloInstruction] = set()
     stack: list[tuple[HloInstruction, bool]] = [(root, False)]

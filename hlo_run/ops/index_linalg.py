@@ -1,4 +1,4 @@
-"""Index maps of reductions, windows, dot and convolution: a loop over elements is a symbol."""
+"""Index maps of reductions, windows, dot, convolution and scan; symbols are loops over combined elements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _reduce_user(instruction: HloInstruction, number: int) -> IndexingMap:
 
 
 def _window_index(output: Expr, position: Expr, window: WindowDim, size: int) -> tuple[Expr, list[tuple[Expr, Interval]]]:
-    """Return the input index of a window position and the constraints that it is neither padding nor a hole."""
+    """Return the input index of a window position, and the constraints that it is neither padding nor between elements."""
     padded = output * window.stride + position * window.window_dilation
     dilated = (size - 1) * window.base_dilation + 1 if size else 0
     total = window.pad_low + dilated + window.pad_high
@@ -89,19 +89,20 @@ def _scaled_dot_operand(instruction: HloInstruction, number: int) -> IndexingMap
 
 
 def _convolution_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    """Return the maps; symbols are the window's dimensions, the input feature, and for batch groups the group.
+    """Return a map whose symbols are the window's dimensions, the input feature, and with batch groups the group.
 
-    With batch groups the input's map covers every group, though an output feature needs one of them only.
+    With batch groups, the input's map covers every group, although an output feature only needs one of them.
     """
     whole = _convolution_kernel(instruction) if number == 1 else _convolution_input(instruction)
     return whole.simplify().remove_unused_symbols()[0]
 
 
 def convolution_maps(instruction: HloInstruction) -> tuple[IndexingMap, IndexingMap]:
-    """Return the maps of input and kernel so that both have the same symbols; for batch groups the input has one more.
+    """Return the maps of input and kernel with equal symbols; with batch groups, the input has one more symbol.
 
-    The symbols of both have the ranges of the input's, which leave out what is padding for every output. Where padding and
-    dilation leave a window one place alone, the simplified map of the input lacks that symbol: the maps are not simplified then.
+    The symbols of both have the ranges of the input's map, which exclude positions that are padding for every output. If padding
+    and dilation leave only one position of a window dimension, the simplified input map lacks its symbol; then neither map is
+    simplified.
     """
     source, kernel = _convolution_operand(instruction, 0), _convolution_operand(instruction, 1)
     parted = instruction.attrs.get("batch_group_count", 1) > 1
@@ -145,13 +146,13 @@ def _convolution_kernel(instruction: HloInstruction) -> IndexingMap:
     for number, (kernel_dim, window_dim) in enumerate(zip(spatial, window.dims, strict=True)):
         results[kernel_dim] = window_dim.size - 1 - symbol(number) if window_dim.reversal else symbol(number)
     results[kernel_in] = symbol(len(spatial))
-    assert results[kernel_out] is dim(labels.output[1]), "the labels of a kernel are distinct"
+    assert results[kernel_out] is dim(labels.output[1]), "the dimension labels of a kernel are distinct"
     loops = [kernel[d] for d in (*spatial, kernel_in)]
     return IndexingMap.from_sizes(results, output_dims(instruction), loops)
 
 
 def _scan_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    """Return the map of an input: the element itself and all before it (after it, if reversed); of an init: one slice."""
+    """Return the map of an input: the element and all before it (after it, if reversed); for an init: all but the scanned dim."""
     attrs = instruction.attrs
     dimension: int = attrs["dimensions"][0]
     sizes = output_dims(instruction)

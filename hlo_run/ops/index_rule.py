@@ -1,4 +1,4 @@
-"""What index maps share: the type of a rule, and the maps that many opcodes have."""
+"""Helpers of index maps: the type of a rule, and maps that many opcodes share."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.indexing import IndexingMap, symbol
 
-# Takes an instruction and an operand number; None is the undefined map.
+# Called with an instruction and an operand number; None is the undefined map.
 IndexRule: TypeAlias = "Callable[[HloInstruction, int], IndexingMap | None]"
 
 
 def array_of(shape: Shape) -> Shape:
-    """Return the shape whose indices a map speaks of: of a tuple its first element (all have the same dimensions)."""
+    """Return the array shape whose indices a map uses; for a tuple, its first element (all have the same dimensions)."""
     return array_of(shape.tuple_shapes[0]) if shape.is_tuple and shape.tuple_shapes else shape
 
 
 def output_dims(instruction: HloInstruction) -> tuple[int, ...]:
-    """Return the sizes of the instruction's output, which are the dimensions of its operand maps."""
+    """Return the output's dimension sizes; these are the dimensions of its operand maps."""
     return array_of(instruction.shape).dims
 
 
 def operand_dims(instruction: HloInstruction, number: int) -> tuple[int, ...]:
-    """Return the sizes of operand `number`."""
+    """Return the dimension sizes of operand `number`."""
     return array_of(instruction.operands[number].shape).dims
 
 

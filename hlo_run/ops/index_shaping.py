@@ -13,9 +13,9 @@ from hlo_run.ops.index_rule import IndexRule, array_of, identity, operand_dims, 
 
 
 def bitcast_map(from_shape: Shape, to_shape: Shape) -> IndexingMap | None:
-    """Return the map from an index into one array to the index at the same place in memory of the other.
+    """Return the map from an index of the first array to the index of the other with the same position in memory.
 
-    Layouts count, element types do not; undefined if the element counts differ.
+    Layouts matter, element types do not; None if the element counts differ.
     """
     return bitcast_indices(from_shape.dims, from_shape.minor_to_major, to_shape.dims, to_shape.minor_to_major)
 
@@ -76,7 +76,7 @@ def _slice_operand(instruction: HloInstruction, _: int) -> IndexingMap:
 
 
 def _slice_user(instruction: HloInstruction, _: int) -> IndexingMap:
-    """Return the partial map of the elements that the slice keeps."""
+    """Return the partial map: its domain is the elements in the slice."""
     ranges: tuple[tuple[int, int, int], ...] = instruction.attrs["slice"]
     results: list[Expr] = []
     constraints: list[tuple[Expr, Interval]] = []
@@ -95,7 +95,7 @@ def _pad_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     results: list[Expr] = []
     constraints: list[tuple[Expr, Interval]] = []
     for d, ((low, high, interior), size) in enumerate(zip(padding, output_dims(instruction), strict=True)):
-        # Negative padding crops: the bounds then are those of the output.
+        # Negative padding crops: the bounds are then those of the output.
         dims.append(Variable(Interval(max(0, low), min(size - 1, size - 1 - high))))
         results.append((dim(d) - low) // (interior + 1))
         constraints.append(((dim(d) - low) % (interior + 1), Interval.point(0)))
@@ -129,7 +129,7 @@ def _runtime_offsets(instruction: HloInstruction, sizes: tuple[int, ...], slice_
 
 
 def _start_index(instruction: HloInstruction, number: int) -> IndexingMap:
-    """Return the map to a start index operand: a scalar, or (old form) the one vector of all of them."""
+    """Return the map to a start index operand: a scalar, or (in the old form) the vector of all start indices."""
     sizes = operand_dims(instruction, number)
     return IndexingMap.from_sizes(map(symbol, range(len(sizes))), output_dims(instruction), sizes)
 
@@ -144,7 +144,7 @@ def _dynamic_slice_operand(instruction: HloInstruction, number: int) -> Indexing
 
 
 def _dynamic_update_slice_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    """Return the maps; the update's has no bound on its result, whoever uses it checks that against the update's size."""
+    """Return the maps; results of the update's map are not bounded, so users must check them against the update's size."""
     if number == 0:
         return identity(instruction)
     if number > 1:
@@ -171,7 +171,7 @@ def _gather_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
 
 
 def is_simple_gather(instruction: HloInstruction) -> bool:
-    """True for the form that XLA's gather simplifier leaves: indices [n, k], output [n, slice..], nothing collapsed."""
+    """Return True for the form that XLA's gather simplifier makes: indices [n, k], output [n, slice..], nothing collapsed."""
     attrs = instruction.attrs
     rank = len(operand_dims(instruction, 0))
     return (
@@ -184,7 +184,7 @@ def is_simple_gather(instruction: HloInstruction) -> bool:
 
 
 def _bitcast_convert(from_rank: int, to_dims: tuple[int, ...], from_dims: tuple[int, ...]) -> IndexingMap:
-    """Return the map between arrays of which one may have an additional last dimension of parts of an element."""
+    """Return the map between arrays of which one may have an additional last dimension for the parts of elements."""
     results = [dim(d) if d < from_rank else symbol(0) for d in range(len(to_dims))]
     return IndexingMap.from_sizes(results, from_dims, to_dims[from_rank:])
 
@@ -200,7 +200,7 @@ def _bitcast_convert_user(instruction: HloInstruction, _: int) -> IndexingMap:
 
 
 def _all_gather_operand(instruction: HloInstruction, number: int) -> IndexingMap:
-    """Return the place within a shard; which replica holds the shard is not said."""
+    """Return the index in a shard; the map does not say which replica has the shard."""
     dimension: int = instruction.dimensions[0]
     shard = operand_dims(instruction, number)[dimension]
     whole = identity(instruction)

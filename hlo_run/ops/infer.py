@@ -1,4 +1,4 @@
-"""Shape inference: fills the shapes that text left out, and holds every written shape against its rule."""
+"""Shape inference: fill shapes that the text omits, and check written shapes against the rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INFER: dict[str, Rule] = {
     **collectives.INFER,
 }
 
-# Opcodes that hand buffers on, or whose result is written by hand: no other float width than the rule's.
+# Opcodes that pass on buffers, or whose result type is explicit: their written float width must match.
 EXACT = frozenset(
     """bitcast call conditional constant custom-call dynamic-update-slice get-tuple-element infeed outfeed opt-barrier
     parameter recv recv-done scan send send-done tuple while""".split()
@@ -32,11 +32,11 @@ EXACT = frozenset(
 
 
 def infer_module(module: HloModule, mixed_precision: bool = True) -> None:
-    """Fill open shapes and check all others; called computations come before their callers in `computations`.
+    """Fill open shapes and check all others; in `computations`, called computations come before their callers.
 
-    Raises ParseError at the instruction whose operands or written shape do not fit its opcode. Layouts are not
-    compared; a filled shape takes the layout of the operand that gives it its dimensions, else the default one. With
-    `mixed_precision` a written shape may have floats of another width.
+    Raises ParseError at an instruction whose operands or written shape do not match its opcode. Layouts are not compared. A
+    filled shape takes the layout of the operand that determines its dimensions, else the default layout. With
+    `mixed_precision`, a written shape may have floats of another width.
     """
     for computation in module.computations:
         for instruction in computation.instructions:
@@ -44,7 +44,7 @@ def infer_module(module: HloModule, mixed_precision: bool = True) -> None:
 
 
 def fill_shapes(module: HloModule) -> None:
-    """Fill open shapes and believe all others; raises ParseError where a shape cannot be inferred."""
+    """Fill open shapes without checking the others; raises ParseError if a shape cannot be inferred."""
     for instruction in module.instructions:
         if is_open(instruction.shape):
             _settle(instruction, mixed_precision=True)
@@ -67,7 +67,7 @@ def _settle(instruction: HloInstruction, mixed_precision: bool) -> None:
 
 
 def _check_sizes(instruction: HloInstruction, shape: Shape) -> None:
-    # The parser refuses absurd sizes that are written; these are not.
+    # The parser checks the sizes of written shapes; these shapes are inferred.
     for _, leaf in shape.leaves():
         if leaf.is_array:
             try:
@@ -77,9 +77,9 @@ def _check_sizes(instruction: HloInstruction, shape: Shape) -> None:
 
 
 def infer_shape(instruction: HloInstruction) -> Shape:
-    """Return the shape the instruction must have.
+    """Return the shape that the instruction must have.
 
-    Raises ParseError if operands or attributes do not fit the opcode.
+    Raises ParseError if operands or attributes do not match the opcode.
     """
     try:
         rule = INFER.get(instruction.opcode)

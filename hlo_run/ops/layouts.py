@@ -1,4 +1,4 @@
-"""Checks of layouts, for modules whose layouts are settled: who keeps its operands' layout, who hands buffers on."""
+"""Layout checks, after layout assignment: opcodes that keep their operands' layout, and opcodes that pass on buffers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hlo_run.hlo.opcodes.traits import KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.verify.module import instruction_error
 
-# What must agree in layout: the shape expected, the one found, and what they are.
+# Two shapes with equal layouts: the expected one, the found one, and a description.
 _Pair = tuple[Shape, Shape, str]
 
 
 def check_layouts(module: HloModule) -> None:
-    """Refuse an instruction that changes a layout without moving data, or hands on a buffer in another layout."""
+    """Raise ParseError for an instruction that changes a layout without moving data, or passes on a buffer in another layout."""
     for computation in module.computations:
         _check_computation(computation)
     _check_entry(module)
@@ -32,7 +32,7 @@ def _check_computation(computation: HloComputation) -> None:
 
 
 def layouts_fit(module: HloModule) -> bool:
-    """True if `check_layouts` has nothing to refuse."""
+    """Return True if `check_layouts` does not raise."""
     try:
         check_layouts(module)
     except ParseError:
@@ -41,7 +41,7 @@ def layouts_fit(module: HloModule) -> bool:
 
 
 def fused_layouts_fit(module: HloModule) -> bool:
-    """True if `check_layouts` has nothing to refuse inside of fusions, which no row looks into to settle layouts."""
+    """Return True if `check_layouts` does not raise inside of fusions, whose layouts no pass assigns."""
     try:
         for computation in module.computations:
             if computation.is_fusion:

@@ -12,7 +12,7 @@ _MATRIX_KINDS = ("float", "complex")
 def _cholesky(instruction: HloInstruction) -> Shape:
     shape = array_operand(instruction)
     if shape.dtype.kind not in _MATRIX_KINDS:
-        raise refuse(f"cholesky does not take elements of type {shape.element_type}")
+        raise refuse(f"cholesky does not support elements of type {shape.element_type}")
     if shape.rank < 2 or shape.dims[-1] != shape.dims[-2]:
         raise refuse(f"expects square matrices, but the operand has shape {brief(shape)}")
     return shape
@@ -24,14 +24,14 @@ def _triangular_solve(instruction: HloInstruction) -> Shape:
         raise refuse(f"expects floats or complex numbers of one type, but has {brief(matrix)} and {brief(right)}")
     size = right.dims[-2 if instruction.attrs.get("left_side", False) else -1] if right.rank > 1 else -1
     if matrix.rank != right.rank or matrix.dims[-2:] != (size, size) or matrix.dims[:-2] != right.dims[:-2]:
-        raise refuse(f"matrices of shape {brief(matrix)} do not go with right-hand sides of shape {brief(right)}")
+        raise refuse(f"matrices of shape {brief(matrix)} do not match right-hand sides of shape {brief(right)}")
     if instruction.attrs.get("transpose_a", "TRANSPOSE_INVALID") == "TRANSPOSE_INVALID":
         raise refuse("transpose_a must be NO_TRANSPOSE, TRANSPOSE or ADJOINT")
     return right
 
 
 def _features(instruction: HloInstruction, vectors: tuple[int, ...]) -> tuple[Shape, Shape]:
-    """Return the shapes of the operand and of one vector with an element per feature; `vectors` are such operands."""
+    """Return the shapes of operand 0 and of a per-feature vector; check the operands `vectors`, which must be such vectors."""
     shape = array_operand(instruction)
     dim: int = instruction.attrs["feature_index"]
     if not 0 <= dim < shape.rank:

@@ -1,4 +1,4 @@
-"""Floats of different widths among the operands of one instruction, which compilers do not take from most opcodes."""
+"""The check for mixed precision: operands with different float widths, which XLA refuses for most opcodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hlo_run.hlo.opcodes.traits import ASYNC_DONE, CONTROL_FLOW
 from hlo_run.hlo.verify.module import instruction_error
 from hlo_run.ops.rule import brief
 
-# What hands buffers on, or says itself which widths go together.
+# Opcodes that pass on buffers, and opcodes that support operands of different widths.
 _MIXED = (
     CONTROL_FLOW
     | ASYNC_DONE
@@ -18,12 +18,12 @@ _MIXED = (
     )
 )
 
-# Their shape rules take the element type from the written shape.
+# The shape rules of these take the element type from the written shape.
 _KEEP_TYPE = frozenset("broadcast reshape dynamic-reshape".split())
 
 
 def check_precision(module: HloModule) -> None:
-    """Refuse an instruction whose operands are floats of different widths, unless its opcode takes them."""
+    """Raise ParseError for operands with different float widths, unless the opcode supports them."""
     for computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode in _KEEP_TYPE:

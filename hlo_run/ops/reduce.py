@@ -30,7 +30,7 @@ from hlo_run.ops.rule import (
 
 
 def values_and_inits(instruction: HloInstruction) -> tuple[list[Shape], list[Shape]]:
-    """Return the shapes of the first and the second half of the operands; the first must agree in dimensions."""
+    """Return the shapes of the first and the second half of the operands; refuse values whose dimensions differ."""
     shapes = array_operands(instruction)
     if not shapes or len(shapes) % 2:
         raise refuse(f"expects as many initial values as arrays, but has {len(shapes)} operands")
@@ -52,7 +52,7 @@ def _reduce(instruction: HloInstruction) -> Shape:
 
 
 def like_result(instruction: HloInstruction, shapes: list[Shape]) -> Shape:
-    """Return the tuple of `shapes` if the reducer returns a tuple, else the only one."""
+    """Return the tuple of `shapes` if the reducer returns a tuple, else the only shape."""
     return Shape.make_tuple(tuple(shapes)) if called(instruction, "to_apply").root.shape.is_tuple else shapes[0]
 
 
@@ -60,13 +60,13 @@ def _map(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
     if not shapes:
         raise refuse("map expects at least 1 operand, but has 0 operands")
-    # A scalar goes with any shape.
+    # A scalar may be mixed with any shape.
     full = next((shape for shape in shapes if shape.dims), shapes[0])
     for shape in shapes:
         if shape.dims and shape.dims != full.dims:
             raise refuse(f"operand shapes differ in dimensions: {brief(full)} and {brief(shape)}")
         if shape.dims != full.dims and not same_type(shape, full):
-            raise refuse(f"a scalar of shape {brief(shape)} does not go with operands of shape {brief(full)}")
+            raise refuse(f"a scalar of shape {brief(shape)} does not match operands of shape {brief(full)}")
     mapped = called(instruction, "to_apply")
     _check_scalars(instruction, [shape.element_type for shape in shapes], "mapped computation")
     result = mapped.root.shape
@@ -76,7 +76,7 @@ def _map(instruction: HloInstruction) -> Shape:
 
 
 def _check_scalars(instruction: HloInstruction, types: Sequence[str], what: str) -> None:
-    """Refuse a computation that does not take scalars of these element types (floats of any width)."""
+    """Refuse a computation whose parameters are not scalars of these element types (floats of any width)."""
     computation = called(instruction, "to_apply")
     parameters = computation.parameters
     if len(parameters) != len(types):
@@ -119,7 +119,7 @@ def _scan(instruction: HloInstruction) -> Shape:
         raise refuse(f"dimensions must name exactly one dimension, but is {braces(dims)}")
     inputs, outputs = len(shapes) - carries, len(results) - carries
     if carries < 0 or inputs < 0 or outputs < 0:
-        raise refuse(f"{carries} carries do not go with {len(shapes)} operands and {len(results)} results")
+        raise refuse(f"{carries} carries do not match {len(shapes)} operands and {len(results)} results")
     if len(body.parameters) != len(shapes):
         raise refuse(f"'{body.name}' has {len(body.parameters)} parameters, but must have {len(shapes)}")
     length = _scanned_length(instruction, shapes[:inputs], dims[0])
@@ -129,7 +129,7 @@ def _scan(instruction: HloInstruction) -> Shape:
             raise wrong_parameter(body, number, row, "scanned computation")
     for number, carry in enumerate(results[outputs:]):
         if not carry.compatible(body.parameters[inputs + number].shape):
-            raise refuse(f"'{body.name}' returns {brief(carry)} as carry {number}, which does not go into its parameter")
+            raise refuse(f"'{body.name}' returns {brief(carry)} as carry {number}, which does not match its parameter")
     if length is None:
         raise refuse("scan has no inputs or outputs")
     return Shape.make_tuple((*(_stacked(result, dims[0], length) for result in results[:outputs]), *results[outputs:]))
@@ -158,7 +158,7 @@ def _stacked(shape: Shape, dim: int, length: int) -> Shape:
     if not shape.is_array or dim > shape.rank:
         raise refuse(f"cannot stack results of shape {brief(shape)} along dimension {dim}")
     order = [d + (d >= dim) for d in shape.minor_to_major]
-    # The new dimension lies right outside the one whose place it takes; a last one lies innermost.
+    # The new dimension is directly outside the one that it displaces; a last dimension is innermost.
     order.insert(order.index(dim + 1) + 1 if dim < shape.rank else 0, dim)
     return Shape.array(shape.element_type, (*shape.dims[:dim], length, *shape.dims[dim:]), tuple(order))
 

@@ -1,4 +1,4 @@
-"""Computations that combine values: what reductions, windows and scatters ask of them."""
+"""The check of reducers, for reductions, windows and scatters."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hlo_run.ops.rule import brief, called, compatible_up_to_precision, make_arr
 def check_reducer(
     instruction: HloInstruction, inits: Sequence[str], inputs: Sequence[str], attribute: str = "to_apply"
 ) -> list[str]:
-    """Return the element types that a reducer returns; refuse one that does not fit.
+    """Return the element types that a reducer returns; refuse a reducer that does not match.
 
-    It takes an accumulator per input and then the inputs, all scalars. Accumulators have the very types of its results;
-    initial values and inputs (element types) may be floats of other widths.
+    Its parameters are one accumulator per input, then the inputs, all scalars. Accumulators have exactly the types of its
+    results; initial values and inputs (given as element types) may be floats of other widths.
     """
     reducer = called(instruction, attribute)
     count = len(inputs)

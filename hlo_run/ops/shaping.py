@@ -1,4 +1,4 @@
-"""Shape rules of opcodes that move elements without choosing among them (`ops.md` 5)."""
+"""Shape rules of data movement without indices: broadcast, reshape, transpose, pad and others (`ops.md` 5)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INT32_MAX = 2**31 - 1
 def _iota(instruction: HloInstruction) -> Shape:
     shape, dim = instruction.shape, instruction.iota_dimension
     if not shape.is_array or shape.element_type == "pred":
-        raise refuse(f"iota does not make elements of shape {brief(shape)}")
+        raise refuse(f"iota cannot have the shape {brief(shape)}")
     if not 0 <= dim < shape.rank:
         raise refuse(f"iota_dimension is {dim}, but the rank is {shape.rank}")
     return shape
@@ -37,9 +37,9 @@ def _broadcast(instruction: HloInstruction) -> Shape:
     source, target = array_operand(instruction), instruction.shape
     dims: tuple[int, ...] = instruction.attrs.get("dimensions", ())
     if is_open(target):
-        # XLA reads `dimensions` as sizes to put in front here, and as dimension numbers right after.
+        # XLA reads `dimensions` as sizes of new leading dimensions here, and as dimension numbers after this.
         if any(size < 0 for size in dims):
-            raise refuse(f"a dimension of size {min(dims)}")
+            raise refuse(f"a dimension has the negative size {min(dims)}")
         target = make_array(source.element_type, (*dims, *source.dims), (*[False] * len(dims), *dynamic_dims(source)))
     if not target.is_array:
         raise refuse(f"a broadcast makes an array, but its shape is {brief(target)}")
@@ -57,7 +57,7 @@ def _broadcast(instruction: HloInstruction) -> Shape:
     return target
 
 
-_WRITE_SHAPE = "the result's shape, written before the opcode, has every operand dimension where `dimensions` puts it"
+_WRITE_SHAPE = "write the result's shape before the opcode, with the operand's dimensions at the numbers in `dimensions`"
 
 
 def _reshape(instruction: HloInstruction) -> Shape:
@@ -89,7 +89,7 @@ def _transpose(instruction: HloInstruction) -> Shape:
     dims = dim_list(instruction, "dimensions", source.rank)
     if len(dims) != source.rank:
         raise refuse(f"dimensions has {len(dims)} entries, but the operand has shape {brief(source)}")
-    # Shape inference of XLA permutes the layout along, so that the data stay in place.
+    # XLA's shape inference permutes the layout as well, so that the data stay in place.
     order = tuple(dims.index(dim) for dim in source.minor_to_major)
     layout = Layout(order, source.layout.extra if source.layout else "")
     sizes = tuple(source.dims[dim] for dim in dims)
@@ -117,7 +117,7 @@ def _concatenate(instruction: HloInstruction) -> Shape:
             raise refuse(f"cannot concatenate {brief(first)} and {brief(shape)} along dimension {dim}")
         if not same_type(first, shape):
             raise refuse(f"operand element types differ: {brief(first)} and {brief(shape)}")
-        # Like XLA, the last operand and the first decide.
+        # As in XLA, the type is that of the first and the last operand.
         kind = wider_type(first.element_type, shape.element_type)
         dynamic = [one or other for one, other in zip(dynamic, dynamic_dims(shape), strict=True)]
     total = sum(shape.dims[dim] for shape in shapes)
@@ -158,7 +158,7 @@ def _get_dimension_size(instruction: HloInstruction) -> Shape:
 
 
 def _size_dimension(instruction: HloInstruction, source: Shape) -> int:
-    # Like XLA, only the first entry counts.
+    # As in XLA, only the first entry is used.
     dim = next(iter(instruction.dimensions), -1)
     if not 0 <= dim < source.rank:
         raise refuse(f"dimensions must name one dimension of {brief(source)}")

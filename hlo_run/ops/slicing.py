@@ -59,13 +59,13 @@ def _dynamic_update_slice(instruction: HloInstruction) -> Shape:
 
 
 def _check_starts(instruction: HloInstruction, first: int, rank: int) -> None:
-    """Refuse start indices that are neither one scalar per dimension nor one vector of them."""
+    """Refuse start indices that are neither one scalar per dimension nor one vector."""
     starts = [array_operand(instruction, number) for number in range(first, len(instruction.operands))]
     if any(not start.dtype.is_integer for start in starts):
         raise refuse("start indices must be integers")
     if len(starts) == 1 and starts[0].rank:
         if starts[0].dims != (rank,):
-            raise refuse(f"expects {rank} start indices, but sees {brief(starts[0])}")
+            raise refuse(f"expects {rank} start indices, but has {brief(starts[0])}")
         return
     if len(starts) != rank or any(start.rank for start in starts):
         raise refuse(f"expects {rank} scalar start indices, but has {len(starts)} of shapes {', '.join(map(brief, starts))}")
@@ -75,18 +75,18 @@ def _check_starts(instruction: HloInstruction, first: int, rank: int) -> None:
 
 
 def _index_vectors(indices: Shape, vector_dim: int) -> list[int]:
-    """Return the dimensions of an index array that are not the one along which a vector of indices lies."""
+    """Return the dimensions of an index array except the index vector dimension."""
     if not indices.dtype.is_integer:
         raise refuse(f"indices must be integers, but have shape {brief(indices)}")
     if not 0 <= vector_dim <= indices.rank:
-        raise refuse(f"index_vector_dim={vector_dim} does not go with indices of shape {brief(indices)}")
+        raise refuse(f"index_vector_dim={vector_dim} does not match indices of shape {brief(indices)}")
     return [dim for dim in range(indices.rank) if dim != vector_dim]
 
 
 def _check_index_map(instruction: HloInstruction, names: tuple[str, str, str], source: Shape, indices: Shape) -> None:
-    """Refuse batching dimensions and an index map that do not fit.
+    """Refuse batching dimensions and an index map that do not match the operands.
 
-    `names` are the attributes of the map from index to dimension, and of the batching dimensions of operand and indices.
+    `names` are the attributes of the index map, and of the batching dimensions of operand and indices.
     """
     vector_dim: int = instruction.attrs["index_vector_dim"]
     mapped = dim_list(instruction, names[0], source.rank)
@@ -159,7 +159,7 @@ def _check_update(instruction: HloInstruction, source: Shape, indices: Shape, up
             raise refuse(f"dimension {dim} of the updates, {brief(update)}, is larger than the operand's, {brief(source)}")
     outer = [size for dim, size in enumerate(update.dims) if dim not in window]
     if outer != [indices.dims[dim] for dim in batch]:
-        raise refuse(f"updates of shape {brief(update)} do not go with indices of shape {brief(indices)}")
+        raise refuse(f"updates of shape {brief(update)} do not match indices of shape {brief(indices)}")
 
 
 INFER: dict[str, Rule] = {

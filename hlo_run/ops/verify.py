@@ -1,4 +1,4 @@
-"""The verifier: what must hold of a module that XLA accepts, from its graph to the shapes of its instructions."""
+"""The verifier: check a module as XLA does, from its graph to the shapes of its instructions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hlo_run.ops.precision import check_precision
 
 @dataclass(frozen=True, slots=True)
 class Strictness:
-    """What the verifier refuses beyond what no module may have.
+    """The optional checks of the verifier.
 
-    `mixed_precision` False refuses floats of different widths where an opcode does not say that it takes them;
-    `device_pairs` True asks of a send or recv to another device that it says between which ones; `layouts` True holds
-    layouts too, which is for modules whose layouts are settled.
+    - `mixed_precision=False` refuses operands with different float widths, except for opcodes that support them.
+    - `device_pairs=True` requires source-target pairs on sends and recvs between devices.
+    - `layouts=True` checks layouts, after layout assignment.
     """
 
     mixed_precision: bool = True
@@ -29,15 +29,15 @@ class Strictness:
     layouts: bool = False
 
 
-# What run_hlo_module asks of the modules that it reads, what XLA:GPU asks of those that it compiles, and what its passes
-# after layout assignment leave.
+# The checks of run_hlo_module for modules that it reads, of XLA:GPU for modules that it compiles, and after its layout
+# assignment.
 READING = Strictness()
 COMPILING = Strictness(mixed_precision=False, device_pairs=True)
 LAID_OUT = Strictness(mixed_precision=False, device_pairs=True, layouts=True)
 
 
 def verify(module: HloModule, strictness: Strictness = READING) -> None:
-    """Raise ParseError at the first thing that XLA's verifier refuses; shapes that are open are filled on the way."""
+    """Raise ParseError at the first error that XLA's verifier refuses as well; fills open shapes."""
     verify_module(module)
     infer_module(module, strictness.mixed_precision)
     verify_entry_layout(module)

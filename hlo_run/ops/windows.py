@@ -1,4 +1,4 @@
-"""Shape rules of sliding windows: reduce-window and select-and-scatter, and what a convolution shares with them (`ops.md` 6)."""
+"""Shape rules of reduce-window and select-and-scatter, and the window sizes that convolution shares (`ops.md` 6)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from hlo_run.ops.rule import (
 
 
 def window_of(instruction: HloInstruction) -> Window:
-    """Return the window of an instruction, the empty one if none is written."""
+    """Return the window of an instruction, an empty one if it has none."""
     return instruction.attrs.get("window", Window())
 
 
 def window_sizes(sizes: Sequence[int], window: Window) -> list[int]:
-    """Return the number of window positions per dimension; refuses windows of another rank or without a size."""
+    """Return the number of window positions per dimension; refuse a window of another rank, or sizes that are not positive."""
     if len(window.dims) != len(sizes):
         raise refuse(f"the window has {len(window.dims)} dimensions, but the operand has {len(sizes)}")
     return [_positions(size, dim) for size, dim in zip(sizes, window.dims, strict=True)]
@@ -47,7 +47,7 @@ def _positions(size: int, dim: WindowDim) -> int:
 
 
 def dilated(size: int, dilation: int) -> int:
-    """Return the extent of `size` elements with `dilation` - 1 holes between each two."""
+    """Return the extent of `size` elements with `dilation` - 1 gaps between neighbours."""
     return (size - 1) * dilation + 1 if size else 0
 
 

@@ -1,4 +1,4 @@
-"""`--xla_fuel`: passes stop when they have used up what they were given."""
+"""`--xla_fuel`: passes stop when their fuel is used up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODULE = "HloModule m\nENTRY e { ROOT p = f32[2] parameter(0) }\n"
 
 @dataclass(frozen=True)
 class _Edits:
-    """Counts an edit in every run; with `asks` as many as there is fuel for, at most five."""
+    """Makes one edit per run; with `asks`, takes fuel for the pass of that name and makes at most five."""
 
     name: ClassVar[str] = "edits"
 
@@ -66,7 +66,7 @@ def test_dashes_and_underscores_are_the_same() -> None:
 
 @pytest.mark.parametrize("limit", ["dce", "dce=", "=1", "dce=-1", "dce=x"])
 def test_limits_that_are_none_are_refused(limit: str) -> None:
-    with pytest.raises(UsageError, match="no pass and number"):
+    with pytest.raises(UsageError, match="not of the form PASS=N"):
         Fuel([limit])
 
 

@@ -1,4 +1,4 @@
-"""Dumps as inputs: kernel IR goes on from its row, LLVM IR and PTX replace a kernel; an edited text changes the result."""
+"""Dumps as inputs: kernel IR is compiled from its row on, LLVM IR and PTX replace a kernel; an edited text changes the result."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_texts_of_other_modules_are_left_alone(folder: Path, tmp_path: Path) -> 
         ("xla_gpu_ptx_file", ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry odd() { ret; }", 2, "'odd'"),
         ("xla_gpu_ptx_file", ".version 8.6\n.target sm_90\n.visible .entry turned() { rot; }", 3, "ptxas rejects"),
         ("xla_gpu_llvm_ir_file", "define ptx_kernel void @turned() { rot }", 3, "text.txt"),
-        ("kernel_ir_file", "module {}", 3, "this is no dump"),
+        ("kernel_ir_file", "module {}", 3, "not a dump of kernel IR"),
     ],
 )
 def test_texts_that_cannot_be_used(
@@ -143,9 +143,9 @@ def test_texts_that_cannot_be_used(
     ("old", "new", "message"),
     [
         ("row: cse;", "row: cze;", "there is no row 'cze'"),
-        ("row: cse;", "", "this is no dump"),
+        ("row: cse;", "", "not a dump of kernel IR"),
         ("func.func @", "func.func %", "error"),
-        ("launch: grid", "launch: grit", "this is no dump"),
+        ("launch: grid", "launch: grit", "not a dump of kernel IR"),
     ],
 )
 def test_damaged_dumps(

@@ -1,4 +1,4 @@
-"""Index maps against what the opcodes mean: gathering by the map gives the elements that numpy moves or combines."""
+"""Index maps against the opcodes' semantics: a gather by the map gives the elements that numpy moves or combines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shape rules: what each opcode makes of its operands, and what it refuses."""
+"""Shape rules: the shape that each opcode gives, and what it refuses."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ _REFUSED = {
     "add(x, v)": "operand shapes differ in dimensions: f32[4,6] and f32[6]",
     "add(x, z)": "differ in dimensions",
     "add(t, t)": "operand 0 must be an array",
-    "subtract(p, p)": "subtract does not take elements of type pred",
-    "and(x, x)": "and does not take elements of type f32",
-    "abs(u)": "abs does not take elements of type u32",
-    "floor(i)": "floor does not take elements of type s32",
+    "subtract(p, p)": "subtract does not support elements of type pred",
+    "and(x, x)": "and does not support elements of type f32",
+    "abs(u)": "abs does not support elements of type u32",
+    "floor(i)": "floor does not support elements of type s32",
     "complex(h, h)": "takes two parts of f32 or f64",
     "compare(i, i), direction=LT, type=FLOAT": "comparison type FLOAT does not fit",
     "select(b, t, t)": "operand 1 must be an array",
@@ -192,7 +192,7 @@ _REFUSED = {
     "f32[2,7] slice(x), slice={[0:2], [0:7]}": "not within dimension 1",
     "f32[2,6] slice(x), slice={[3:2], [0:6]}": "not within dimension 0",
     "f32[2,6] slice(x), slice={[0:2:0], [0:6]}": "not positive",
-    "pred[4] iota(), iota_dimension=0": "does not make",
+    "pred[4] iota(), iota_dimension=0": "cannot have the shape",
     "s32[4] iota(), iota_dimension=1": "iota_dimension is 1",
     "f32[5,6] dynamic-slice(x, k, k), dynamic_slice_sizes={5,6}": "slice size 5",
     "f32[2,6] dynamic-slice(x, k), dynamic_slice_sizes={2,6}": "Wrong number of operands",

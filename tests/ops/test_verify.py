@@ -158,7 +158,7 @@ def test_groups_of_an_all_reduce_may_differ_in_size() -> None:
             "shares a buffer: expected f32[6], found f32[4,6]",
         ),
         (f"ROOT p = f32[4,6] custom-call(x){_PIN}", "Pin takes an array and makes a buffer of it"),
-        (f"p = b(f32[4,6]) custom-call(x){_PIN}\nROOT r = b(f32[4,6]) copy(p)", "a buffer may not stand here"),
+        (f"p = b(f32[4,6]) custom-call(x){_PIN}\nROOT r = b(f32[4,6]) copy(p)", "a buffer is not allowed here"),
         (
             f"p = b(f32[4,6]) custom-call(x){_PIN}\nq = f32[4,6] custom-call(p){_UNPIN}\nw = f32[4,6] custom-call(p){_UNPIN}\n"
             "ROOT r = f32[4,6] add(q, w)",

@@ -1,1 +1,1 @@
-"""The families of steps that a random module is made of; `hlo_run.fuzz.table` has their weights."""
+"""The step families of random modules; `hlo_run.fuzz.table` has their weights."""

@@ -1,4 +1,4 @@
-"""Bits of one type read as another, of any width."""
+"""Steps that reinterpret the bits of one type as another, of any width."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.fuzz.program.values import TYPES, Range, Value
 
 
 def bitcast_convert(scope: Scope) -> None:
-    """Read integers, or floats that are not 0, as integers of any width; dimensions split or merge with it."""
+    """Bitcast integers, or positive floats, to integers of any width; dimensions are split or merged accordingly."""
     value = scope.pick(lambda v: v.exact and (v.element.is_integer or v.element.is_float))
     if value is None:
         return
@@ -47,7 +47,7 @@ _FLOATS_OF = {16: ("f16", "bf16"), 32: ("f32",), 64: ("f64",)}
 
 
 def _as_float(scope: Scope, value: Value) -> None:
-    """Set sign and exponent of the bits so that they are a float between 1 and 2."""
+    """Set sign and exponent of the bits so that they are a float in [1, 2), and bitcast them to it."""
     if value.element.bits not in _FLOATS_OF:
         return
     t = TYPES[scope.rng.choice(_FLOATS_OF[value.element.bits])]
@@ -62,7 +62,7 @@ def _as_float(scope: Scope, value: Value) -> None:
 
 
 def pack(scope: Scope) -> None:
-    """Join bits of narrow integers by shifts, as codes of a quantised model are unpacked and packed."""
+    """Extract narrow integers from wider ones by shifts and converts, as the unpacking of quantised weights does."""
     value = scope.pick(lambda v: v.type in ("u8", "s8", "u16"))
     if value is None:
         return

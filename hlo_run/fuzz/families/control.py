@@ -1,4 +1,4 @@
-"""Loops, branches, calls, fusions and async pairs: steps with computations of their own, which hold more steps."""
+"""Steps with computations of their own, which contain more steps: loops, branches, calls, fusions, async pairs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRIPS = (0, 1, 1, 2, 3, 3, 4, 5)
 
 
 def _some_values(scope: Scope, most: int, least: int = 1) -> list[Value]:
-    """Return different values, or the same one twice at times."""
+    """Return up to `most` random values, usually without duplicates."""
     found = [v for v in (scope.pick() for _ in range(scope.rng.randint(least, most))) if v is not None]
     return found if scope.chance(0.1) else list({v.name: v for v in found}.values())
 
@@ -38,7 +38,7 @@ def _names(values: list[Value]) -> str:
 
 
 def _root(body: Scope, tuple_chance: float) -> Value | None:
-    """Return a value for the root, a tuple of some at times."""
+    """Return a value for the root; with probability `tuple_chance`, a tuple of several values."""
     value = body.pick()
     if value is None or not body.chance(tuple_chance):
         return value
@@ -46,7 +46,7 @@ def _root(body: Scope, tuple_chance: float) -> Value | None:
 
 
 def _apply(scope: Scope, root: Value, text: str, most_taken: float = 0.9) -> None:
-    """Add an instruction whose result is what `root` is, and take most of it apart."""
+    """Add an instruction with the shape and ranges of `root`, and take most of its elements apart."""
     result = replace(without_layouts(root), name=scope.program.name())
     scope.line(result, text)
     if not result.is_tuple:
@@ -61,7 +61,7 @@ def _apply(scope: Scope, root: Value, text: str, most_taken: float = 0.9) -> Non
 
 
 def fusion(scope: Scope) -> None:
-    """A fusion of any kind in the input; its body may be a parameter, hold a fusion, and have several results."""
+    """A fusion of a random kind in the input; its body may be only a parameter, contain a fusion, and have several results."""
     operands = list({v.name: v for v in _some_values(scope, 4)}.values())
     if scope.depth >= _MOST_DEPTH or not operands:
         return
@@ -87,7 +87,7 @@ def fusion(scope: Scope) -> None:
 
 def async_pair(scope: Scope) -> None:
     operands = _some_values(scope, 2)
-    # What is asynchronous must stay one instruction: no type that rows would convert.
+    # An async computation must stay one instruction, so exclude types that passes would convert.
     if scope.depth or not operands or any(v.type not in ("f32", "f64", "s32", "s64", "u32", "pred") for v in operands):
         return
     body = scope.inner(may_have_effects=False)
@@ -109,7 +109,7 @@ def async_pair(scope: Scope) -> None:
 
 
 def _one_step(body: Scope, value: Value) -> Value | None:
-    """Add one instruction of the first parameter."""
+    """Add one instruction that reads `value`; return None if its type is unsuitable."""
     if value.element.kind == "pred":
         return body.add("pred", value.dims, f"not({value.name})", Range(1), keep=False)
     return (
@@ -123,7 +123,7 @@ def _one_step(body: Scope, value: Value) -> Value | None:
 
 
 def conditional(scope: Scope) -> None:
-    """A conditional on a pred or on an index; every branch has operands of its own and the same results."""
+    """A conditional on a pred or on an index; each branch has its own operand, and all have the same result shape."""
     if scope.depth >= _MOST_DEPTH:
         return
     results = _some_values(scope, 2)
@@ -157,7 +157,7 @@ def conditional(scope: Scope) -> None:
 
 
 def _operand(scope: Scope) -> Value:
-    """Return what a branch takes: an array, or a tuple, which may be empty or nested."""
+    """Return the operand of a branch: an array, or a tuple, which may be empty or nested."""
     values = _some_values(scope, 3, least=0)
     if len(values) == 1 and scope.chance(0.7):
         return values[0]
@@ -169,7 +169,7 @@ def _operand(scope: Scope) -> Value:
 
 
 def loop(scope: Scope) -> None:
-    """A while loop with a counter somewhere in its state, in the ways that people and compilers write them."""
+    """A while loop with a counter in its state, in the forms that front ends write."""
     if scope.depth >= _MOST_DEPTH:
         return
     if scope.chance(0.12):
@@ -216,7 +216,7 @@ def _pack(scope: Scope, parts: list[Value], is_nested: bool) -> Value:
 
 
 def _body_state(body: Scope, parts: list[Value], is_nested: bool) -> tuple[list[Value], list[Value]]:
-    """Return the elements of the state twice: to be changed, and as they are."""
+    """Return two lists of the state's elements; the caller changes the first one."""
     shape = [replace(p, name="") for p in parts]
     nested = [Value("", "tuple", parts=tuple(shape[:2])), *shape[2:]] if is_nested else shape
     state = replace(Value(body.program.name("state"), "tuple"), parts=tuple(nested))
@@ -226,7 +226,7 @@ def _body_state(body: Scope, parts: list[Value], is_nested: bool) -> tuple[list[
 
 
 def _next(body: Scope, part: Value, before: Value) -> Value:
-    """Return what a loop's next turn begins with in the place of `before`."""
+    """Return the value after an iteration for the state element `before`."""
     alike = [v for v in body.values if (v.type, v.dims) == (part.type, part.dims)]
     if not alike or body.chance(0.2):
         return before
@@ -235,7 +235,7 @@ def _next(body: Scope, part: Value, before: Value) -> Value:
 
 
 def _test(test: Scope, count: Value, limit: Value, direction: str, parts: list[Value], state: list[Value]) -> None:
-    """End a condition: a comparison either way round, and-ed at times with a pred of the state."""
+    """Add the root of a condition: a comparison in either operand order, sometimes and-ed with a pred of the state."""
     preds = [v for v, p in zip(state, parts, strict=True) if p.type == "pred" and p.dims == ()]
     turned = {"LT": "GT", "GT": "LT"}[direction]
     if test.chance(0.25):
@@ -250,7 +250,7 @@ def _test(test: Scope, count: Value, limit: Value, direction: str, parts: list[V
 
 
 def _hint(scope: Scope, trips: int) -> str:
-    """Return an annotation of the trips: none, the right one, or what an earlier compiler left behind."""
+    """Return the text of a trip count annotation: none, the right one, or a wrong one as another compiler may leave."""
     if scope.chance(0.75):
         return ""
     count = trips if scope.chance(0.5) else scope.rng.choice((0, 1, 7, 99))
@@ -258,7 +258,7 @@ def _hint(scope: Scope, trips: int) -> str:
 
 
 def _loop_without_tuple(scope: Scope) -> None:
-    """A loop whose state is one array: it never runs, or as long as a scalar is below a limit."""
+    """A loop whose state is one array: it never runs, or runs while a scalar is below a limit."""
     value = scope.pick(lambda v: v.type != "pred" or v.dims != ())
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""Arrays whose size is known when the module runs: a size is set, ops follow, and the padding never shows."""
+"""Steps on arrays of dynamic size, with results that do not depend on the padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _text(value: Value, dim: int) -> str:
 
 
 def dynamic_size(scope: Scope) -> None:
-    """Set a size, do something elementwise, and reduce, or ask for the size."""
+    """Set a size, apply elementwise ops, then reduce or get the size."""
     value = scope.pick(lambda v: v.exact and v.type in ("f32", "s32", "f64", "s64") and len(v.dims) > 0 and 0 not in v.dims)
     if value is None:
         return
@@ -45,7 +45,7 @@ def dynamic_size(scope: Scope) -> None:
 
 
 def _size(scope: Scope, bound: int) -> Value:
-    """Return a scalar between 0 and `bound`."""
+    """Return a scalar in [0, bound]."""
     if scope.chance(0.5):
         return scope.number("s32", scope.rng.randint(0, bound))
     value = obtain(scope, "s32", ())

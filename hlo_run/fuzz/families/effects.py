@@ -1,4 +1,4 @@
-"""Steps that the world sees or changes: custom calls, infeeds, outfeeds, random bits, tokens, devices."""
+"""Steps with effects or inputs besides parameters: custom calls, infeeds, outfeeds, random bits, tokens, devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FED = Range(4.0, 0)
 
 
 def flip(scope: Scope) -> None:
-    """A call without effects, which reverses all dimensions; two arrays give a tuple."""
+    """A custom call without effects, which reverses all dimensions; two arrays give a tuple."""
     value = scope.pick()
     if value is None:
         return
@@ -29,7 +29,7 @@ def flip(scope: Scope) -> None:
 
 
 def record(scope: Scope) -> None:
-    """A call that the world sees, whose result may be unused."""
+    """A custom call with an effect, whose result may be unused."""
     if not scope.may_have_effects:
         return
     value = scope.pick(lambda v: v.exact)
@@ -45,7 +45,7 @@ def record(scope: Scope) -> None:
 
 
 def _token(scope: Scope) -> Value | None:
-    """Return the last token of the computation that may feed, or None where this one may not."""
+    """Return the last token of the computation that may use infeed and outfeed, None in other computations."""
     if not scope.may_have_effects or scope.program.feed_owner not in (None, scope):
         return None
     scope.program.feed_owner = scope
@@ -96,7 +96,7 @@ def device(scope: Scope) -> None:
 
 
 def dependency(scope: Scope) -> None:
-    """A value that waits for a token."""
+    """A value with an add-dependency on a token."""
     value = scope.pick()
     if value is None:
         return
@@ -105,7 +105,7 @@ def dependency(scope: Scope) -> None:
 
 
 def all_reduce(scope: Scope) -> None:
-    """A collective of the one device there is."""
+    """A collective over the only device."""
     value = scope.pick(lambda v: v.type in ("f32", "s32", "bf16", "f64", "u8"))
     if value is None or not scope.may_have_effects:
         return

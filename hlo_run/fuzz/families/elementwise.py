@@ -1,4 +1,4 @@
-"""Elementwise steps. What is discontinuous takes exact values alone."""
+"""Elementwise steps. Discontinuous ops only use exact values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.fuzz.program.making import converted, magnitude, obtain, some_numbe
 from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import PART_OF, TYPES, Range, Value, join, plus, times
 
-# Opcode to (how much it enlarges an error, bound of its result, largest bound it takes).
+# By opcode: (factor from operand error to result error, bound of the result, largest operand bound).
 _SMOOTH: dict[str, tuple[float, float, float]] = {
     "tanh": (1, 1, 64),
     "sine": (1, 1, 8),
@@ -23,7 +23,7 @@ _SMOOTH: dict[str, tuple[float, float, float]] = {
     "sinh": (3.8, 3.7, 2),
     "cosh": (3.7, 3.8, 2),
 }
-# These take what is positive.
+# Functions of positive operands, with the bound of the result by the bound of the operand.
 _OF_POSITIVE: dict[str, Callable[[float], float]] = {
     "log-plus-one": math.log1p,
     "sqrt": math.sqrt,
@@ -32,7 +32,7 @@ _OF_POSITIVE: dict[str, Callable[[float], float]] = {
     "rsqrt": lambda x: 1.5,
 }
 _STEPS = ("floor", "ceil", "round-nearest-afz", "round-nearest-even", "sign")
-# What a library function or an approximation may be off, in roundings of the type.
+# The allowed error of library functions and approximations, in roundings of the type.
 _SLACK = 16.0
 
 
@@ -56,7 +56,7 @@ def _of_positive(scope: Scope, value: Value) -> None:
     above = magnitude(scope, value)
     known = Range(above.range.bound + 0.5, max(above.range.grain, 1), above.range.error)
     above = scope.add(value.type, value.dims, f"add({above.name}, {half.name})", known, keep=False)
-    # The derivatives of all of these are below 2 where x >= 1/2.
+    # The derivatives of all of these are below 2 for x >= 1/2.
     _add_inexact(scope, above, opcode, Range(_OF_POSITIVE[opcode](above.range.bound), 0, 2 * above.range.error))
 
 
@@ -66,7 +66,7 @@ def _add_inexact(scope: Scope, value: Value, opcode: str, range_: Range) -> None
 
 
 def arithmetic(scope: Scope) -> None:
-    """Sums, differences, products, extremes of numbers of all kinds."""
+    """Sums, differences, products and extrema of all number types."""
     value = scope.pick(lambda v: v.element.kind != "pred")
     if value is None:
         return
@@ -98,7 +98,7 @@ def sign_changes(scope: Scope) -> None:
 
 
 def steps(scope: Scope) -> None:
-    """What jumps, of exact floats."""
+    """Step functions and reduce-precision of exact floats."""
     value = scope.pick(lambda v: v.element.is_float and v.exact)
     if value is None:
         return
@@ -115,7 +115,7 @@ def steps(scope: Scope) -> None:
 
 
 def divide(scope: Scope) -> None:
-    """Divide floats by what is at least 1/2, integers by anything."""
+    """Divide floats by numbers of at least 1/2, integers by any number."""
     value = scope.pick(lambda v: v.element.is_integer or v.element.is_wide_float)
     if value is None:
         return
@@ -247,7 +247,7 @@ def complex_parts(scope: Scope) -> None:
 
 
 def map_scalars(scope: Scope) -> None:
-    """A map, whose computation is of scalars."""
+    """A map with a computation of scalars."""
     value = scope.pick(lambda v: v.element.is_number and len(v.dims) > 0)
     if value is None:
         return
@@ -260,7 +260,7 @@ def map_scalars(scope: Scope) -> None:
 
 
 def nothing_much(scope: Scope) -> None:
-    """What simplifiers take away: x+0, x*1, converts to the same type, copies, selects of the same."""
+    """Ops that simplifiers remove: x+0, x*1, converts to the same type, copies, selects between equal values."""
     value = scope.pick(lambda v: v.element.is_number)
     if value is None:
         return

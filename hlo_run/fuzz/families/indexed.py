@@ -1,4 +1,4 @@
-"""Gathers, scatters, and slices and updates at computed places; indices are a little out of bounds at times."""
+"""Gathers, scatters, and slices and updates at computed indices; some indices are slightly out of bounds."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ def _within(dims: Dims, outer: Dims) -> bool:
 
 
 class _Numbers:
-    """The dimension numbers of a gather or scatter on `operand`, chosen at random.
+    """Random dimension numbers of a gather or scatter on `operand`.
 
-    `window` are the operand's dimensions that stay in the result, `taken` those that do not (collapsed or inserted),
-    `paired` those with a batch dimension of the indices.
+    `window` are the operand's dimensions in the slices, `taken` the collapsed or inserted ones, `paired` the batching dimensions.
     """
 
     def __init__(self, scope: Scope, operand: Value) -> None:
@@ -77,7 +76,7 @@ class _Numbers:
         if scope.chance(0.6):
             self.offsets = list(range(len(self.batch), self.result_rank))
         self.index_dims = tuple(self._with_vector(self.batch, len(self.map)))
-        # The dimensions of the indices that are paired: the vector moves those behind it.
+        # The batching dimensions of the indices; those after the index vector dimension are shifted by one.
         self.index_places = [p + (self.has_vector and p >= self.vector_dim) for p in self.places]
 
     def _with_vector(self, batch: list[int], count: int) -> list[int]:
@@ -107,7 +106,7 @@ def gather(scope: Scope) -> None:
 
 
 def scatter(scope: Scope) -> None:
-    """Scatter by sums or extremes of exact numbers, or one value to wherever the indices say."""
+    """Scatter sums or extrema of exact numbers, or assign one value at all indices."""
     value = scope.pick(lambda v: 0 < len(v.dims) <= 4 and v.exact)
     if value is None:
         return
@@ -178,7 +177,7 @@ def _combiner(scope: Scope, operands: list[Value], opcodes: list[str]) -> str:
 
 
 def lookup(scope: Scope) -> None:
-    """Rows of a table by indices, as an embedding has them."""
+    """Gather rows of a table by indices, as an embedding does."""
     value = scope.pick(lambda v: len(v.dims) >= 1 and v.dims[0] > 0)
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""Dots of all forms, convolutions and transforms."""
+"""Steps of dots of all forms, convolutions and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.fuzz.program.scope import Scope
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, plus, rounded, times
 from hlo_run.hlo.values.braces import braces
 
-# Result types besides the operands' own.
+# Result types besides the operands' type.
 _WIDER = {"s8": ("s32",), "u8": ("s32", "u32"), "bf16": ("f32",), "f16": ("f32",), "f8e4m3fn": ("f32", "bf16", "f16")}
 _WIDER["f8e5m2"] = _WIDER["f8e4m3fn"]
 _DOT_TYPES = "f32 f64 bf16 f16 s32 s8 u8 c64 c128 f8e4m3fn f8e5m2 s64".split()
@@ -17,7 +17,7 @@ _MOST_WORK = 200_000
 
 
 def product_range(one: Value, two: Value, count: int, element_type: str) -> Range:
-    """Return the range of a sum of `count` products, rounded once."""
+    """Return the range of a sum of `count` products."""
     t = TYPES[element_type]
     if t.is_integer:
         return Range(t.highest)
@@ -25,7 +25,7 @@ def product_range(one: Value, two: Value, count: int, element_type: str) -> Rang
     each = plus(each, each) if one.element.kind == "complex" else each
     error = each.error * count + 0.0 if not each.exact else 0.0
     total = rounded(Range(each.bound * max(count, 1), each.grain, error), element_type)
-    # Sums of products with an error of their own are rounded many times.
+    # Inexact products are rounded at each step of the sum.
     return total if total.exact else Range(total.bound, 0, total.error * (2 + math.log2(count + 1)))
 
 
@@ -41,7 +41,7 @@ def _product(scope: Scope, one: Value, two: Value, count: int, dims: Dims, text:
 
 
 def dot(scope: Scope) -> None:
-    """A dot with any number of batch, contracted and free dimensions, in any places."""
+    """A dot with random batch, contracting and free dimensions in any order."""
     value = scope.pick(lambda v: v.type in _DOT_TYPES and len(v.dims) <= 4)
     if value is None:
         return
@@ -54,7 +54,7 @@ def dot(scope: Scope) -> None:
     columns = [scope.size() for _ in range(scope.rng.choice((0, 1, 1, 1, 2)))]
     named = [*(("b", d) for d in batch), *(("c", d) for d in contracted), *(("f", k) for k in range(len(columns)))]
     scope.rng.shuffle(named)
-    # The free dimensions of the other side go in order.
+    # The free dimensions of the right side stay in order.
     frees = iter(range(len(columns)))
     named = [(what, next(frees) if what == "f" else d) for what, d in named]
     other_dims = tuple(columns[d] if what == "f" else value.dims[d] for what, d in named)
@@ -74,7 +74,7 @@ def dot(scope: Scope) -> None:
 
 
 def convolution(scope: Scope) -> None:
-    """A convolution with groups, strides, padding and dilations, its dimensions in any order."""
+    """A convolution with groups, strides, padding and dilations, and dimensions in any order."""
     rng = scope.rng
     t = scope.some_type(lambda name: name in ("f32", "bf16", "f16", "f64", "s32", "s8"))
     spatial = rng.choice((1, 1, 2, 2, 2, 3))
@@ -120,7 +120,7 @@ def convolution(scope: Scope) -> None:
 
 
 def ragged_dot(scope: Scope) -> None:
-    """Rows of one matrix in groups, each group times a matrix of its own."""
+    """A ragged dot: groups of a matrix's rows, each multiplied by its own matrix."""
     t = scope.some_type(lambda name: name in ("f32", "bf16", "f64"))
     groups, rows, inner, columns = scope.rng.randint(1, 4), scope.size(), scope.size(1), scope.size(1)
     if not scope.fits_in((rows, inner)) or not scope.fits_in((groups, inner, columns)) or not scope.fits_in((rows, columns)):
@@ -137,7 +137,7 @@ def ragged_dot(scope: Scope) -> None:
 
 
 def transform(scope: Scope) -> None:
-    """A Fourier transform there and, scaled by the transform itself, back."""
+    """A real Fourier transform and its inverse."""
     value = scope.pick(lambda v: v.type == "f32" and len(v.dims) in (1, 2) and 0 not in v.dims and v.dims[-1] <= 65)
     if value is None:
         return
@@ -151,7 +151,7 @@ def transform(scope: Scope) -> None:
 
 
 def quantised_dot(scope: Scope) -> None:
-    """A dot of values that go through 8 bit floats with scales, as quantised models have them."""
+    """A dot of values that are quantised to 8-bit floats and scaled."""
     rows, inner, columns = (scope.rng.choice((16, 16, 32)) for _ in range(3))
     x, w = obtain(scope, "f32", (rows, inner), exact=True), obtain(scope, "f32", (inner, columns), exact=True)
     sides: list[Value] = []

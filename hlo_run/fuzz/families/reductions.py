@@ -1,4 +1,4 @@
-"""Reductions of one or several arrays, windows, scans and sorts."""
+"""Steps of reductions of one or several arrays, windows, scans and sorts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_SUMMED = 2.0**20
 
 
 def _reducer(scope: Scope, value: Value, count: int) -> tuple[str, float, Range] | None:
-    """Return (opcode, init, range of the result) of a reduction of so many elements."""
+    """Return (opcode, init, range of the result) of a reduction of `count` elements; None if the sum may be too large."""
     t = value.element
     if t.kind == "pred":
         opcode = scope.rng.choice(("and", "or", "xor"))
@@ -53,13 +53,13 @@ def reduce(scope: Scope) -> None:
 
 
 def reduce_several(scope: Scope) -> None:
-    """Several arrays of the same dimensions, each by an opcode of its own."""
+    """Reduce several arrays of the same shape, each with its own opcode."""
     value = scope.pick(lambda v: len(v.dims) > 0 and v.element.is_number)
     if value is None:
         return
     dims = _reduced(scope, value.dims)
     count = math.prod(value.dims[d] for d in dims)
-    # Floats of two types would be mixed precision, which compilers refuse.
+    # Floats of two types would be mixed precision, which XLA refuses.
     first = value
     others = [v for v in (scope.pick(lambda v: v.dims == first.dims and _goes_with(v, first)) for _ in range(2)) if v]
     parts: list[tuple[Value, str, float, Range]] = []
@@ -90,7 +90,7 @@ def _goes_with(value: Value, other: Value) -> bool:
 
 
 def _identity(value: Value, opcode: str) -> float:
-    """Return a number that changes no result: a reduction of several arrays may count its init any number of times."""
+    """Return an identity of the opcode: a reduction of several arrays may apply its init any number of times."""
     t = value.element
     if opcode in ("maximum", "minimum"):
         if t.is_integer:
@@ -104,7 +104,7 @@ def _identity(value: Value, opcode: str) -> float:
 
 
 def argmax(scope: Scope) -> None:
-    """The extreme of exact numbers along a dimension, and where it is first."""
+    """The extremum of exact numbers along a dimension, and its first position."""
     value = scope.pick(lambda v: v.exact and len(v.dims) > 0 and v.element.is_number)
     if value is None:
         return
@@ -129,7 +129,7 @@ def argmax(scope: Scope) -> None:
     kept = tuple(size for d, size in enumerate(value.dims) if d != dim)
     places = scope.add(places_type, value.dims, f"iota(), iota_dimension={dim}", Range(value.dims[dim]), keep=False)
     low = scope.number(k, _identity(value, "maximum" if direction == "GT" else "minimum"))
-    # The place of no element comes after all others where the extreme itself is the lowest there is.
+    # The init's position is after all others, in case the extremum is equal to the init.
     zero = scope.number(places_type, value.dims[dim])
     parts = [Value("", k, kept, value.range), Value("", places_type, kept, Range(value.dims[dim]))]
     text = f"reduce({value.name}, {places.name}, {low.name}, {zero.name}), dimensions={{{dim}}}, to_apply={name}"
@@ -168,7 +168,7 @@ def window(scope: Scope) -> None:
 
 
 def cumulative(scope: Scope) -> None:
-    """A running sum, product or extreme along a dimension, as JAX writes it."""
+    """A running sum, product or extremum along a dimension, as JAX writes it."""
     value = scope.pick(lambda v: len(v.dims) > 0 and v.element.is_number)
     if value is None:
         return
@@ -187,7 +187,7 @@ def cumulative(scope: Scope) -> None:
 
 
 def scan(scope: Scope) -> None:
-    """A scan of one array with one carry: running sums or extremes."""
+    """A scan of one array with one carry: running sums or extrema."""
     value = scope.pick(lambda v: len(v.dims) > 0 and v.exact and v.element.is_number and v.element.bits >= 16)
     if value is None:
         return
@@ -213,7 +213,7 @@ def scan(scope: Scope) -> None:
 
 
 def sort(scope: Scope) -> None:
-    """Sort exact keys, with other arrays along with them if the sort is stable."""
+    """Sort exact keys, alone or stably with other arrays."""
     value = scope.pick(lambda v: v.exact and len(v.dims) > 0 and v.element.is_number)
     if value is None:
         return
@@ -237,7 +237,7 @@ def comparator(scope: Scope, types: list[str], direction: str, order: str = "") 
 
 
 def top(scope: Scope) -> None:
-    """The largest elements: the opcode, or the custom call with a comparator of two or four parameters."""
+    """The largest elements: the topk opcode, or the custom call with a comparator of two or four parameters."""
     value = scope.pick(lambda v: v.exact and len(v.dims) in (1, 2) and v.type in ("f32", "bf16", "s32") and v.dims[-1] > 0)
     if value is None:
         return
@@ -257,7 +257,7 @@ def top(scope: Scope) -> None:
 
 
 def select_and_scatter(scope: Scope) -> None:
-    """The gradient of a maximum over windows."""
+    """A select-and-scatter: the gradient of a maximum over windows."""
     value = scope.pick(lambda v: v.exact and len(v.dims) in (1, 2, 3, 4) and v.type in ("f32", "s32", "f64") and 0 not in v.dims)
     if value is None:
         return
@@ -282,7 +282,7 @@ def select_and_scatter(scope: Scope) -> None:
 
 
 def norm(scope: Scope) -> None:
-    """A softmax or a normalised row, as models have them."""
+    """A softmax over the last dimension, as models have it."""
     value = scope.pick(lambda v: v.type in ("f32", "f64") and len(v.dims) > 0 and v.dims[-1] > 0 and v.range.bound <= 4)
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""Steps that move elements."""
+"""Steps of data movement, iotas, constants, barriers and tuples."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reshape(scope: Scope) -> None:
 
 
 def squeeze(scope: Scope) -> None:
-    """Drop dimensions of one element."""
+    """Remove dimensions of size 1."""
     value = scope.pick(lambda v: 1 in v.dims)
     if value is not None:
         dims = tuple(size for size in value.dims if size != 1)
@@ -128,7 +128,7 @@ def reverse(scope: Scope) -> None:
 
 
 def count(scope: Scope) -> None:
-    """An iota of a type of the module's liking."""
+    """An iota of a type that the module prefers."""
     dims = scope.some_dims(least_rank=1)
     if scope.chance(0.5):
         scope.keep(iota(scope, scope.some_type(), dims))
@@ -147,7 +147,7 @@ def constant(scope: Scope) -> None:
 
 
 def barrier(scope: Scope) -> None:
-    """An optimization barrier around a few values."""
+    """An optimization barrier on up to three values."""
     values = [v for v in (scope.pick() for _ in range(scope.rng.randint(1, 3))) if v is not None]
     if not values:
         return
@@ -159,7 +159,7 @@ def barrier(scope: Scope) -> None:
 
 
 def through_tuple(scope: Scope) -> None:
-    """A tuple, nested maybe, and some of its elements."""
+    """A tuple, sometimes nested, and its elements."""
     values = [v for v in (scope.pick() for _ in range(scope.rng.randint(1, 3))) if v is not None]
     if not values:
         return

@@ -1,1 +1,1 @@
-"""A random module as it grows: its scope, its values, the making of single instructions."""
+"""A random module under construction: its computations, its values, and helpers that add instructions."""

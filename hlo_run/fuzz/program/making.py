@@ -1,4 +1,4 @@
-"""Values that a step asks for: of a type and shape, converted, made small enough, or brought into a given range."""
+"""Find or make values for a step: of a given type and shape, converted, reduced to small numbers, or fitted to a range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST_LITERAL = 24
 
 
 def obtain(scope: Scope, element_type: str, dims: Dims, exact: bool = True, reuse: float = 0.75) -> Value:
-    """Return a value of this type and these dimensions: one that is there already, or a new one, which is exact."""
+    """Return a value of this type and shape: with probability `reuse` an existing one (if any), else a new exact one."""
     found = [v for v in scope.values if v.type == element_type and v.dims == dims and (v.exact or not exact)]
     if found and scope.chance(reuse):
         return scope.rng.choice(found)
@@ -21,7 +21,7 @@ def obtain(scope: Scope, element_type: str, dims: Dims, exact: bool = True, reus
 
 
 def fresh(scope: Scope, element_type: str, dims: Dims) -> Value:
-    """Make an exact value from another value, from an iota or from constants."""
+    """Make an exact value by converting or broadcasting another value, from an iota, or from constants."""
     way = scope.rng.choice(("convert", "convert", "broadcast", "broadcast", "iota", "literal", "filled"))
     value: Value | None = None
     match way:
@@ -43,7 +43,7 @@ def fresh(scope: Scope, element_type: str, dims: Dims) -> Value:
 
 
 def some_number(scope: Scope, element_type: str) -> float:
-    """Return a small number that the type has."""
+    """Return a small number that the type can represent."""
     t = TYPES[element_type]
     if t.kind == "pred":
         return scope.rng.choice((0, 1))
@@ -67,21 +67,21 @@ def literal(scope: Scope, element_type: str, dims: Dims) -> Value:
 
 
 def iota(scope: Scope, element_type: str, dims: Dims) -> Value:
-    """Count along a dimension, modulo something small."""
+    """Return an iota along a random dimension, modulo a small power of two."""
     dim = scope.rng.randrange(len(dims))
     counts = scope.add("s32", dims, f"iota(), iota_dimension={dim}", Range(max(dims[dim] - 1, 0)), False)
     return converted(scope, small_integer(scope, counts, scope.rng.choice((1, 3, 7))), element_type) or counts
 
 
 def small_integer(scope: Scope, value: Value, mask: int) -> Value:
-    """Return an integer value between 0 and `mask`, a power of two less one."""
+    """Return an integer value in [0, mask]; `mask` is a power of two minus one."""
     mask = min(mask, value.element.largest)
     masks = scope.filled(value.type, value.dims, mask)
     return scope.add(value.type, value.dims, f"and({value.name}, {masks.name})", Range(mask), keep=False)
 
 
 def converted(scope: Scope, value: Value, element_type: str) -> Value | None:
-    """Convert an exact value so that the result is exact too, where that is possible."""
+    """Convert an exact value; where possible, the result is exact. None if the type cannot hold the values."""
     source, target = value.element, TYPES[element_type]
     if source.name == target.name:
         return value
@@ -116,7 +116,7 @@ def magnitude(scope: Scope, value: Value) -> Value:
 
 
 def broadcast_to(scope: Scope, value: Value, dims: Dims) -> Value | None:
-    """Broadcast a value if its dimensions are, in order, among these."""
+    """Broadcast a value to `dims`, whose sizes must contain the value's sizes in order; None if they do not."""
     places: list[int] = []
     for size in value.dims:
         rest = [d for d in range(places[-1] + 1 if places else 0, len(dims)) if dims[d] == size]
@@ -128,7 +128,7 @@ def broadcast_to(scope: Scope, value: Value, dims: Dims) -> Value | None:
 
 
 def state_range(value: Value) -> Range:
-    """Return a range for what goes around a loop that begins with `value`."""
+    """Return a range for the state of a loop whose initial value is `value`."""
     t = value.element
     if t.is_integer:
         return Range(t.highest)
@@ -141,7 +141,7 @@ def state_range(value: Value) -> Range:
 
 
 def fitted(scope: Scope, value: Value, wanted: Range) -> Value | None:
-    """Bring a value of the right type and shape into a range; None if that cannot be done."""
+    """Return `value`, which has the right type and shape, scaled or clamped to a range; None if that is not possible."""
     t = value.element
     if not t.is_float:
         return value if t.kind != "complex" or value.range == wanted else None
@@ -169,14 +169,14 @@ def _fitted_exactly(scope: Scope, value: Value, wanted: Range) -> Value | None:
 
 
 def positive(scope: Scope, value: Value) -> Value:
-    """Return max(value, 1/2): bits that have one spelling, for exact floats."""
+    """Return max(value, 1/2): it has no -0, so exact floats have unique bits."""
     half = scope.filled(value.type, value.dims, 0.5)
     known = Range(max(value.range.bound, 0.5), max(value.range.grain, 1), value.range.error)
     return scope.add(value.type, value.dims, f"maximum({value.name}, {half.name})", known, keep=False)
 
 
 def scalar_index(scope: Scope, size: int, element_type: str = "s32") -> Value:
-    """Return a scalar index, constant or computed, mostly within 0 and `size`."""
+    """Return a scalar index: half of the time a constant in [-1, size] (in [0, size] if unsigned), else any value."""
     if scope.chance(0.5):
         low = -1 if TYPES[element_type].kind == "signed" else 0
         return scope.number(element_type, scope.rng.randint(low, min(max(size, 0), TYPES[element_type].largest)))
@@ -184,5 +184,5 @@ def scalar_index(scope: Scope, size: int, element_type: str = "s32") -> Value:
 
 
 def same_dims(scope: Scope, value: Value, count: int, exact: bool = True) -> Sequence[Value]:
-    """Return so many values of the type and dimensions of `value`."""
+    """Return `count` values of the type and shape of `value`."""
     return [obtain(scope, value.type, value.dims, exact) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""A computation while it is being made, and the module around it."""
+"""A computation under construction, and the module around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from hlo_run.fuzz.program.values import TYPES, Dims, Range, Value, array_text, rounded
 from hlo_run.hlo.values.braces import braces
 
-# Inexact values that are further off than this share of their size are not used again.
+# Inexact values with a larger relative error are not used by later steps.
 _MOST_ERROR = 1 / 32
 _ROOM = 16.0
 _NARROW_ROOM = 4.0
@@ -19,10 +19,10 @@ _NARROW_ROOM = 4.0
 
 @dataclass
 class Program:
-    """A module while it is being made.
+    """A module under construction.
 
-    `sizes` are the dimensions it prefers, `families` the weights of its steps by name. `feed_owner` is the one computation
-    that may use infeed and outfeed, since nothing orders them across computations.
+    `sizes` are its preferred dimension sizes, `families` the weights of its step families by name. `feed_owner` is the only
+    computation that may use infeed and outfeed, since these are not ordered between computations.
     """
 
     rng: random.Random
@@ -39,7 +39,7 @@ class Program:
     take_step: Callable[[Scope], None] = lambda scope: None
 
     def fill(self, scope: Scope, least: int, most: int) -> None:
-        """Take some random steps in a computation."""
+        """Take between `least` and `most` random steps in a computation."""
         for _ in range(self.rng.randint(least, most)):
             self.take_step(scope)
 
@@ -48,7 +48,7 @@ class Program:
         return f"{word}{self.counter}"
 
     def scalar_computation(self, opcode: str, element_type: str) -> str:
-        """Return the name of a computation of two scalars, made when first asked for."""
+        """Return the name of a computation of two scalars, added at its first use."""
         name = f"{opcode}_{element_type}"
         if name not in self.scalars:
             k = element_type
@@ -59,7 +59,7 @@ class Program:
         return name
 
     def computation(self, name: str, *lines: str) -> str:
-        """Add a computation of these lines, once, and return its name."""
+        """Add a computation with these lines, unless the name exists, and return its name."""
         if name not in self.scalars:
             self.scalars[name] = name
             self.computations.append("".join([f"{name} {{\n", *(f"  {line}\n" for line in lines), "}\n"]))
@@ -68,7 +68,7 @@ class Program:
 
 @dataclass(eq=False)
 class Scope:
-    """One computation: its lines, and the values that later steps may use. `inside_fusion` leaves only ops that fuse."""
+    """A computation: its lines, and the values for later steps. With `inside_fusion`, steps only add ops that may be fused."""
 
     program: Program
     depth: int = 0
@@ -92,14 +92,14 @@ class Scope:
         return value
 
     def add(self, element_type: str, dims: Dims, text: str, range_: Range, keep: bool = True) -> Value:
-        """Add an instruction with an array as its result; `range_` is before the rounding to its type."""
+        """Add an instruction with an array result; `range_` is its range before rounding to the element type."""
         known = rounded(range_, element_type)
         value = Value(self.program.name(), element_type, dims, known, layout=self.some_layout(dims, self.program.layout_chance))
         self.line(value, text)
         return self.keep(value) if keep else value
 
     def some_layout(self, dims: Dims, chance: float) -> str:
-        """Return a layout of the entry's arrays, or nothing for the default."""
+        """Return a random layout for an array of the entry, or an empty string for the default layout."""
         if len(dims) < 2 or self.depth or not chance or not self.chance(chance):
             return ""
         order = list(range(len(dims)))
@@ -107,7 +107,7 @@ class Scope:
         return braces(order)
 
     def add_tuple(self, parts: Sequence[Value], text: str = "", word: str = "t") -> Value:
-        """Add an instruction whose result is a tuple; without a text, the tuple of the parts."""
+        """Add an instruction with a tuple result; without `text`, a tuple of `parts`."""
         value = Value(self.program.name(word), "tuple", parts=tuple(without_layouts(part) for part in parts))
         return self.line(value, text or f"tuple({', '.join(p.name for p in parts)})")
 
@@ -118,7 +118,7 @@ class Scope:
         return self.keep(part) if keep else part
 
     def take_apart(self, value: Value, keep: bool = True) -> list[Value]:
-        """Return the arrays of a tuple, however deep, each by get-tuple-elements."""
+        """Return the arrays of a tuple, nested tuples included, by get-tuple-elements."""
         if not value.is_tuple:
             return [self.keep(value)] if keep and value.type != "token" else [value]
         found: list[Value] = []
@@ -133,14 +133,14 @@ class Scope:
         return Scope(self.program, self.depth + 1, inside_fusion or self.inside_fusion, effects)
 
     def parameter(self, number: int, like: Value) -> Value:
-        """Add a parameter of a value's shape and range; its arrays are there for later steps."""
+        """Add a parameter with the shape and range of a value; later steps may use its arrays."""
         value = replace(without_layouts(like), name=self.program.name("p"))
         self.line(value, f"parameter({number})")
         self.take_apart(value)
         return value
 
     def renumber_parameters(self, root: Value) -> list[int]:
-        """Drop what a fusion's root does not need; return the parameters that are left; they are renumbered."""
+        """Remove lines that a fusion's root does not need, renumber the parameters, and return the kept ones' old numbers."""
         place = next(n for n, line in enumerate(self.lines) if line.startswith(f"{root.name} = "))
         marked = [*self.lines[:place], f"ROOT {self.lines[place]}", *self.lines[place + 1 :]]
         kept = [line.removeprefix("ROOT ") for line in _alive(marked)]
@@ -153,7 +153,7 @@ class Scope:
         return used
 
     def close(self, root: Value, word: str) -> str:
-        """End the computation with this value, which a line of it made, and return its name."""
+        """End the computation with `root`, the value of one of its lines, and return its name."""
         place = next(n for n, line in enumerate(self.lines) if line.startswith(f"{root.name} = "))
         lines = [*self.lines[:place], f"ROOT {self.lines[place]}", *self.lines[place + 1 :]]
         name = self.program.name(word)
@@ -163,7 +163,7 @@ class Scope:
     # What later steps may use.
 
     def keep(self, value: Value) -> Value:
-        """Remember an array for later steps, brought back to a calm size first; return what was remembered."""
+        """Record an array for later steps, after limiting its magnitude; return the recorded value."""
         if value.type == "token" or value.is_tuple:
             return value
         t = value.element
@@ -216,14 +216,14 @@ class Scope:
         )
 
     def filled(self, element_type: str, dims: Dims, number: float) -> Value:
-        """Return an array of one constant."""
+        """Return an array with all elements equal to a constant."""
         scalar = self.number(element_type, number)
         if not dims:
             return scalar
         return self.add(element_type, dims, f"broadcast({scalar.name}), dimensions={{}}", scalar.range, keep=False)
 
     def filled_exactly(self, element_type: str, dims: Dims, number: int) -> Value:
-        """Return an integer array of one number of up to 64 bits, brought into the type's range."""
+        """Return an integer array with all elements equal to a number of up to 64 bits, wrapped into the type's range."""
         t = TYPES[element_type]
         number %= 1 << t.bits
         number -= (number >> (t.bits - 1) << t.bits) if t.kind == "signed" else 0
@@ -235,14 +235,14 @@ class Scope:
     # Choices.
 
     def pick(self, fits: Callable[[Value], bool] = lambda v: True) -> Value | None:
-        """Return a value that fits, rather one of the last ones; None if there is none."""
+        """Return a random value that fits, preferring recent ones; None if no value fits."""
         found = [v for v in self.values if fits(v)]
         if not found:
             return None
         return self.rng.choice(found[-5:] if self.chance(self.program.recency) else found)
 
     def some_type(self, fits: Callable[[str], bool] = lambda name: True) -> str:
-        """Return an element type of the module's liking that fits; one of all if none of its does."""
+        """Return an element type that fits, drawn by the module's weights, or by the default weights if none of them fits."""
         found = {name: weight for name, weight in self.program.types.items() if fits(name)}
         found = found or {name: t.weight for name, t in TYPES.items() if fits(name)}
         return self.rng.choices(list(found), list(found.values()))[0]
@@ -255,7 +255,7 @@ class Scope:
         return self.cut([self.size() for _ in range(rank)])
 
     def cut(self, dims: Sequence[int]) -> Dims:
-        """Make dimensions smaller until the module's most elements hold them."""
+        """Halve the largest dimensions until the array has at most the module's maximum number of elements."""
         cut = list(dims)
         while math.prod(cut) > self.program.most_elements:
             place = max(range(len(cut)), key=lambda d: cut[d])
@@ -267,7 +267,7 @@ class Scope:
 
 
 def _alive(lines: list[str]) -> list[str]:
-    """Return what the root needs: a fusion may hold nothing else."""
+    """Return the lines that the root depends on: a fusion must not have dead instructions."""
     needed: set[str] = set()
     kept: list[str] = []
     for line in reversed(lines):
@@ -287,7 +287,7 @@ def without_layouts(value: Value) -> Value:
 
 
 def number_range(number: float) -> Range:
-    """Return the range of one number, which must be a dyadic one."""
+    """Return the range of one number, which must be dyadic (a multiple of a power of 1/2)."""
     grain = 0
     while grain < 64 and (number * 2.0**grain) % 1:
         grain += 1

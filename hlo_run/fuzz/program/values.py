@@ -1,8 +1,8 @@
-"""What a generator knows of a value: its shape, how large it can be, and how exactly both sides must agree on it.
+"""The generator's knowledge of a value: its shape, its bound, and how exactly the reference and the pipeline must agree.
 
-A float is exact while it is a multiple of 2**-grain whose bits fit its type: then every order of work gives the same number,
-so that comparisons, roundings and sorts of it have one answer. All other floats have an error, which bounds how far two right
-answers can be apart.
+A float is exact if it is a multiple of 2**-grain whose bits fit its type: then every order of operations gives the same
+number, and comparisons, roundings and sorts have one correct result. All other floats have an error: a bound on the difference
+between two correct results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Dims = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    """An element type: `digits` are the bits of a float's significand, `most_grain` the finest exact multiple we use."""
+    """An element type: `digits` is the number of significand bits of a float, `most_grain` the largest grain of exact values."""
 
     name: str
     kind: str  # pred, signed, unsigned, float, complex
@@ -29,7 +29,7 @@ class ElementType:
 
     @property
     def largest(self) -> int:
-        """The largest number of an integer type; `highest` is its largest magnitude."""
+        """The largest number of an integer type; `highest` is the largest magnitude."""
         return (1 << (self.bits - (self.kind == "signed"))) - 1
 
     @property
@@ -42,12 +42,12 @@ class ElementType:
 
     @property
     def is_number(self) -> bool:
-        """Real numbers: integers and floats."""
+        """True for integers and floats."""
         return self.is_float or self.is_integer
 
     @property
     def is_wide_float(self) -> bool:
-        """Floats of 16 bits or more, which may be inexact."""
+        """True for floats of 16 bits or more, which may be inexact."""
         return self.is_float and self.bits >= 16
 
 
@@ -92,7 +92,7 @@ PART_OF = {"c64": "f32", "c128": "f64"}
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is known of the numbers in an array: |x| <= bound; multiples of 2**-grain if `error` is 0."""
+    """The range of an array's numbers: |x| <= bound, and multiples of 2**-grain if `error` is 0."""
 
     bound: float
     grain: int = 0
@@ -104,7 +104,7 @@ class Range:
 
 
 def rounded(range_: Range, element_type: str, slack: float = 1.0) -> Range:
-    """Return the range after a result was rounded to its type; `slack` is how many times the type's rounding it may be off."""
+    """Return the range after rounding to the type; `slack` is the maximum error in units of the type's rounding error."""
     t = TYPES[element_type]
     if not (t.is_float or t.kind == "complex"):
         return Range(min(range_.bound, t.highest))
@@ -116,7 +116,7 @@ def rounded(range_: Range, element_type: str, slack: float = 1.0) -> Range:
 
 
 def join(*ranges: Range) -> Range:
-    """Return a range that holds all of these."""
+    """Return a range that contains all of these."""
     return Range(max(r.bound for r in ranges), max(r.grain for r in ranges), max(r.error for r in ranges))
 
 
@@ -130,7 +130,7 @@ def times(one: Range, other: Range) -> Range:
 
 
 def sum_of(one: Range, count: int, element_type: str) -> Range:
-    """Return the range of a sum of so many, in any order, each step rounded."""
+    """Return the range of a sum of `count` numbers, in any order, with rounding after each step."""
     count = max(count, 1)
     total = Range(one.bound * count, one.grain, one.error * count)
     end = rounded(total, element_type)
@@ -166,7 +166,7 @@ class Value:
 
     @property
     def shape(self) -> str:
-        """The shape as text, with the layout if one was chosen."""
+        """The shape as text, with the layout if it is not the default."""
         return shape_text(self)
 
 

@@ -1,10 +1,10 @@
-"""Let what is started and awaited run at once where it is started: there is one stream.
+"""Replace pairs of async start and done by the synchronous operation at the start, since all kernels run on one stream.
 
     s = ((f32[4]), f32[8]) all-gather-start(p), dimensions={0}     =>   g = f32[8] all-gather(p), dimensions={0}
     d = f32[8] all-gather-done(s)                                       users of d use g
 
-Likewise the other collectives, copies, and computations, which become calls. Runs on a scheduled module and keeps its order.
-XLA's `GpuConvertAsyncCollectivesToSync`, which leaves copies and computations to streams of their own.
+Also for the other collectives, copies, and async computations, which become calls. Runs on a scheduled module and keeps its
+order. XLA's `GpuConvertAsyncCollectivesToSync`, which runs copies and computations on separate streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hlo_run.hlo.opcodes.traits import DONE_OF
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# What is started: the opcode that does it at once, and the element of the start's result that is its result.
+# By start opcode: the synchronous opcode, and the element of the start's result that has the operation's result.
 _STARTS: dict[str, tuple[str, int | None]] = {
     "all-reduce-start": ("all-reduce", None),
     "all-gather-start": ("all-gather", 1),
@@ -39,7 +39,7 @@ class ConvertAsyncToSync:
         del ctx
         for start in module.instructions_of(*_STARTS):
             ends = _ends_of(start)
-            assert start.parent is not None, "it stands in a computation"
+            assert start.parent is not None, "the instruction is in a computation"
             made = _at_once(start.parent, start)
             for end in ends:
                 if end.opcode != "async-update":
@@ -53,7 +53,7 @@ class ConvertAsyncToSync:
 
 
 def _ends_of(start: HloInstruction) -> list[HloInstruction]:
-    """Return the updates and the end of what was started."""
+    """Return the updates and the done of a start."""
     found = [start]
     for instruction in found:  # grows while we walk
         found += [user for user in instruction.users if user.opcode in _ENDS and user not in found]

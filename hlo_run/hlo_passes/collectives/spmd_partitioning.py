@@ -1,10 +1,10 @@
-"""Lead from whole arrays to each partition's shard and back; everything in between runs on every partition as it is written.
+"""Convert between whole arrays and each partition's shard; every partition runs the instructions between as written.
 
     f32[4] custom-call(f32[8] x), custom_call_target="SPMDFullToShardShape"   =>   dynamic-slice(x, start of the partition)
     f32[8] custom-call(f32[4] y), custom_call_target="SPMDShardToFullShape"   =>   the tiles of an all-gather(y), joined
 
-The sharding of the operand, or of the result, says which partition has which tile. XLA's `SpmdPartitioner` also divides what
-stands outside of such hand-written parts; here every partition does all of that itself, with the same result.
+The sharding of the operand, or of the result, maps partitions to tiles. XLA's `SpmdPartitioner` also partitions the
+instructions outside of such manual regions; here every partition computes them whole, with the same result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _free_channel(module: HloModule) -> int:
 
 
 class _Tiles:
-    """How many tiles an array has per dimension, and the tile of each partition."""
+    """The number of tiles of an array per dimension, and the tile of each partition."""
 
     def __init__(self, old: HloInstruction, sharding: object, partitions: int) -> None:
         to_shard = old.attrs["custom_call_target"] == _TO_SHARD
@@ -77,7 +77,7 @@ class _Tiles:
                 old.where,
                 notes=(f"instruction %{old.name}",),
             )
-        # Dimensions after the array's own hold copies of a tile.
+        # Tile dimensions beyond the array's rank hold replicas of a tile.
         copies = tiles.count // math.prod(self.counts)
         self.holders = tiles.devices()[::copies]
         self.tile_of = {device: place // copies for place, device in enumerate(tiles.devices())}
@@ -98,7 +98,7 @@ def _to_shard(b: HloBuilder, old: HloInstruction, whole: HloValue, tiles: _Tiles
 
 
 def _to_whole(b: HloBuilder, old: HloInstruction, everyones: HloValue, tiles: _Tiles) -> HloValue:
-    """Put together what every partition has, one tile of one holder after the other."""
+    """Join the shards of all partitions (dimension 0 of `everyones`), one tile from one holder each, into the whole array."""
     dims = old.operands[0].shape.dims
     if tiles.holders != tuple(range(everyones.shape.dims[0])):
         rest = [(0, size) for size in dims]

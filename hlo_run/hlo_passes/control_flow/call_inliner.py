@@ -1,9 +1,9 @@
-"""Put the instructions of a called computation in the place of its `call`.
+"""Replace a `call` by the instructions of the called computation.
 
     ROOT r = f32[8] call(p), to_apply=f   =>   ROOT tanh = f32[8] tanh(p)
 
-Not where `inlineable="false"` says so, nor inside of kernels. Leaves no computation behind that nobody calls. XLA's
-`CallInliner`: in `op_name` the name of the call goes before the names of what it called.
+A call with `inlineable="false"` stays, as do calls in kernels. Removes computations that are no longer called. XLA's
+`CallInliner`: in `op_name`, the name of the call is a prefix of the inlined instructions' names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CallInliner:
         if not module.instructions_of("call"):
             return
         version = module.version
-        # Callers come first in the list, so that its reverse never copies a call that is inlined later.
+        # Callers come first in the list, so in reverse no inlined body holds a call that is inlined later.
         for computation in reversed(_callers_first(module)):
             if is_async_wrapper(computation):
                 continue  # it holds one instruction

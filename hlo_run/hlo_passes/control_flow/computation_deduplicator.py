@@ -1,10 +1,10 @@
-"""Let one computation stand for all that compute the same, or say so at the fusions that call such ones.
+"""Merge equal computations, or mark the fusions that call equal ones.
 
     reduce(x, z), to_apply=sum.1;  reduce(y, z), to_apply=sum.2   =>   both with to_apply=sum.1
 
-Names and metadata do not count, layouts do. Long computations, those with more than 1 KiB of constants, fusions and what
-collectives call stay. With `marks_fusions` nothing is shared: fusions that compute the same get the name of the first of
-them as their metadata's `deduplicated_name`. XLA's `HloComputationDeduplicator`.
+The comparison ignores names and metadata but not layouts. Computations above 128 instructions or 1 KiB of constants stay, as
+do fusions and those that collectives call. With `marks_fusions`, nothing is merged: equal fusions get the name of the first
+one as `deduplicated_name` in their metadata. XLA's `HloComputationDeduplicator`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
-# The pass leaves the computations of these alone.
+# The pass skips computations called by these.
 _COLLECTIVES = frozenset("all-reduce all-reduce-start reduce-scatter async-start".split())
 
 
@@ -34,7 +34,7 @@ class ComputationDeduplicator:
     marks_fusions: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit callers in place; computations that nobody calls any more are removed."""
+        """Edit callers in place; computations that are no longer called are removed."""
         del ctx
         same = _alike(module)
         if self.marks_fusions:
@@ -49,7 +49,7 @@ class ComputationDeduplicator:
 
 
 def _alike(module: HloModule) -> list[list[HloComputation]]:
-    """Return the groups of several computations that do the same, callees before callers."""
+    """Return the groups of two or more equal computations, callees before callers."""
     keys = ValueKeys(sees_layouts=True)
     groups: dict[Hashable, list[HloComputation]] = {}
     for computation in computation_post_order(module):

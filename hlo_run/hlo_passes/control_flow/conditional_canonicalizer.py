@@ -1,9 +1,9 @@
-"""Let every conditional return a tuple, and give its branches tuples.
+"""Let every conditional return a tuple, and pass tuples to its branches.
 
     c = f32[4] conditional(p, x, y), ..   =>   c = (f32[4]) conditional(p, tuple(x), tuple(y)), ..
                                                get-tuple-element(c), index=0
 
-XLA's `ConditionalCanonicalizer`. Needs branches of their own (`flatten-call-graph`).
+Conditionals that share a branch with another caller stay; `flatten-call-graph` runs before. XLA's `ConditionalCanonicalizer`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def _canonicalize(module: HloModule, conditional: HloInstruction) -> None:
     for other in editor.computation.instructions:
         if conditional in other.control_predecessors:
             other.control_predecessors = [new if p is conditional else p for p in other.control_predecessors]
-    # Not by `remove_unused`: an effect in a branch would keep it.
+    # `remove_unused` would keep it if a branch has an effect.
     editor.computation.remove(conditional)
 
 
 def _take_tuple(branch: HloComputation) -> None:
-    """Let the parameter be a tuple of what it was."""
+    """Wrap the type of the parameter into a tuple."""
     (parameter,) = branch.parameters
     editor = Editor(parameter)
     outer = editor.add("parameter", Shape.make_tuple((parameter.shape,)), name=parameter.name, parameter_number=0)

@@ -1,9 +1,9 @@
-"""Give every call, loop and branch computations of its own, so that what is learnt of one does not concern another.
+"""Clone computations so that every call, loop and branch has its own; later passes may then change each one separately.
 
     a = call(p), to_apply=f;  b = call(q), to_apply=f   =>   a = call(p), to_apply=f;  b = call(q), to_apply=f.clone
 
-Computations that are embedded in a kernel (reducers, comparators, fusion bodies) may be shared, but not with control flow.
-XLA's `FlattenCallGraph`.
+Computations embedded in a kernel (reducers, comparators, fusion bodies) may be shared, but not with control flow. XLA's
+`FlattenCallGraph`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FlattenCallGraph:
     name: ClassVar[str] = "flatten-call-graph"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; callers come before what they call, so that the calls of a clone are seen too."""
+        """Edit in place; callers come before callees, so that the calls in a clone are seen too."""
         del ctx
         if not module.instructions_of(*CONTROL_FLOW):
             return
@@ -37,7 +37,7 @@ class FlattenCallGraph:
 
 
 def _flatten(module: HloModule, instruction: HloInstruction, taken: set[HloComputation]) -> list[HloComputation]:
-    """Let `instruction` call clones of what is taken already; return what it calls, all of it taken now."""
+    """Clone the computations of `instruction` that are in `taken`; return all it calls, which are then in `taken`."""
     called: dict[str, tuple[HloComputation, ...]] = {}
     for name, group in instruction.called.items():
         own: list[HloComputation] = []

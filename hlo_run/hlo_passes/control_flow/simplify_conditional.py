@@ -1,10 +1,11 @@
-"""Take the branch that is always taken, and compute both where that is cheap.
+"""Replace a conditional by the branch that it always takes, or by both branches and a select if they are cheap.
 
     c = conditional(constant(true), a, b), true_computation=f, ..   =>   the instructions of f, on a
     c = conditional(p, a, b), true_computation=f, ..   =>   select(broadcast(p), f(a), g(b)) if both are elementwise and the like
 
-A number that no branch has means the last one; a number that was a pred chooses as the pred does. A branch that does nothing
-at all stays one: to skip it is faster. XLA's `ConditionalSimplifier`, without results and operands that nobody uses.
+A branch number out of range means the last branch; a number converted from a pred selects as the pred does. A branch that
+computes nothing stays a branch: to skip it is faster. XLA's `ConditionalSimplifier`, without its removal of unused results
+and operands.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.inlining import inline
 
-# What a branch may hold to be computed whether it is taken or not.
+# The opcodes that a branch may have if it is to be computed unconditionally.
 _CHEAP = (ELEMENTWISE - {"map"}) | frozenset(
     """broadcast concatenate constant dynamic-slice get-tuple-element iota pad parameter reduce reshape slice tuple""".split()
 )
@@ -46,7 +47,7 @@ class SimplifyConditional:
             if number is not None:
                 computation = conditional.parent
                 inline(module, conditional, branches(conditional)[number], (conditional.operands[1 + number],))
-                # Its effects are those of the instructions that stand for it.
+                # Its effects are now those of the inlined instructions.
                 computation.remove_all({conditional})
         if module.version != version:
             remove_uncalled(module)
@@ -60,7 +61,7 @@ def branches(conditional: HloInstruction) -> tuple[HloComputation, ...]:
 
 
 def _pred_of(conditional: HloInstruction) -> tuple[HloInstruction, int] | None:
-    """Return the pred that chooses one of two branches, and which one it takes when it is true."""
+    """Return the pred that selects one of two branches, and the branch number that it takes when true."""
     selector = conditional.operands[0]
     if len(branches(conditional)) != 2 or conditional.control_predecessors or has_side_effect(conditional):
         return None
@@ -71,7 +72,7 @@ def _pred_of(conditional: HloInstruction) -> tuple[HloInstruction, int] | None:
 
 
 def _is_cheap(branch: HloComputation) -> bool:
-    """True for a branch that computes something, elementwise or by moving and reducing elements."""
+    """Return True for a branch that computes something with only elementwise ops, data movement and reduces."""
     opcodes = {i.opcode for i in branch.instructions}
     computes = not opcodes <= {"tuple", "get-tuple-element", "parameter"}
     results = [leaf for _, leaf in branch.root.shape.leaves()]
@@ -85,7 +86,7 @@ def _compute_both(module: HloModule, conditional: HloInstruction, chooser: tuple
     editor, (pred, first) = Editor(conditional), chooser
     results: list[HloInstruction] = []
     for number, branch in enumerate(branches(conditional)):
-        # What the instructions stand for while they are copied.
+        # A temporary call, which the branch's instructions replace.
         call = editor.add("call", conditional.shape, [conditional.operands[1 + number]], {"to_apply": [branch]})
         results.append(inline(module, call, branch))
         remove_unused([call])
@@ -104,7 +105,7 @@ def _chosen(editor: Editor, pred: HloInstruction, one: HloInstruction, two: HloI
 
 
 def _taken(conditional: HloInstruction) -> int | None:
-    """Return the number of the branch that is always taken, None if there is no such."""
+    """Return the number of the branch that is always taken, None if it is not known."""
     selector, found = conditional.operands[0], branches(conditional)
     if selector.opcode == "constant" and not selector.shape.dims:
         value = selector.attrs["literal"]

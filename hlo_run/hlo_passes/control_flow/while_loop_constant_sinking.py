@@ -1,8 +1,8 @@
-"""Give a loop the constants of its state in person: in body and condition a copy stands for the element.
+"""Sink constants of a loop's state into its body and condition.
 
     w = while(tuple(i, constant(2))), body: .. get-tuple-element(s), index=1   =>   body: .. constant(2)
 
-Of elements that the body hands on as it got them. XLA's `WhileLoopConstantSinking`.
+Only for elements that the body does not change. XLA's `WhileLoopConstantSinking`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _sink(state: LoopState) -> None:
 
 
 def _replace_element(computation: HloComputation, number: int, constant: HloInstruction) -> None:
-    """Let all but the tuple that is handed on use a copy of the constant."""
+    """Let all users except the root tuple use a copy of the constant."""
     root = computation.root
     for element in [user for user in computation.parameters[0].users if user.attrs["index"] == number]:
         users = [user for user in element.users if user is not root or root.opcode != "tuple"]

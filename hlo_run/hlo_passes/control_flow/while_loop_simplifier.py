@@ -1,10 +1,10 @@
-"""Make loops smaller: those that run once or never vanish, as does of the state what nobody needs.
+"""Simplify loops: inline those that run at most once, and remove unused elements of the state.
 
-    w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if nothing reads element 2 in the end
+    w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if element 2 of the result is unused
 
-What the body hands on as it got it is read from before the loop, and of counters that count alike one is left. XLA's
-`WhileLoopSimplifier`, without its loops over nested tuples and with counters that begin or step otherwise. Wants computations
-that one loop calls each, and states that are tuples.
+Users of an element that the body does not change read its initial value, and counters that are always equal are merged. XLA's
+`WhileLoopSimplifier`, without its loops over nested tuples and its merging of counters with different inits or steps.
+Handles loops whose state is a tuple and whose computations have no other caller.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WhileLoopSimplifier:
 
 
 def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
-    """Replace a loop that never runs by its initial state, one that runs once by its body; return whether it is gone."""
+    """Replace a loop with trip count 0 by its initial state, and one with trip count 1 by its body; return True if replaced."""
     counter = find_counter(loop)
     count = counter.trip_count if counter is not None else None
     if count not in (0, 1):
@@ -59,19 +59,19 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
 
 
 def _merge_doubled(module: HloModule, state: LoopState) -> None:
-    """Let what uses an element that always is what an earlier one is use that one."""
+    """Replace uses of an element that always equals an earlier element by that one."""
     doubled = doubled_elements(state)
     if not doubled or any(user.opcode != "get-tuple-element" for user in state.loop.users):
         return
     for whole in (state.loop, state.body.parameters[0], state.condition.parameters[0]):
         for element in [user for user in whole.users if user.attrs["index"] in doubled]:
-            # The body hands on both; what it hands on for the later one need not be made of the earlier one.
+            # The body returns both; the later one need not be computed from the earlier one.
             module.replace(element, Editor(element).element(whole, doubled[element.attrs["index"]]))
             remove_unused([element])
 
 
 def _hand_past(module: HloModule, state: LoopState) -> bool:
-    """Let what uses an element that never changes use the initial one; return whether anybody still waits for the loop."""
+    """Replace uses of unchanged elements by their initial values; return False if the loop then has no users and is removed."""
     for index in state.unchanged:
         for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.attrs["index"] == index]:
             module.replace(element, state.init.operands[index])
@@ -80,7 +80,7 @@ def _hand_past(module: HloModule, state: LoopState) -> bool:
 
 
 def _drop_unused(state: LoopState) -> None:
-    """Take out of the state what neither the end of the loop, nor when it ends, nor what is needed depends on."""
+    """Remove elements of the state that neither the result, the condition, an effect nor a needed element depends on."""
     loop, body = state.loop, state.body
     if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.attrs.get("backend_config"):
         return
@@ -110,7 +110,7 @@ def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
 
 
 def _needed(state: LoopState) -> list[int]:
-    """Return the elements of the state that something needs, in order."""
+    """Return the indices of the needed elements of the state, ascending."""
     needed = {user.attrs["index"] for user in state.loop.users}
     needed |= {element.attrs["index"] for element in state.condition.parameters[0].users}
     reads = _reads(state.body)
@@ -128,7 +128,7 @@ def _needed(state: LoopState) -> list[int]:
 
 
 def _reads(body: HloComputation) -> dict[HloInstruction, frozenset[int]]:
-    """Return for each instruction which elements of the state it depends on."""
+    """Return for each instruction the elements of the state that it depends on."""
     reads: dict[HloInstruction, frozenset[int]] = {}
     known: dict[frozenset[int], frozenset[int]] = {}
     for instruction in body.post_order():

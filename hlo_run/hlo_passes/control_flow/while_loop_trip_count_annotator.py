@@ -1,11 +1,11 @@
-"""Write into a loop how often it runs, where that can be seen: a counter that begins and ends with constants.
+"""Annotate loops with their trip count if they have a counter with constant start and bound.
 
     w = while(init), ..   =>   w = while(init), .., backend_config={"known_trip_count":{"n":"4"},
         "known_init_step":{"init":"3","step":"2"},"known_induction_variable":{"tuple_index":"0"},"dynamic_variables":[]}
 
-The counter is an integer of the state that grows by a constant and is compared with one. A configuration that the loop
-comes with may be wrong: it is replaced, or dropped if no counter is found. XLA's `WhileLoopTripCountAnnotator`, which also
-tries out other loops, and keeps the configuration of a loop without a counter.
+The counter is an integer of the state that grows by a constant and is compared with one. An existing config may be wrong: it
+is replaced, or removed if no counter is found. XLA's `WhileLoopTripCountAnnotator`, which also evaluates other loops by
+brute force, and keeps the config of a loop without a counter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WhileLoopTripCountAnnotator:
     name: ClassVar[str] = "while-loop-trip-count-annotator"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; what the module said of its loops before is replaced, or dropped where it cannot be proved."""
+        """Edit in place; an existing config is replaced, or removed if the trip count is not known."""
         del ctx
         for loop in module.instructions_of("while"):
             config = _config(loop)

@@ -1,10 +1,10 @@
-"""Bring every dot into the form of a batched product of matrices: batch dimensions first, one contracting dimension,
-at most one other dimension on each side.
+"""Bring every dot into the form of a batched matrix product.
 
     dot(f32[3,4,5], f32[5,3,6]), lhs_contracting_dims={2,0}, rhs_contracting_dims={0,1}
         =>   dot(reshape f32[4,15] (transpose), reshape f32[15,6]), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 
-XLA's `DotDecomposer`, which also leaves transposes and reshapes that change nothing, for its simplifier to remove.
+Batch dimensions are first; each side has one contracting dimension and at most one other dimension. XLA's `DotDecomposer`,
+which also leaves transposes and reshapes that change nothing; its simplifier removes them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
 
 
 def _grouped(editor: Editor, value: HloInstruction, batch: Sequence[int], groups: Sequence[Sequence[int]]) -> HloInstruction:
-    """Return `value` with the batch dimensions first, and then one dimension for each group."""
+    """Return `value` with the batch dimensions first, then one dimension for each group."""
     transposed = editor.transpose(value, [*batch, *(d for group in groups for d in group)])
     return editor.reshape(transposed, [*(value.shape.dims[d] for d in batch), *(_size(value, group) for group in groups)])
 

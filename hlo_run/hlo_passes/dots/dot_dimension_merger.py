@@ -1,9 +1,9 @@
-"""Let a dot have one batch dimension where it has several that lie together.
+"""Merge the batch dimensions of a dot into one where they are adjacent.
 
     d = f32[3,4,33,47] dot(f32[3,4,33,64] a, f32[3,4,64,47] b), lhs_batch_dims={0,1}, rhs_batch_dims={0,1}
       =>   reshape(f32[12,33,47] dot(reshape(a), reshape(b)), lhs_batch_dims={0}, rhs_batch_dims={0})
 
-They have to follow each other in the operands' dimensions and in memory; no byte moves. Needs settled layouts. XLA's
+They must be adjacent in the operands' dimensions and in memory, so no byte moves. Needs assigned layouts. XLA's
 `DotDimensionMerger`.
 """
 
@@ -45,7 +45,7 @@ def _has_dims_to_merge(dot: HloInstruction) -> bool:
 
 
 def _lie_together(shape: Shape, dims: Sequence[int]) -> bool:
-    """True if dimensions ascend one by one, as they do in memory."""
+    """Return True if the dimensions are consecutive and have the same order in memory, major to minor."""
     if list(dims) != list(range(dims[0], dims[0] + len(dims))):
         return False
     place = shape.minor_to_major.index(dims[-1])
@@ -68,7 +68,7 @@ def _merged_dot(dot: HloInstruction) -> HloInstruction:
 
 
 def _merged(shape: Shape, dims: Sequence[int]) -> Shape:
-    """Return the shape with one dimension, `dims[0]`, for several that lie together."""
+    """Return the shape with the adjacent dimensions `dims` merged into `dims[0]`."""
     first, gone = dims[0], len(dims) - 1
     sizes = (*shape.dims[:first], math.prod(shape.dims[d] for d in dims), *shape.dims[first + gone + 1 :])
     order = tuple(d - gone if d > first else d for d in shape.minor_to_major if d == first or d not in dims)

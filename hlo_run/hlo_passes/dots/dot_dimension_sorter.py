@@ -1,8 +1,8 @@
-"""Sort contracting dimensions where that makes them a run of neighbours, which needs no transpose.
+"""Sort contracting dimensions where they then are consecutive, which saves a transpose.
 
     lhs_contracting_dims={2,1}, rhs_contracting_dims={0,2}   =>   lhs_contracting_dims={1,2}, rhs_contracting_dims={2,0}
 
-Only if the other side is not made worse. XLA's `DotDimensionSorter`.
+Only if the other side is not sorted and consecutive already. XLA's `DotDimensionSorter`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DotDimensionSorter:
 
 
 def _is_run(dims: Sequence[int]) -> bool:
-    """True if the sorted dimensions are neighbours."""
+    """Return True if the dimensions are consecutive numbers in any order."""
     return not dims or max(dims) - min(dims) == len(dims) - 1
 
 

@@ -1,9 +1,9 @@
-"""Multiply an operand with several others at once.
+"""Merge dots that share an operand into one dot.
 
     x = f32[8,4] dot(a, b);  y = f32[8,6] dot(a, c)   =>   m = f32[8,10] dot(a, concatenate(b, c));  x, y = slices of m
 
-Where the other operands have one free dimension, no product depends on another, and one of the two results at least is not
-larger than 64 MiB. XLA's `DotMerger`.
+The other operands must have one free dimension each, no dot may depend on another, and at least one of two merged results
+must not be larger than 64 MiB. XLA's `DotMerger`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class DotMerger:
 
 
 def _merge_all(module: HloModule, computation: HloComputation, shared: int) -> None:
-    """Merge the dots of a computation whose operand 0 (or 1) is the same."""
+    """Merge the dots of a computation that share operand `shared` (0 or 1)."""
     clusters = _clusters(computation, shared)
     while clusters:
-        # Two clusters may each be fine alone and go round in a circle together: then one is merged, and the rest looked at anew.
+        # Two clusters may each be valid but form a cycle together: then merge one and search again.
         chosen = clusters if _has_order(computation, clusters) else clusters[:1]
         for cluster in chosen:
             _merge(module, cluster, shared)
@@ -48,7 +48,7 @@ def _merge_all(module: HloModule, computation: HloComputation, shared: int) -> N
 
 
 def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruction]]:
-    """Return the sets of two dots or more that may each be merged."""
+    """Return the sets of two or more dots that may each be merged."""
     groups: dict[Hashable, list[HloInstruction]] = {}
     for dot in [i for i in computation.instructions if i.opcode == "dot"]:
         if not dot.control_predecessors and dot.operands[0] is not dot.operands[1]:
@@ -67,7 +67,7 @@ def _clusters(computation: HloComputation, shared: int) -> list[list[HloInstruct
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Bits of the `dots`, by number: a dot's own, and those of the dots that it needs or that need it."""
+    """Bit masks of `dots`: `bit` is a dot's own bit, `related` has the dots that it depends on or that depend on it."""
 
     dots: list[HloInstruction]
     bit: dict[HloInstruction, int]
@@ -75,7 +75,7 @@ class _Needs:
 
 
 def _needs(computation: HloComputation, dots: list[HloInstruction]) -> _Needs:
-    """Find out which dots need which others, directly or not, by a walk over the computation in each direction."""
+    """Return the dependencies between dots, direct or not, by one walk over the computation in each direction."""
     found = _Needs(dots, {dot: 1 << number for number, dot in enumerate(dots)}, dict.fromkeys(dots, 0))
     order = computation.post_order() if dots else []
     needed: dict[HloInstruction, int] = {}
@@ -99,7 +99,7 @@ def _needs(computation: HloComputation, dots: list[HloInstruction]) -> _Needs:
 
 
 def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]) -> bool:
-    """True if the instructions have an order in which each cluster is one instruction."""
+    """Return True if the instructions have an order in which each cluster is one instruction."""
     leader = {dot: cluster[0] for cluster in clusters for dot in cluster}
     left: dict[HloInstruction, int] = {}
     users: dict[HloInstruction, list[HloInstruction]] = {}
@@ -119,7 +119,7 @@ def _has_order(computation: HloComputation, clusters: list[list[HloInstruction]]
 
 
 def _key(dot: HloInstruction, shared: int) -> Hashable:
-    """Return what dots have in common that may be merged; a key of its own for one that may not."""
+    """Return a key that is equal for dots that may be merged, and unique for a dot that may not."""
     ours, theirs = dot_side(dot, shared), dot_side(dot, 1 - shared)
     other = dot.operands[1 - shared].shape
     if len(theirs.free) != 1 or 0 in other.dims or any(other.dynamic_dims) or dot.operands[shared].opcode == "constant":
@@ -129,7 +129,7 @@ def _key(dot: HloInstruction, shared: int) -> Hashable:
 
 
 def _independent(left: int, needs: _Needs) -> list[HloInstruction]:
-    """Return the first of the dots left and those that neither depend on another one of the result nor make it too large."""
+    """Return the first of the remaining dots, and those that do not depend on each other or make the result too large."""
     cluster: list[HloInstruction] = []
     while left:
         lowest = left & -left

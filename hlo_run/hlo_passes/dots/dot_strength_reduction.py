@@ -1,10 +1,10 @@
-"""Multiply and add up what is too small for a product of matrices: that of a matrix and a vector, or of two vectors.
+"""Replace a product of a matrix and a vector, or of two vectors, by a multiply and a reduce.
 
     d = f32[64] dot(f32[64,128] a, f32[128] v)   =>   reduce(multiply(a, broadcast(v)), 0), to_apply=add
 
-A matrix is transposed if need be, so that the dimensions that are added up come last: layouts are assigned later, and let the
-transpose move no byte where they can. bf16 and f16 are added up in f32, integers are converted before they are multiplied. A
-matrix of ten million elements or more is left to the library. XLA's `DotStrengthReduction`.
+A matrix is transposed if necessary, so that the contracting dimensions come last: layout assignment runs later, and picks
+layouts in which the transpose moves no byte where possible. bf16 and f16 are summed in f32; integers are converted before
+they are multiplied. The library keeps a matrix of ten million elements or more. XLA's `DotStrengthReduction`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
     factors = [
         _factor(editor, editor.convert(operand, factor_type), side) for operand, side in zip(dot.operands, sides, strict=True)
     ]
-    # The operand with free dimensions has all dimensions of the product, the other one lacks them.
+    # The operand with free dimensions has all dimensions of the product; the other one lacks them.
     whole = 1 if sides[1].free else 0
     kept, rank = len(sides[whole].batch) + len(sides[whole].free), factors[whole].shape.rank
     if sides[whole].free:
@@ -70,7 +70,7 @@ def _reduced(module: HloModule, dot: HloInstruction) -> HloInstruction:
 
 
 def _factor(editor: Editor, value: HloInstruction, side: Side) -> HloInstruction:
-    """Return an operand with its batch dimensions first, then the free ones, then those that are added up."""
+    """Return an operand with its batch dimensions first, then the free ones, then the contracting ones."""
     return editor.transpose(value, (*side.batch, *side.free, *side.contracting))
 
 

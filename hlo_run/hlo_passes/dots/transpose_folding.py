@@ -1,9 +1,9 @@
-"""Let a dot take an operand as it was before a transpose.
+"""Fold a transpose of an operand into the dimension numbers of its dot.
 
     d = f32[128,32] dot(transpose f32[128,64] (a), b), lhs_contracting_dims={1}   =>   dot(a, b), lhs_contracting_dims={0}
 
-Where the free dimensions keep their order, and those of each kind lie together, the batch not innermost, so that a library
-reads the operand as matrices. XLA's `TransposeFolding`.
+The free dimensions must keep their order, the dimensions of each kind must be adjacent, and the batch not innermost, so that
+a library reads the operand as matrices. XLA's `TransposeFolding`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _renumber(dot: HloInstruction, side: str, permutation: tuple[int, ...]) -> N
 
 
 def _may_fold(dot: HloInstruction, number: int) -> bool:
-    """True if the result stays as it is, and a library reads what was transposed as matrices."""
+    """Return True if the result's dimension order stays, and a library can read the untransposed operand as matrices."""
     side, transpose = dot_side(dot, number), dot.operands[number]
     permutation: tuple[int, ...] = transpose.attrs["dimensions"]
     batch, contracting, free = ([permutation[d] for d in dims] for dims in (side.batch, side.contracting, side.free))

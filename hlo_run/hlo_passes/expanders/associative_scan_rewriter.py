@@ -1,11 +1,11 @@
-"""Make running reductions of scans that are said to be associative: windows that grow with the element, instead of a loop.
+"""Rewrite associative scans to reduce-windows whose windows end at each element, instead of loops.
 
     scan(f32[40,4] x, broadcast(zero)), dimensions={0}, num_carries=1, is_associative=true, to_apply=f
         =>   reduce-window(x, zero), window={size=40x1 pad=39_0x0_0}, to_apply=scalar f
 
-Where the body is elementwise and gives its result as carry too, the scan goes forwards, starts with a scalar, and nobody reads
-the carry in the end. `reduce-window-rewriter` makes blocks of long ones, which count the start more than once: those that it
-changes something for stay. XLA's `AssociativeScanRewriter`.
+The body must be elementwise with its result as carry; the scan must be forward, start with a scalar, and have an unused last
+carry. `reduce-window-rewriter` splits long windows into blocks, which apply the start more than once: a long scan stays if its
+start is not an identity of the reducer. XLA's `AssociativeScanRewriter`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# As many elements as `reduce-window-rewriter` leaves in one window.
+# The largest size that `reduce-window-rewriter` leaves in one window.
 _BLOCK = 16
 
 
@@ -61,7 +61,7 @@ def _rewrite(module: HloModule, scan: HloInstruction) -> bool:
 
 
 def _is_standard(scan: HloInstruction) -> bool:
-    """True for an associative scan of one array with one carry, forwards, whose last carry nobody reads."""
+    """Return True for a forward associative scan of one array with one carry, whose last carry is unused."""
     if not scan.attrs.get("is_associative") or scan.attrs.get("is_reverse") or scan.attrs["num_carries"] != 1:
         return False
     if len(scan.operands) != 2 or scan.is_root or scan.control_predecessors or scan.operands[0].shape.dynamic_dims:
@@ -71,7 +71,7 @@ def _is_standard(scan: HloInstruction) -> bool:
 
 
 def _start(scan: HloInstruction) -> HloInstruction | None:
-    """Return the scalar that a scan starts with; of a constant with equal elements one that is in no computation yet."""
+    """Return the scalar start of a scan, None if it is not a scalar; from a splat constant, a new one in no computation yet."""
     value = scan.operands[1]
     while value.opcode in ("broadcast", "reshape"):
         value = value.operands[0]
@@ -87,7 +87,7 @@ def _start(scan: HloInstruction) -> HloInstruction | None:
 
 
 def _scalar_reducer(body: HloComputation) -> HloComputation | None:
-    """Return the body on scalars, the carry before the element; None if it is not elementwise, or gives two results."""
+    """Return the body on scalars with parameters (carry, element); None if it is not elementwise or its results differ."""
     root = body.root
     if root.opcode != "tuple" or len(root.operands) != 2 or root.operands[0] is not root.operands[1]:
         return None

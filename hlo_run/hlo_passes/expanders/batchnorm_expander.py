@@ -1,10 +1,10 @@
-"""Compute a batch normalisation by its formula: sums over all dimensions but the feature's, then elementwise work.
+"""Expand batch normalisation: sums over all dimensions except the feature's, then elementwise operations.
 
     batch-norm-training(x, scale, offset)   =>   mean = sum(x) / n;  variance = sum(x * x) / n - mean * mean
                                                  tuple((x - mean) * rsqrt(variance + epsilon) * scale + offset, mean, variance)
 
-Likewise batch-norm-inference, which is given mean and variance, and batch-norm-grad. Elements count by their run-time sizes
-where dimensions are dynamic. XLA's `batchnorm_expander.cc`, down to the order of the operations.
+Also batch-norm-inference, which has operands mean and variance, and batch-norm-grad. The element count n uses the run-time
+sizes of dynamic dimensions. XLA's `batchnorm_expander.cc`, with the same order of operations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BatchNormExpander:
 
 
 class _Features:
-    """What the three have in common: sums per feature, and values per feature spread over the activations."""
+    """Helpers of the three opcodes: sums per feature, and broadcasts of per-feature values."""
 
     def __init__(self, b: HloBuilder, instruction: HloInstruction, x: HloValue) -> None:
         self._b = b
@@ -49,11 +49,11 @@ class _Features:
         return self._b.reduce(value, zero, self._others, "add")
 
     def spread(self, value: HloValue) -> HloValue:
-        """Broadcast a scalar or a value per feature."""
+        """Broadcast a scalar or a per-feature value to the shape of x."""
         return self._b.broadcast(value, self._x.shape.dims, [self._feature] if value.shape.rank else [])
 
     def count(self) -> HloValue:
-        """Return the number of elements of a feature, as a float."""
+        """Return the number of elements per feature, as a float."""
         dynamic = self._x.shape.dynamic_dims
         fixed = [dim for dim in self._others if not dynamic or not dynamic[dim]]
         count = self._b.constant(math.prod(self._x.shape.dims[dim] for dim in fixed), "s32")
@@ -63,7 +63,7 @@ class _Features:
         return self._b.convert(count, self._x.shape.element_type)
 
     def scaled_deviation(self, value: HloValue) -> HloValue:
-        """Return the reciprocal of the standard deviation for a variance of any shape."""
+        """Return 1 / sqrt(variance + epsilon), elementwise."""
         return self._b.rsqrt(value + self.epsilon)
 
 

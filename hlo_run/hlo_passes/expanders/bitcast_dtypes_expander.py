@@ -1,10 +1,10 @@
-"""Compute a `bitcast-convert` between types of different widths where it is no view of the same bytes.
+"""Expand a `bitcast-convert` between types of different widths that is not a bitcast of the same bytes.
 
     u16[33,2] bitcast-convert(u32[33] x)   =>   convert(shift-right-logical(x, {0,16}) and 0xffff)
     u32[33] bitcast-convert(u16[33,2] x)   =>   reduce(shift-left(convert(x), {0,16})) with or
 
-What the layout lets be a view is a `bitcast` by now; what is left lies in another order, or has elements below a byte that
-are not packed. Numbers are taken as unsigned ones of their width; the lowest bits come first. XLA's `BitcastDtypesExpander`.
+Runs when those that the layout allows are `bitcast`s already: the others have another element order, or sub-byte elements
+that are not packed. Values are treated as unsigned integers; the lowest bits come first. XLA's `BitcastDtypesExpander`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _is_to_do(instruction: HloInstruction) -> bool:
 
 
 def _split(old: HloInstruction) -> HloInstruction:
-    """Return the parts of each element, in a last dimension."""
+    """Return the parts of each element along a new last dimension."""
     editor, (value,) = Editor(old), old.operands
     wide, narrow = f"u{value.shape.dtype.bits}", f"u{old.shape.dtype.bits}"
     bits = editor.broadcast(_as_bits(editor, value, wide), old.shape.dims, range(value.shape.rank))
@@ -51,7 +51,7 @@ def _split(old: HloInstruction) -> HloInstruction:
 
 
 def _joined(module: HloModule, old: HloInstruction) -> HloInstruction:
-    """Return the elements that the last dimension has the parts of."""
+    """Return the elements whose parts are along the last dimension."""
     editor, (value,) = Editor(old), old.operands
     wide, narrow = f"u{old.shape.dtype.bits}", f"u{value.shape.dtype.bits}"
     bits = editor.convert(_as_bits(editor, value, narrow), wide)
@@ -76,7 +76,7 @@ def _in_type_of(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstr
 
 
 def _places(editor: Editor, shape: Shape, element_type: str, bits: int) -> HloInstruction:
-    """Return at each place of the last dimension how many bits lie before it."""
+    """Return for each position of the last dimension its bit offset in the wide element."""
     number = editor.iota(element_type, shape.dims, shape.rank - 1)
     return editor.binary("multiply", number, editor.broadcast(editor.constant(bits, element_type), shape.dims))
 

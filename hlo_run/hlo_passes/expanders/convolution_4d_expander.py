@@ -1,4 +1,4 @@
-"""Leave out dimensions of size one of convolutions in four dimensions: libraries have no more than three.
+"""Remove dimensions of size one from convolutions in four dimensions, since libraries support at most three.
 
     c = f32[2,2,1,4,4,4] convolution(f32[2,4,1,5,6,3] x, f32[3,1,2,3,3,4] k), window={size=3x1x2x3}, ..
         =>   reshape(f32[2,2,4,4,4] convolution(f32[2,4,5,6,3] reshape(x), f32[3,2,3,3,4] reshape(k)), window={size=3x2x3})
@@ -38,7 +38,7 @@ class Convolution4dExpander:
 
 
 def _trivial_dims(convolution: HloInstruction) -> frozenset[int]:
-    """Return the window's dimensions in which input, filter and result have one element; none unless there are four."""
+    """Return the window dimensions in which input, filter and result have size one; empty unless there are four dimensions."""
     labels: DimLabels = convolution.attrs["dim_labels"]
     window: Window = convolution.attrs.get("window") or Window()
     if len(window.dims) != 4:

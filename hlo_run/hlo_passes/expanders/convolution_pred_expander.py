@@ -1,4 +1,4 @@
-"""Convolve pred as f16, which libraries and emitters add up.
+"""Compute convolutions of pred in f16, which libraries and emitters can sum.
 
     c = pred[..] convolution(a, b)   =>   convert pred (f16 convolution(convert f16 (a), convert f16 (b)))
 
@@ -29,7 +29,7 @@ class ConvolutionPredExpander:
             editor = Editor(convolution)
             operands = [editor.convert(operand, "f16") for operand in convolution.operands]
             made = editor.computation.add(copy_instruction(convolution, operands, convolution.shape.with_element_type("f16")))
-            # Any number but zero is true.
+            # Any nonzero number converts to true.
             module.replace(convolution, editor.convert(made, "pred"))
         remove_unused(replaced)
 

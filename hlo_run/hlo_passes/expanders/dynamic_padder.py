@@ -1,14 +1,15 @@
-"""Give dynamic dimensions their bounds as static sizes, and keep what lies past their run-time sizes out of results.
+"""Lower dynamic dimensions to static ones with their bounds as sizes, and mask elements beyond the run-time sizes.
 
     d = f32[<=8] set-dimension-size(x, n), dimensions={0}
     r = f32[] reduce(d, zero), dimensions={0}, to_apply=add     =>   reduce(select(iota < n, x, zero), zero), ..
 
-The size of each dimension is followed from instruction to instruction; `get-dimension-size` becomes it. Where elements past the
-size would count (reductions, products, sorts, windows) they are replaced, where they would stand in the way (concatenate,
-reverse, a reshape across dimensions) the others move; `dynamic_ops.py` has convolutions, scatters and reshapes. Loops, branches
-and calls get the sizes as further elements of what they take and return. A parameter of the entry is taken apart by a custom
-call `PadToStatic`, a result made by `SliceToDynamic`; besides these, executed computations are left without dynamic dimensions.
-Raises Unsupported for ops without a rule. XLA's `dynamic_padder.cc` and `dynamic_dimension_inference.cc`.
+The pass propagates the size of each dimension; `get-dimension-size` is replaced by it. Elements beyond the size are replaced
+where they would change results (reductions, dots, sorts, windows). Where they would be between valid elements (concatenate,
+reverse, a reshape across dimensions), valid elements are moved. `dynamic_ops.py` handles convolutions, scatters and reshapes.
+Loops, branches and calls get the sizes as additional elements of their operands and results. A custom call `PadToStatic`
+splits an entry parameter into array and sizes, and `SliceToDynamic` makes a dynamic result; other instructions of executed
+computations have no dynamic dimensions afterwards. Raises Unsupported for ops without a rule. XLA's `dynamic_padder.cc` and
+`dynamic_dimension_inference.cc`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class DynamicPadder:
 
 
 def _is_taken_apart(parameter: HloInstruction) -> bool:
-    """True if the pass has been here before: of a parameter, or an element of it, nothing dynamic is used."""
+    """Return True if only `PadToStatic` calls use the dynamic parts of a parameter: the pass has run before."""
     return not is_dynamic(parameter.shape) or all(
         _is_taken_apart(user) if user.opcode == "get-tuple-element" else user.attrs.get("custom_call_target") == "PadToStatic"
         for user in parameter.users
@@ -72,13 +73,13 @@ def _runs_dynamic_ops(instruction: HloInstruction) -> bool:
 
 
 def _dimension(instruction: HloInstruction) -> int:
-    """Return the one dimension of the attribute `dimensions`."""
+    """Return the only dimension of the attribute `dimensions`."""
     dimensions: tuple[int, ...] = instruction.attrs["dimensions"]
     return dimensions[0]
 
 
 class _Padder(SizedValues):
-    """Follows the sizes through one computation."""
+    """Propagates the sizes through one computation."""
 
     def __init__(self, module: HloModule, computation: HloComputation) -> None:
         self._module = module
@@ -87,7 +88,7 @@ class _Padder(SizedValues):
         self._replaced: dict[HloInstruction, None] = {}
 
     def run_entry(self) -> None:
-        """Edit the entry, and what it calls."""
+        """Edit the entry and the computations that it calls."""
         for parameter in self._computation.parameters:
             if is_dynamic(parameter.shape):
                 users = list(parameter.users)
@@ -101,13 +102,13 @@ class _Padder(SizedValues):
             raise refused(root, "a result of dynamic size")
 
     def take(self, parameter: HloInstruction, shape: Shape, packed: Shape) -> None:
-        """Let a parameter of dynamic sizes come packed: a value of `shape` and its sizes."""
+        """Change a parameter to the packed form: a tuple of a value of `shape` and its sizes."""
         users = list(parameter.users)
         parameter.shape = packed
         self._redirect(parameter, users, self.unpacked(Editor(parameter), parameter, shape))
 
     def run(self, returned: Shape | None) -> None:
-        """Edit a called computation; its result is packed if it has dynamic sizes."""
+        """Edit a called computation; its result becomes packed if it has dynamic sizes."""
         self._run()
         root = self._computation.root
         if returned is not None and is_dynamic(returned):
@@ -150,7 +151,7 @@ class _Padder(SizedValues):
         dim = _dimension(instruction)
         made = Editor(instruction).add("copy", fixed_shape(value.shape), [value])
         old = self.sizes_of(value) or (None,) * value.shape.rank
-        # A size in a type without one is not followed.
+        # A size set on a static result type is not propagated.
         whole = not any(instruction.shape.dynamic_dims) or (
             size.opcode == "constant" and int(size.attrs["literal"]) == value.shape.dims[dim]
         )
@@ -166,7 +167,7 @@ class _Padder(SizedValues):
         self._replace(instruction, made)
 
     def pointwise(self, instruction: HloInstruction) -> None:
-        """Operands of different sizes meet in the smallest."""
+        """The result's size is the minimum of the operands' sizes."""
         editor = Editor(instruction)
         found: list[HloInstruction | None] = [None] * instruction.shape.rank
         for operand in instruction.operands:
@@ -191,7 +192,7 @@ class _Padder(SizedValues):
                 self.keep(instruction, sizes, path[1:])
 
     def same(self, instruction: HloInstruction) -> None:
-        """A value as it is."""
+        """The result has the sizes of operand 0."""
         self.keep(instruction, ())
         for path, sizes in self.sizes.get(instruction.operands[0], {}).items():
             self.keep(instruction, sizes, path)
@@ -210,7 +211,7 @@ class _Padder(SizedValues):
         self._call(instruction, [(instruction.called["to_apply"][0], list(range(len(instruction.operands))))], 1)
 
     def _call(self, instruction: HloInstruction, called: list[tuple[HloComputation, list[int]]], returning: int) -> None:
-        """Hand sizes to computations, each with the numbers of the operands that it gets, and back; the first ones return."""
+        """Pass sizes to computations, each with its operand numbers, and return them; the first `returning` give the result."""
         editor, shape = Editor(instruction), instruction.shape
         before = [operand.shape for operand in instruction.operands]
         for computation, numbers in called:
@@ -255,7 +256,7 @@ class _Padder(SizedValues):
         self._replace(instruction, dynamic_ops.dynamic_reshape(self, instruction))
 
     def slice(self, instruction: HloInstruction) -> None:
-        """A dimension that is kept whole keeps its size."""
+        """A dimension that is sliced whole keeps its size."""
         value = instruction.operands[0]
         if any(self.sizes_of(other) for other in instruction.operands[1:]):
             raise refused(instruction, f"'{instruction.opcode}' of dynamic sizes")
@@ -263,7 +264,7 @@ class _Padder(SizedValues):
         self.keep(instruction, tuple(size if before == after else None for size, before, after in dims))
 
     def gather(self, instruction: HloInstruction) -> None:
-        """As many places as there are indices; windows have the size that they ask for."""
+        """The batch dimensions have the sizes of the indices; the window dimensions are static."""
         sizes, vector_dim = self.sizes_of(instruction.operands[1]), instruction.attrs["index_vector_dim"]
         batch = iter([size for dim, size in enumerate(sizes) if dim != vector_dim])
         offsets: tuple[int, ...] = instruction.attrs["offset_dims"]
@@ -276,7 +277,7 @@ class _Padder(SizedValues):
         self.keep(instruction, pad_sizes(editor, sizes, instruction.attrs["padding"]))
 
     def reverse(self, instruction: HloInstruction) -> None:
-        """What counts stands at the end then: bring it to the front."""
+        """Valid elements are at the end after a reverse: move them to the front."""
         value, editor = instruction.operands[0], Editor(instruction)
         sizes, dims = self.sizes_of(value), value.shape.dims
         made = editor.add("reverse", fixed_shape(instruction.shape), [value], dimensions=instruction.attrs["dimensions"])
@@ -294,7 +295,7 @@ class _Padder(SizedValues):
         self._replace(instruction, made)
 
     def concatenate(self, instruction: HloInstruction) -> None:
-        """Write one operand after the other: the next one covers what lies past the size of the one before."""
+        """Write the operands one after another: each one overwrites the invalid elements of the one before."""
         joined = _dimension(instruction)
         editor = Editor(instruction)
         kept: list[HloInstruction | None] = [None] * instruction.shape.rank
@@ -312,7 +313,7 @@ class _Padder(SizedValues):
         self.keep(result, tuple(kept))
         self._replace(instruction, result)
 
-    # ---- elements that would count ----------------------------------------------------------------------------------
+    # ---- elements that must be masked ----------------------------------------------------------------------------------
 
     def reduce(self, instruction: HloInstruction) -> None:
         editor, count = Editor(instruction), len(instruction.operands) // 2
@@ -351,14 +352,14 @@ class _Padder(SizedValues):
         self.keep(instruction, (*batch, *free))
 
     def sort(self, instruction: HloInstruction) -> None:
-        """Elements past the size come last: a flag per element takes part in the sort."""
+        """Elements beyond the size come last: a flag per element takes part in the comparison."""
         dim = _dimension(instruction)
         sizes = next(found for operand in instruction.operands if (found := self.sizes_of(operand)))
         editor, size = Editor(instruction), sizes[dim]
         made = instruction
         if size is not None:
             flags = mask(editor, instruction.operands[0].shape.dims, {dim: size})
-            assert flags is not None, "there is a size"
+            assert flags is not None, "a mask exists, since a size is dynamic"
             operands = [*instruction.operands, flags]
             comparator = self._module.add_computation(with_flags(instruction.called["to_apply"][0]))
             shape = Shape.make_tuple(tuple(fixed_shape(operand.shape) for operand in operands))
@@ -370,7 +371,7 @@ class _Padder(SizedValues):
         self._keep_leaves(made, sizes)
 
     def _keep_leaves(self, instruction: HloInstruction, sizes: Sizes) -> None:
-        """Note the sizes of an array, or of each element of a tuple."""
+        """Record the sizes of an array, or of each element of a tuple."""
         if not instruction.shape.is_tuple:
             self.keep(instruction, sizes)
             return

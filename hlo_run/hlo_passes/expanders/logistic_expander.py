@@ -1,4 +1,4 @@
-"""Compute a logistic function by its formula, since no kernel has it.
+"""Expand the logistic function to its formula, since kernels do not have it.
 
     logistic(x)   =>   divide(1, add(1, exponential(negate(x))))
 

@@ -1,9 +1,9 @@
-"""Let both operands of a dot have the same type: the narrower is converted to the wider.
+"""Convert the narrower operand of a dot to the type of the wider one.
 
     dot(f32[8,4] a, bf16[4,8] b)   =>   dot(a, f32[4,8] convert(b))
 
-Two 8-bit floats stay as they are. Of f16 and bf16 neither holds the other's values: both become f32, where XLA takes bf16.
-XLA's `DotOperandConverter`.
+Two 8-bit float types stay. f16 and bf16 cannot hold each other's values: both become f32, where XLA uses bf16. XLA's
+`DotOperandConverter`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Convert the operands of a product to the type of its result where that is at least as wide.
+"""Convert the operands of a dot or convolution to the type of its result, if that is at least as wide.
 
     r = s32[8] dot(s8[8,4] a, s8[4] b)   =>   s32[8] dot(convert(a), convert(b))
 
-Not for the products of matrices that a BLAS library takes. XLA's `OperandUpcaster`.
+Matrix products that a BLAS library supports stay. XLA's `OperandUpcaster`.
 """
 
 from __future__ import annotations

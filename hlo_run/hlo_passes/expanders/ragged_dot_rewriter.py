@@ -1,10 +1,10 @@
-"""Turn a ragged dot into a dot of all groups: what is outside a group is zero there.
+"""Rewrite a ragged dot to a dense dot over all groups, with zeros outside of each group.
 
     ragged-dot(x[m,k], y[g,k,n], sizes[g]), lhs_ragged_dims={0}
         =>   masked[g,m,k] = select(start[g] <= row < end[g], x, 0);  dot(masked, y) over g and k
 
-A ragged contracting dimension gives the groups as a batch dimension of the result; of a ragged batch dimension what is past
-the last group is zero. XLA's `ragged_dot_rewriter.cc`, which forgets the last of these.
+With a ragged contracting dimension, the groups become a batch dimension of the result. With a ragged batch dimension, rows
+after the last group are zero; XLA's `ragged_dot_rewriter.cc` omits this last mask.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Dims:
     rhs_contracting: tuple[int, ...]
 
     def dot(self, b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue) -> HloValue:
-        """Return the product with the result type and precision of the old dot."""
+        """Return the product with the result type and precision of `old`."""
         result = b.dot(
             lhs,
             rhs,
@@ -65,7 +65,7 @@ def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, siz
     if ragged in dims.lhs_batch:
         return dims.dot(b, old, _mask_rest(b, lhs, sizes, ragged, places), rhs)
     masked = _mask_groups(b, lhs, sizes, ragged, places)
-    # Every lhs dimension stands one further now, behind the groups.
+    # The group dimension is first now, so every lhs dimension number grows by one.
     lhs_batch, lhs_contracting = _shifted(dims.lhs_batch), _shifted(dims.lhs_contracting)
     if ragged in dims.lhs_contracting:
         repeated = b.broadcast(rhs, (sizes.shape.dims[-1], *rhs.shape.dims), range(1, rhs.shape.rank + 1))
@@ -81,7 +81,7 @@ def _shifted(dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _dims_of_sizes(dims: _Dims, ragged: int, rank: int, count: int) -> list[int]:
-    """Return the `count` lhs dimensions along which group sizes differ: of the batch, then those outside the ragged one."""
+    """Return the `count` lhs dimensions that the group sizes have: batch dimensions, then those outside the ragged one."""
     if ragged in dims.lhs_batch:
         before = dims.lhs_batch[: dims.lhs_batch.index(ragged)]
     elif ragged in dims.lhs_contracting:
@@ -93,7 +93,7 @@ def _dims_of_sizes(dims: _Dims, ragged: int, rank: int, count: int) -> list[int]
 
 
 def _mask_groups(b: HloBuilder, lhs: HloValue, sizes: HloValue, ragged: int, places: list[int]) -> HloValue:
-    """Return the lhs once per group (a new leading dimension), zero outside the group."""
+    """Return the lhs once per group (a new leading dimension), with zeros outside the group."""
     dims = (sizes.shape.dims[-1], *lhs.shape.dims)
     sizes_at = [*(dim + 1 for dim in places), 0]
     ends = _running_sums(b, sizes)
@@ -104,7 +104,7 @@ def _mask_groups(b: HloBuilder, lhs: HloValue, sizes: HloValue, ragged: int, pla
 
 
 def _mask_rest(b: HloBuilder, lhs: HloValue, sizes: HloValue, ragged: int, places: list[int]) -> HloValue:
-    """Return the lhs with zeros behind the last group."""
+    """Return the lhs with zeros after the last group."""
     zero = b.constant(0, sizes.shape.element_type)
     total = b.reduce(sizes, zero, [sizes.shape.rank - 1], "add")
     row = b.iota(Shape.array(sizes.shape.element_type, lhs.shape.dims), ragged)
@@ -113,7 +113,7 @@ def _mask_rest(b: HloBuilder, lhs: HloValue, sizes: HloValue, ragged: int, place
 
 
 def _spread(b: HloBuilder, value: HloValue, dims: tuple[int, ...], places: list[int]) -> HloValue:
-    """Broadcast to `dims`, among which the value's dimensions are `places`, in any order."""
+    """Broadcast to `dims`; the value's dimensions become dimensions `places`, in any order."""
     order = sorted(range(len(places)), key=lambda number: places[number])
     if order != list(range(len(places))):
         shape = Shape.array(value.shape.element_type, tuple(value.shape.dims[number] for number in order))
@@ -122,7 +122,7 @@ def _spread(b: HloBuilder, value: HloValue, dims: tuple[int, ...], places: list[
 
 
 def _running_sums(b: HloBuilder, sizes: HloValue) -> HloValue:
-    """Return the sums of each prefix along the last dimension."""
+    """Return the inclusive prefix sums along the last dimension."""
     *outer, count = sizes.shape.dims
     window = {"size": [*[1] * len(outer), count], "pad": [*[(0, 0)] * len(outer), (count - 1, 0)]}
     return b.reduce_window(sizes, b.constant(0, sizes.shape.element_type), window, "add")

@@ -1,9 +1,9 @@
-"""Give windows over one dimension a second one, of size 1.
+"""Add a second dimension of size 1 to one-dimensional windows.
 
     reduce-window(f32[10] p, zero), window={size=3}
         =>   reshape f32[8] (reduce-window(reshape f32[10,1] (p), zero), window={size=3x1})
 
-XLA's `ReduceWindowResizer`, whose backends tile two dimensions.
+XLA's `ReduceWindowResizer`; its backends tile two dimensions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Make running sums of many elements in two levels: within blocks of 16, and over the blocks.
+"""Split long running reductions into two levels: within blocks of 16 elements, and over the blocks.
 
     reduce-window(x[1000], zero), window={size=1000 pad=999_0}, to_apply=add
         =>   local = reduce-window(reshape(x)[63,16], zero), window={size=1x16 pad=0_0x15_0}
-             before = the running sums of the last column, of those before each
+             before = the exclusive running sums of local's last column
              map(broadcast(before), local), to_apply=add
 
-A window as long as the array costs the square of it, and blocks of blocks make it next to linear. Likewise backwards, and of
-all before an element; along another dimension than the last between transposes. The initial value must not change what it is
-combined with, as XLA asks too. XLA's `reduce_window_rewriter.cc`.
+A window as long as the array has quadratic cost; recursive blocks make it almost linear. Handles inclusive and exclusive
+reductions, forward and backward; other dimensions than the last are transposed before and after. The init value must be an
+identity of the reducer, as in XLA. XLA's `reduce_window_rewriter.cc`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReduceWindowRewriter:
 
 
 def _scanned_dim(old: HloInstruction) -> int | None:
-    """Return the dimension along which everything up to (or before) an element is reduced, if that is what the windows do."""
+    """Return the dimension of a running reduction, inclusive or exclusive; None if the windows are something else."""
     if len(old.operands) != 2 or old.shape.dynamic_dims:
         return None
     dims, window = old.operands[0].shape.dims, old.attrs.get("window")
@@ -64,7 +64,7 @@ def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
 
 def _in_blocks(b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
     dim = _scanned_dim(old)
-    assert dim is not None, "the pass asked for it"
+    assert dim is not None, "the pass selects running reductions only"
     window: WindowDim = old.attrs["window"].dims[dim]
     scan = _Scan(b, init, old.called["to_apply"][0], window.pad_high > 0)
     last = x.shape.rank - 1
@@ -86,7 +86,7 @@ class _Scan:
     is_backward: bool
 
     def inclusive(self, x: HloValue) -> HloValue:
-        """Return for each element the reduction of all up to it; of more elements than fit into a block."""
+        """Return the inclusive running reduction; the last dimension must be larger than a block."""
         b, dims = self.b, x.shape.dims
         size = dims[-1]
         blocks = -(-size // _BLOCK)
@@ -103,7 +103,7 @@ class _Scan:
         return self._cut(flat, 0, size) if missing else flat
 
     def _exclusive(self, x: HloValue) -> HloValue:
-        """Return for each element the reduction of all before it."""
+        """Return the exclusive running reduction."""
         size = x.shape.dims[-1]
         if size <= _BLOCK:
             late = self._window(x, size)
@@ -113,7 +113,7 @@ class _Scan:
         return self._cut(late, 1, size + 1) if self.is_backward else self._cut(late, 0, size)
 
     def _window(self, x: HloValue, padding: int) -> HloValue:
-        """Reduce windows as long as the last dimension, with padding before or behind it."""
+        """Reduce windows as long as the last dimension, with padding before it (after it if backward)."""
         dims = (*(WindowDim() for _ in x.shape.dims[1:]), _window_dim(x.shape.dims[-1], padding, self.is_backward))
         return self.b.reduce_window(x, self.init, Window(dims), self.reducer)
 

@@ -1,8 +1,8 @@
-"""Compute a product in the type of its operands where the result is narrower, and convert it.
+"""Compute a dot or convolution in the type of its operands if the result's is narrower, and convert the result.
 
     r = s8[8] dot(s32[8,4] a, s32[4] b)   =>   convert(s32[8] dot(a, b))
 
-Not for the products of matrices that a BLAS library takes, which converts itself. XLA's `ResultCaster`.
+Matrix products that a BLAS library supports stay, since it converts itself. XLA's `ResultCaster`.
 """
 
 from __future__ import annotations

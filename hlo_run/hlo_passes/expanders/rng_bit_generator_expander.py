@@ -1,9 +1,9 @@
-"""Make the bits of a generator with integer arithmetic, the same bits as XLA's.
+"""Expand rng-bit-generator to integer arithmetic, with the same bits as in XLA.
 
     (u64[2], u32[5]) rng-bit-generator(state), algorithm=rng_three_fry
         =>   call(state), to_apply=rng      ; Threefry-2x32 of consecutive counters
 
-The default algorithm is Philox. XLA's `rng_bit_generator_expander.cc`; leaves a call for the inliner.
+The default algorithm is Philox. Leaves a call for the inliner. XLA's `rng_bit_generator_expander.cc`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _check(instruction: HloInstruction) -> None:
         raise Unsupported(
             f"rng-bit-generator of {instruction.shape} from a state of {state}",
             instruction.where,
-            hint="the state is u64[2] (Threefry, Philox) or u64[3] (Philox), the result a state and integers or floats",
+            hint="the state must be u64[2] (Threefry, Philox) or u64[3] (Philox), the result a state and integers or floats",
         )
 
 
@@ -54,7 +54,7 @@ def _bits(b: HloBuilder, old: HloInstruction, state: HloValue) -> HloValue:
         bits, counter = three_fry(b, words[0], words[1], width, shape.dims)
         after = [words[0], counter]
     else:
-        # A state of two words: the key is the high half of the counter too.
+        # In a state of two words, the key is also the high half of the counter.
         bits, wide_counter = philox(b, words[0], (words[1], words[-1] if len(words) == 3 else words[0]), width, shape.dims)
         after = [words[0], *wide_counter][: len(words)]
     new_state = b.concatenate([b.reshape(word, (1,)) for word in after], 0)
@@ -62,7 +62,7 @@ def _bits(b: HloBuilder, old: HloInstruction, state: HloValue) -> HloValue:
 
 
 def _as_type(b: HloBuilder, bits: HloValue, element_type: str) -> HloValue:
-    """Return the low bits of unsigned integers as elements of another type; floats take them as they are."""
+    """Return the low bits of unsigned integers as another type; for a float type, they are its bit patterns."""
     dtype = DTYPES[element_type]
     unsigned = f"u{dtype.bits}"
     if bits.shape.element_type != unsigned:

@@ -1,12 +1,11 @@
-"""Make random numbers of a distribution from Philox bits, whose counter the device keeps from run to run.
+"""Expand rng to a distribution of Philox bits, with a counter that the device keeps between runs.
 
     f32[5] rng(low, high), distribution=rng_uniform
         =>   state = u64[2] rng-get-and-update-state(), delta=5
              call(key, state, low, high), to_apply=rng   ; (philox(key, state) >> 9) * 2^-23 * (high - low) + low
 
-Normal numbers are Box-Muller's, floats below 32 bits are made in f32. The key mixes the run's seed with the number of the
-instruction and of the device.
-XLA's `rng_expander.cc`; which numbers its key mixes in depends on the process there.
+Normal numbers use the Box-Muller transform; floats below 32 bits are computed in f32. The key mixes the seed of the run with
+the numbers of the instruction and the device. XLA's `rng_expander.cc`, where the numbers in the key depend on the process.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _check(instruction: HloInstruction) -> None:
     if len(instruction.operands) != 2 or instruction.shape.dtype.kind not in (
         ("float",) if is_normal else ("float", "signed", "unsigned")
     ):
-        raise Unsupported(f"rng of {instruction.shape}", instruction.where, hint="it draws floats, and uniform integers")
+        raise Unsupported(f"rng of {instruction.shape}", instruction.where, hint="use floats, or uniform integers")
 
 
 def _device_number(b: HloBuilder, replicas: int, partitions: int) -> HloValue | None:
@@ -97,7 +96,7 @@ def _bits(b: HloBuilder, key: HloValue, state: HloValue, width: int, dims: tuple
 
 
 def _uniform(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue, low: HloValue, high: HloValue) -> HloValue:
-    """The top bits, as many as the mantissa has, make a number in [0, 1)."""
+    """Return numbers in [low, high): the top bits, as many as the mantissa has, are a fraction in [0, 1)."""
     dtype = low.shape.dtype
     mantissa = dtype.float_format.mantissa_bits
     bits = _bits(b, key, state, dtype.bits, dims)
@@ -108,7 +107,7 @@ def _uniform(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValu
 def _uniform_integers(
     b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue, low: HloValue, high: HloValue
 ) -> HloValue:
-    """low + bits mod (high - low), added in two halves as XLA does: neither sum leaves the range."""
+    """Return low + bits mod (high - low), added in two halves as in XLA, so that no sum overflows."""
     dtype = low.shape.dtype
     unsigned = f"u{dtype.bits}"
     bits = _bits(b, key, state, 64 if dtype.bits == 64 else 32, dims)
@@ -121,7 +120,7 @@ def _uniform_integers(
 
 
 def _normal(b: HloBuilder, dims: tuple[int, ...], key: HloValue, state: HloValue, mean: HloValue, sigma: HloValue) -> HloValue:
-    """Box-Muller numbers of pairs along the split dimension: the sine's at even places, the cosine's at odd ones."""
+    """Return Box-Muller pairs along the split dimension: sines at even positions, cosines at odd ones."""
     element_type = mean.shape.element_type
     split = split_dim(dims)
     halved = [(size + 1) // 2 if dim == split else size for dim, size in enumerate(dims)]

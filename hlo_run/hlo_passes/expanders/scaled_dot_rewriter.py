@@ -1,8 +1,8 @@
-"""Multiply the operands of a scaled dot with their scales, and dot the products.
+"""Rewrite a scaled dot to a dot of the operands multiplied by their scales.
 
     scaled-dot(x[m,k], y[k,n], sx[m,k/32], sy[k/32,n])   =>   dot(x * repeat(sx, 32), y * repeat(sy, 32))
 
-The products are made in f32 (f64 for f64), which holds those of all narrow types. XLA's `scaled_dot_rewriter.cc`.
+Computes in f32 (f64 for f64), in which products of narrow types are exact. XLA's `scaled_dot_rewriter.cc`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def _scaled(
 def _multiplied(b: HloBuilder, operand: HloValue, scale: HloValue, computing: str) -> HloValue:
     value = operand if operand.shape.element_type == computing else b.convert(operand, computing)
     if not scale.shape.rank:
-        return value  # a scalar stands for no scale
+        return value  # a scalar means that the operand has no scale
     factor = scale if scale.shape.element_type == computing else b.convert(scale, computing)
     dims, scale_dims = value.shape.dims, scale.shape.dims
-    # Each scale is repeated over its block: a new dimension behind its own, then both are one.
+    # Each scale is repeated over its block: broadcast to a new dimension after its own, then merge both.
     spread = [part for size, count in zip(dims, scale_dims, strict=True) for part in (count, size // max(count, 1))]
     repeated = b.broadcast(factor, spread, range(0, 2 * len(dims), 2))
     return value * b.reshape(repeated, dims)

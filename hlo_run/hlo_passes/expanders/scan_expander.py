@@ -1,10 +1,10 @@
-"""Run a scan as a loop over its dimension.
+"""Expand a scan to a while loop over its dimension.
 
     scan(x, carry), dimensions={0}, num_carries=1, to_apply=f
         =>   while (i < n): element = x[i];  (out, carry) = f(element, carry);  outs[i] = out
 
-A scan over no element is its initial carries. XLA's `scan_expander.cc`; the body of the scan stands in the loop's body, not in
-a call.
+A scan over zero elements returns its initial carries. XLA's `scan_expander.cc`, which calls the scan's body; here its
+instructions are copied into the loop's body.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ScanExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        # A scan may stand in the body of a scan, of which the loop has a copy.
+        # The body of a scan may contain a scan, of which the loop has a copy.
         while module.instructions_of("scan"):
             expand(module, ("scan",), _loop)
 
@@ -42,7 +42,7 @@ def _loop(b: HloBuilder, old: HloInstruction, *operands: HloValue) -> HloValue:
     outputs = [b.broadcast(b.constant(0, shape.element_type), shape.dims) for shape in scan.output_shapes]
     size = inputs[0].shape.dims[scan.dimension] if inputs else scan.output_shapes[0].dims[scan.dimension]
     if not size:
-        # The body of a loop would read an element all the same.
+        # The body of a loop would read an element although there is none.
         results = [*outputs, *carries]
         return b.tuple(results) if old.shape.is_tuple else results[0]
     state = b.tuple([b.constant(0, "s64"), *carries, *inputs, *outputs])
@@ -58,7 +58,7 @@ def _loop(b: HloBuilder, old: HloInstruction, *operands: HloValue) -> HloValue:
 
 
 class _Scan:
-    """What a scan's attributes say."""
+    """The attributes of a scan, and its loop step."""
 
     def __init__(self, old: HloInstruction) -> None:
         self.body = old.called["to_apply"][0]
@@ -69,9 +69,9 @@ class _Scan:
         self.output_shapes: Sequence[Shape] = shapes[: len(shapes) - self.carry_count]
 
     def step(self, state: HloValue, size: int) -> HloValue:
-        """Return the state after one more element."""
+        """Return the loop state after one more element."""
         b = state.builder
-        assert isinstance(b, HloBuilder), "the loop is built by one"
+        assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
         values = [state[number] for number in range(len(state))]
         counter, carries, rest = values[0], values[1 : 1 + self.carry_count], values[1 + self.carry_count :]
         inputs, outputs = rest[: len(rest) - len(self.output_shapes)], rest[len(rest) - len(self.output_shapes) :]
@@ -91,7 +91,7 @@ class _Scan:
         return [place if dim == self.dimension else b.constant(0, "s64") for dim in range(array.shape.rank)]
 
     def _element(self, b: HloBuilder, array: HloValue, place: HloValue) -> HloValue:
-        """Return one element along the dimension, without it."""
+        """Return the element at `place` along the scanned dimension, without that dimension."""
         thin = self._thin(array)
         one = b.dynamic_slice(array, self._starts(b, array, place), thin)
         return b.reshape(one, [size for dim, size in enumerate(thin) if dim != self.dimension])

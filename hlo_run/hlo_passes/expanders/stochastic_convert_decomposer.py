@@ -1,4 +1,4 @@
-"""Round by chance with ordinary operations.
+"""Expand stochastic rounding to ordinary operations.
 
     s8 stochastic-convert(x, random)   =>   magnitude = floor(abs(x));  fraction = abs(x) - magnitude
                                             rounded = magnitude + (random < u32(fraction * 2^32))
@@ -38,7 +38,7 @@ def _round_by_chance(b: HloBuilder, old: HloInstruction, x: HloValue, random: Hl
     source, target = x.shape.element_type, old.shape.element_type
     if not old.shape.dtype.is_signed:
         raise Unsupported(
-            f"stochastic-convert from {source} to {target}", old.where, hint="it rounds floats to signed integers only"
+            f"stochastic-convert from {source} to {target}", old.where, hint="only floats to signed integers are supported"
         )
     magnitude = b.floor(b.abs(x))
     fraction = b.abs(x) - magnitude

@@ -1,4 +1,4 @@
-"""Split a concatenate of more than 128 operands into several, since a kernel's parameters are bounded.
+"""Split a concatenate of more than 128 operands into several, since a kernel has a maximum number of parameters.
 
     concatenate(a0, .., a299)   =>   concatenate(concatenate(a0, .., a127), concatenate(a128, .., a255), a256, .., a299)
 
@@ -39,7 +39,7 @@ def _split(concatenate: HloInstruction) -> HloInstruction:
         joined: list[HloInstruction] = []
         for start in range(0, len(values), _MAX_OPERANDS):
             part = values[start : start + _MAX_OPERANDS]
-            # A rest goes up to the next level as it is.
+            # An incomplete last group moves to the next level unchanged.
             is_rest = start > 0 and len(part) < _MAX_OPERANDS
             joined += part if is_rest else [editor.concatenate(part, dimension)]
         values = joined

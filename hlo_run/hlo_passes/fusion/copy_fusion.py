@@ -1,12 +1,12 @@
-"""Let a fusion write a value that is copied right after it to both places.
+"""Fuse copies of a fusion's result into the fusion, which then writes the value twice.
 
     f = f32[8] fusion(), calls=c;  k = copy(f);  r = tuple(f, k)
       =>   f = (f32[8], f32[8]) fusion(), calls=c   with   ROOT tuple(x, copy(x))   and   r = tuple(f{0}, f{1})
 
-In the entry alone: a copy in a loop or branch may lie in the buffer of something that the fusion reads. Fusions that read
-operands otherwise than element by element stay, and reductions, scatters and those that may change an operand in place. A
-copy that has to wait for something stays; what waits for the copy waits for the fusion instead. XLA's `CopyFusion`; not for
-a module that came with its schedule.
+Only in the entry: in a loop or branch, the copy may be assigned a buffer that the fusion reads. Fusions that do not read
+their operands element by element stay, as do reductions, scatters and fusions that may update an operand in place. A copy with
+control predecessors stays; control successors of the copy become successors of the fusion. Skips a module that came with a
+schedule. XLA's `CopyFusion`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# What runs after an instruction because a control dependency says so.
+# The control successors of instructions.
 _Followers: TypeAlias = "dict[HloInstruction, list[HloInstruction]]"
 
 
@@ -65,7 +65,7 @@ def _behind_bitcasts(value: HloInstruction) -> HloInstruction:
 
 
 def _reads_element_by_element(fusion: HloInstruction) -> bool:
-    """True if only elementwise instructions and bitcasts work on the operands and what is made of them."""
+    """Return True if only elementwise instructions and bitcasts read the operands, directly or not."""
     waiting = list(fusion.fused_computation.parameters)
     seen = set(waiting)
     for instruction in waiting:
@@ -79,7 +79,7 @@ def _reads_element_by_element(fusion: HloInstruction) -> bool:
 
 
 def _copy_behind(fusion: HloInstruction, user: HloInstruction) -> list[HloInstruction] | None:
-    """Return what leads from a result of the fusion to a copy of it, the copy last: an element, a bitcast, the copy."""
+    """Return the chain from a result of the fusion to a copy of it: an element, a bitcast, the copy (the first two optional)."""
     chain: list[HloInstruction] = []
     for opcode in ("get-tuple-element", "bitcast"):
         if user.opcode == opcode and len(user.users) == 1 and not user.is_root:
@@ -106,7 +106,7 @@ def _fuse(module: HloModule, fusion: HloInstruction, chains: list[list[HloInstru
 
 
 def _write_again(fusion: HloInstruction, chains: list[list[HloInstruction]]) -> Shape:
-    """Let the body return the copies as well, and return the shape of what it returns."""
+    """Add the copies to the results of the body; return its new result shape."""
     body, root = fusion.fused_computation, fusion.fused_computation.root
     outputs = list(root.operands) if fusion.shape.is_tuple else [root]
     for chain in chains:
@@ -125,7 +125,7 @@ def _write_again(fusion: HloInstruction, chains: list[list[HloInstruction]]) -> 
 
 
 def _read_first(module: HloModule, fusion: HloInstruction, shape: Shape, copies: set[HloInstruction]) -> None:
-    """Let all users but those that are to be copies read the first result of what had but one."""
+    """Let all users except the fused copies read element 0 of a fusion that had one result."""
     users = [user for user in fusion.users if user not in copies]
     if not users and not fusion.is_root:
         return
@@ -137,13 +137,13 @@ def _read_first(module: HloModule, fusion: HloInstruction, shape: Shape, copies:
 
 
 def _element(fusion: HloInstruction, shape: Shape, index: int) -> HloInstruction:
-    assert fusion.parent is not None, "it is in the entry"
+    assert fusion.parent is not None, "the fusion is in the entry"
     made = HloInstruction("get-tuple-element", "get-tuple-element", shape, [fusion], {"index": index}, where=fusion.where)
     return fusion.parent.add(made)
 
 
 def _wait_for(fusion: HloInstruction, copy: HloInstruction, followers: Sequence[HloInstruction]) -> None:
-    """Let what runs after the copy run after the fusion, which now makes it."""
+    """Let the control successors of the copy run after the fusion, which now computes the copy."""
     for instruction in followers:
         others = [i for i in instruction.control_predecessors if i is not copy]
         instruction.control_predecessors = others if fusion in others else [*others, fusion]

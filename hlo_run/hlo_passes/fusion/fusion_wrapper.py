@@ -1,12 +1,12 @@
-"""Wrap every computing instruction outside a fusion into a fusion of one, since kernels are made from fusions only.
+"""Wrap every computing instruction outside a fusion into a fusion of its own, since kernels are made from fusions only.
 
     ROOT add = f32[8] add(p, q)   =>   wrapped_add_computation { .. ROOT add = add(param_0, param_1) }
                                        ROOT wrapped_add = f32[8] fusion(p, q), kind=kLoop, calls=wrapped_add_computation
 
-Walks the entry and the computations that run as code of their own (bodies of call, while, conditional), not those that
-are embedded in a kernel (reducers, comparators, fusion bodies). Leaves instructions that are no kernel: copies that
-keep the layout, bitcasts, tuples, constants, library calls. XLA's `fusion_wrapper.cc`; a copy that changes the layout
-is wrapped too, where XLA's layout normalisation would have made it a transpose.
+Edits the entry and the computations of control flow (bodies of call, while, conditional), not those embedded in a kernel
+(reducers, comparators, fusion bodies). Leaves instructions without a kernel: copies that keep the layout, bitcasts, tuples,
+constants, library calls. XLA's `fusion_wrapper.cc`. A copy that changes the layout is wrapped as well; XLA's layout
+normalisation would have made it a transpose.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# Besides the elementwise ops; a copy is wrapped only where it changes the layout.
+# In addition to the elementwise ops; a copy is wrapped only if it changes the layout.
 WRAPPED = (ELEMENTWISE | LOOP_FUSIBLE | {"convolution", "dot", "reduce", "scaled-dot", "scatter"}) - {"constant", "copy"}
 
 
@@ -31,7 +31,7 @@ class FusionWrapper:
     name: ClassVar[str] = "fusion-wrapper"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place; each fusion stands in the place of its instruction."""
+        """Edit `module` in place; each fusion takes the position of its instruction."""
         del ctx
         for computation in executed_computations(module):
             followers: dict[HloInstruction, list[HloInstruction]] = {}
@@ -43,7 +43,7 @@ class FusionWrapper:
                 if _is_wrapped(instruction):
                     fusions[instruction] = _wrap(module, instruction)
                     _hand_on_order(instruction, fusions[instruction], followers)
-            # In the instructions' own places: the text order of a scheduled module is its schedule.
+            # At the instructions' positions: the text order of a scheduled module is its schedule.
             computation.substitute(fusions)
 
 
@@ -57,7 +57,7 @@ def _is_wrapped(instruction: HloInstruction) -> bool:
 def _hand_on_order(
     instruction: HloInstruction, fusion: HloInstruction, followers: dict[HloInstruction, list[HloInstruction]]
 ) -> None:
-    """Let the fusion run after what the instruction ran after, and before what ran after that."""
+    """Let the fusion take over the control predecessors and successors of the instruction."""
     fusion.control_predecessors = list(instruction.control_predecessors)
     for first in instruction.control_predecessors:
         followers[first] = [fusion if other is instruction else other for other in followers[first]]
@@ -67,7 +67,7 @@ def _hand_on_order(
 
 
 def _wrap(module: HloModule, instruction: HloInstruction) -> HloInstruction:
-    """Let a fusion of the instruction, in no computation yet, be used instead of it."""
+    """Replace the uses of the instruction by a fusion of it, which is in no computation yet."""
     name = f"wrapped_{instruction.opcode.replace('-', '_')}"
     body = HloComputation(f"{name}_computation", instruction.where)
     # An operand used twice is one parameter.

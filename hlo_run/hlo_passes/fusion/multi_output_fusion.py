@@ -1,10 +1,10 @@
-"""Let one kernel return several results: of fusions that read the same operand, and of a producer and one of its users.
+"""Make kernels with several results: fuse siblings that read the same operand, and a producer with one of its users.
 
     a = f32[8] fusion(p), calls=..                (f32[8], f32[8]) fusion(p), calls={ .. ROOT tuple(a, b) }
-    b = f32[8] negate(p)                    =>    get-tuple-element(fusion), index=0  and index=1
+    b = f32[8] negate(p)                    =>    get-tuple-element(fusion), index=0  and  index=1
 
-Goes from users to producers. First the users of an instruction are fused with each other, then the instruction with the
-best of them, if the card is not slower by XLA's model. XLA's `multi_output_fusion.cc`.
+Visits users before producers. First the users of an instruction are fused with each other, then the instruction with the
+best of them, unless XLA's cost model predicts a slowdown. XLA's `multi_output_fusion.cc`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MultiOutputFusion:
 
 
 class _ComputationFusion:
-    """The fusion of one computation. Unless it `is_watched`, the reason of a step may be another one of those against it."""
+    """The fusion of one computation. Unless `is_watched`, a refused step may be recorded with another valid reason."""
 
     def __init__(
         self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[AnyFusionStep], is_watched: bool
@@ -64,7 +64,7 @@ class _ComputationFusion:
         self._order = NodeOrder(self._graph.post_order())
 
     def run(self) -> None:
-        """Fuse, and write what was fused into the module."""
+        """Fuse, and write the fusions into the module."""
         for node in reversed(self._graph.post_order()):
             if node.opcode == "constant" or node.kind == "kCustom":
                 continue
@@ -73,7 +73,7 @@ class _ComputationFusion:
         self._graph.write()
 
     def _fuse_users(self, node: Node) -> None:
-        """Fuse users of `node` with each other: tuples first, then other fusions, into which single instructions go."""
+        """Fuse users of `node` with each other: multi-output fusions first, then other fusions, which absorb instructions."""
         if node.shape.is_array and node.shape.element_count == 1:
             return
         siblings = sorted(filter(self._is_sibling, node.users), key=_rank, reverse=True)
@@ -81,7 +81,7 @@ class _ComputationFusion:
             if not one.is_fusion:
                 continue
             later = number + 1
-            connected: set[Node] | None = None  # takes long to find, and most pairs are refused for another reason
+            connected: set[Node] | None = None  # slow to compute, and most pairs are refused for another reason
             while later < len(siblings):
                 two = siblings[later]
                 decision = self._may_join(one, two, node)
@@ -89,7 +89,7 @@ class _ComputationFusion:
                     if connected is None:
                         connected = self._order.connected(one, siblings[later:])
                     if two in connected:
-                        decision = no("one needs the other")
+                        decision = no("one depends on the other")
                 if not decision:
                     self._steps.append(KeptApart(one.name, two.name, decision.reason, node.name))
                 if not decision or not self._fuel.take(MultiOutputFusion.name):
@@ -113,11 +113,11 @@ class _ComputationFusion:
         return self._rules.judge_budget(two, one, into_consumer=False) if decision else decision
 
     def _fuse_with_user(self, producer: Node) -> None:
-        """Let the best user of `producer` return it as well."""
+        """Fuse `producer` into its best user, which then returns both results."""
         users = [user for user in producer.users if user.opcode != "get-tuple-element"]
         if not self._outputs.is_producer(producer) or not users:
             return
-        # A single user that returns one result was refused before, when producers were fused into users.
+        # Producer-consumer fusion has already refused a single user with one result.
         if len(producer.users) == 1 and not users[0].is_multi_output:
             return
         candidates = [user for user in producer.users if self._is_candidate(producer, user)]
@@ -155,14 +155,14 @@ class _ComputationFusion:
         if self._rules.is_too_large(producer, consumer):
             return no("the fusion would result in an overly large code duplication")
         if self._order.reaches_operand(producer, consumer):
-            return no("the consumer reads the producer through another kernel, too")
+            return no("the consumer also reads the producer through another kernel")
         fused, unfused = self._times(producer, consumer)
         if fused > unfused:
             return no(f"slower: {fused / TICKS_PER_MICROSECOND:.2f} us fused, {unfused / TICKS_PER_MICROSECOND:.2f} us unfused")
         return YES
 
     def _times(self, producer: Node, consumer: Node) -> tuple[int, int]:
-        """Return the ticks of both in one kernel and in two, launches included."""
+        """Return the run times, in ticks, of one fused kernel and of two kernels, launches included."""
         apart = self._model.alone(producer).execution + self._model.alone(consumer).execution + 2 * LAUNCH_TICKS
         return self._model.together(producer, consumer, writes_both=True) + LAUNCH_TICKS, apart
 

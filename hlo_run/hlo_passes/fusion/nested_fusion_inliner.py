@@ -1,9 +1,9 @@
-"""Put fusions that stand inside a fusion's computation in their place there, so that a kernel has one level of them.
+"""Inline fusions that are in the computation of another fusion, so that a kernel has one level of fusion.
 
     f { .. ROOT m = multiply(i, x)   with   i = fusion(x), calls=sine }   =>   f { s = sine(x)  ROOT m = multiply(s, x) }
 
-XLA has no such pass: it only makes such fusions for Triton, and its emitters end the process at others. Leaves no computation
-behind that nobody calls.
+XLA has no such pass: it makes nested fusions for Triton only, and its emitters abort on others. Removes computations that are
+no longer called.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NestedFusionInliner:
 
 
 def _flatten(module: HloModule, computation: HloComputation, done: dict[HloComputation, None]) -> None:
-    """Inline what the computation calls, which is flat by then."""
+    """Inline the fusions of a computation, whose own bodies are flattened first."""
     if computation in done:
         return
     done[computation] = None
@@ -58,6 +58,6 @@ def _inline(module: HloModule, computation: HloComputation, fusion: HloInstructi
             computation.remove(user)
     module.replace(fusion, root)
     computation.remove(fusion)
-    # A tuple that was taken apart, and results without users.
+    # Tuples that are no longer read, and unused results.
     inlined = [new for old, new in made.items() if old.opcode != "parameter" and not new.is_root]
     remove_unused([new for new in inlined if new.parent is computation and not new.users])

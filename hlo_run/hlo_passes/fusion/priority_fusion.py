@@ -1,11 +1,11 @@
-"""Fuse producers into all their users, those first that save most time by XLA's model of the card.
+"""Fuse producers into all their users, in the order of the time saved by XLA's cost model.
 
     e = f32[8] exponential(p)
     ROOT n = f32[8] negate(e)    =>    ROOT fusion = f32[8] fusion(p), kind=kLoop, calls={ e = exponential(q)  negate(e) }
 
-A queue holds every producer that may be fused into all its users, by the time that this saves; the first is fused, and
-those near it are weighed anew. Bitcasts come first, since they cost nothing, constants of one element last. Leaves
-constants without users. XLA's `priority_fusion.cc` without Triton, which makes none of our kernels.
+A priority queue holds every producer that may be fused into all its users, by the time saved. The pass fuses the first, and
+updates the priorities of the instructions around it. Bitcasts come first, since they cost nothing; constants of one element
+come last. Leaves constants without users. XLA's `priority_fusion.cc` without Triton, which compiles none of our kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hlo_run.hlo_passes.print_options import dump_options
 from hlo_run.target import TargetSpec
 
 _NEVER = -math.inf
-# They are no producers: nothing would be saved.
+# Not producers: to fuse them saves nothing.
 _NOT_WEIGHED = frozenset(("parameter", "tuple", "get-tuple-element"))
 
 
@@ -57,7 +57,7 @@ class PriorityFusion:
 
 
 def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> list[FusionStep]:
-    """Fuse in place, and return what was tried, in order."""
+    """Fuse in place, and return the tried steps in order."""
     steps: list[FusionStep] = []
     _fuse_all(module, target, fuel, steps)
     return steps
@@ -70,26 +70,26 @@ def _fuse_all(module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[Fus
 
 @dataclass(slots=True)
 class _Outlook:
-    """What is known about fusing a producer: the users still to ask about, one that refuses, what each other one saves."""
+    """The state of fusing a producer: the users not judged yet, one that refuses, the ticks saved with each judged user."""
 
     unknown: dict[Node, None]
     refusing: Node | None = None
     savings: dict[Node, int] = field(default_factory=dict[Node, int])
     total: int = 0
-    # What was saved with other users was found before the producer itself changed; they are still to be asked whether they fit.
+    # The savings with other users are from before the producer itself changed; these users must be judged again.
     is_stale: bool = False
     is_judged: bool = True
 
     def keep(self) -> None:
-        """Keep what is saved with the users asked before, whatever becomes of them: what XLA's incremental update does.
+        """Keep the total savings with the users judged before, as XLA's incremental update does.
 
-        A user that something is fused into later counts once more.
+        A user that something is fused into later is counted a second time.
         """
         self.savings.clear()
         self.refusing, self.is_stale, self.is_judged = None, True, False
 
     def drop(self, user: Node) -> None:
-        """Forget a user."""
+        """Forget a user and its savings."""
         self.unknown.pop(user, None)
         self.total -= self.savings.pop(user, 0)
         if self.refusing is user:
@@ -97,7 +97,7 @@ class _Outlook:
 
 
 class _ComputationFusion:
-    """The fusion of one computation; what is tried is added to `steps`, if there are any: each names all users of a producer."""
+    """The fusion of one computation; tried steps are added to `steps` if it is not None. A step names all users of a producer."""
 
     def __init__(self, computation: HloComputation, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None) -> None:
         self._graph = FusionGraph(computation)
@@ -113,7 +113,7 @@ class _ComputationFusion:
         self._keys: dict[Node, tuple[float, int]] = {}
 
     def run(self) -> None:
-        """Fuse, and write what was fused into the module."""
+        """Fuse, and write the fusions into the module."""
         self._weigh(node for node in self._graph.post_order() if _is_weighed(node))
         while (producer := self._next()) is not None:
             self._fuse_producer(producer)
@@ -121,7 +121,7 @@ class _ComputationFusion:
         self._graph.write()
 
     def _next(self) -> Node | None:
-        """Take the producer from the queue that saves most."""
+        """Pop the producer with the largest savings."""
         while self._queue:
             priority, number, node = heapq.heappop(self._queue)
             if self._keys.get(node) == (priority, number):
@@ -143,7 +143,7 @@ class _ComputationFusion:
                 heapq.heappush(self._queue, (*key, node))
 
     def _priority(self, producer: Node) -> float:
-        """Return the ticks saved by fusing a producer into all its users."""
+        """Return the ticks saved by fusing a producer into all its users; -inf if it must not be fused."""
         if is_fusible_bitcast(producer):
             return math.inf
         if producer.opcode == "constant":
@@ -162,7 +162,7 @@ class _ComputationFusion:
         return saved
 
     def _ask_users(self, producer: Node, outlook: _Outlook) -> Decision | None:
-        """Ask the users not asked yet; return the first refusal."""
+        """Judge the users not judged yet; return the first refusal."""
         if all(map(is_fusible_bitcast, producer.users)):
             return no("not fusing because there are only bitcast users" if producer.users else "No users to fuse")
         if not outlook.is_judged:
@@ -216,7 +216,7 @@ class _ComputationFusion:
             self._remove(producer)
         changed: dict[Node, None] = {}
         for user in users:
-            # As in XLA, which weighs it only with those that are new.
+            # As in XLA, which updates its priority with the new users only.
             if user in weighed and any(user in other.operands for other in users):
                 self._outlooks[user].keep()
             else:
@@ -254,7 +254,7 @@ class _ComputationFusion:
                 outlook.drop(producer)
 
     def _fuse_constants(self) -> None:
-        """Fuse constants of one element, which are part of the code; larger ones are read like parameters anyway."""
+        """Fuse constants of one element, which become part of the code; a kernel reads larger ones like parameters anyway."""
         constants = [node for node in self._graph if node.opcode == "constant" and _is_small(node)]
         for constant in constants:
             for user in list(constant.users):

@@ -1,10 +1,10 @@
-"""Call fusions and their computations after what shapes their kernels.
+"""Rename fusions and their computations after the heroes of their kernels.
 
     fusion.3 = f32[8] fusion(p), kind=kInput, calls=fused_computation.3
       =>   input_reduce_fusion = f32[8] fusion(p), kind=kInput, calls=fused_reduce
 
-The name has the opcodes of the heroes, each once, in alphabetical order. XLA's `rename_fusions.cc`; but a fusion that came
-with the module keeps the names that somebody gave it and its computation.
+The name has each hero opcode once, in alphabetical order. XLA's `rename_fusions.cc`; here a fusion that was in the input
+module keeps its names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RenameFusions:
     name: ClassVar[str] = "rename_fusions"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place; fusions of kinds that other compilers make keep their names."""
+        """Edit `module` in place; only fusions of kinds kLoop and kInput are renamed."""
         del ctx
         for fusion in module.instructions_of("fusion"):
             kind = _KINDS.get(fusion.attrs["kind"])
@@ -42,5 +42,5 @@ class RenameFusions:
 
 
 def _is_made(name: str) -> bool:
-    """True for the name of a computation that a fusion pass made."""
+    """Return True if a fusion pass gave a computation this name."""
     return name == _MADE_NAME or name.startswith(f"{_MADE_NAME}.")

@@ -1,11 +1,11 @@
-"""Fuse what counts into the sort of it: the first kernel computes it where others read it.
+"""Fuse an iota operand into the sort that reads it: the first kernel of the sort then computes it.
 
     i = s32[9,100] iota(), iota_dimension=1
     s = (f32[9,100], s32[9,100]) sort(x, i)   =>   fused_computation { .. ROOT s = sort(param_0, iota) }
                                                    fusion(x), kind=kCustom, calls=fused_computation
 
-Any iota among the operands; whoever else reads it keeps it. Not with elements of less than a byte, which our kernels do not
-sort in place. XLA's `SortIotaFusion`.
+Fuses every iota operand; other users keep the iota. Skips sorts of elements below 8 bits, which our kernels do not sort in
+place. XLA's `SortIotaFusion`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SortIotaFusion:
     name: ClassVar[str] = "sort-iota-fusion"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; each fusion stands in the place of its sort."""
+        """Edit in place; each fusion takes the position of its sort."""
         del ctx
         fused: list[HloInstruction] = []
         for computation in executed_computations(module):
@@ -41,12 +41,12 @@ class SortIotaFusion:
 
 
 def _counts(sort: HloInstruction) -> bool:
-    """True for a sort with an iota that kernels do."""
+    """Return True for a sort with an iota operand that our kernels compute."""
     return sort.opcode == "sort" and sorts_in_place(sort) and any(operand.opcode == "iota" for operand in sort.operands)
 
 
 def _fuse(sort: HloInstruction) -> HloInstruction:
-    """Return a fusion of a sort with its iotas, in no computation yet."""
+    """Return a fusion of a sort and its iotas, in no computation yet."""
     body = HloComputation("fused_computation", sort.where)
     sources: list[HloInstruction] = []
     inner: dict[HloInstruction, HloInstruction] = {}

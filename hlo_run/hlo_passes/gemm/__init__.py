@@ -1,1 +1,1 @@
-"""What the rewriters of matrix products share: the calls of cuBLASLt, and what goes into them."""
+"""Steps of cublas-gemm-rewriter: the calls of cuBLASLt, and the epilogues that they absorb."""

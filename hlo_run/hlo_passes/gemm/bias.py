@@ -1,10 +1,10 @@
-"""Sums that go into a product's call: a matrix, or a vector that every row has.
+"""Fuse adds into a product's call: of a matrix, or of a vector that is broadcast along rows.
 
     add(call(a, b), c)                  =>   call(a, b, c), beta 1
     add(call(a, b), broadcast(bias))    =>   call(a, b, bias), epilogue BIAS
 
-A slice of the product that leaves out the ends of dimensions, and a bitcast, may stand between the product and the sum; they
-stand behind the call then. The facts are those of XLA's `GemmRewriter`.
+A slice that cuts off the ends of dimensions, and a bitcast, may be between the product and the add; they are after the call
+then. Follows XLA's `GemmRewriter`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from hlo_run.hlo_passes.gemm.values import either_way, has_one_user
 from hlo_run.hlo_passes.subgraphs.library_calls import PRODUCTS
 
 _ADDEND = 2
-# Of broadcasts of a constant, the largest that is written out.
+# A broadcast of a constant up to this size becomes one constant.
 _LARGEST_CONSTANT_BYTES = 8 << 20
-# Types of the result for a vector that comes converted from 16 bits to f32, which no product of 8-bit floats adds.
+# Result types for a bias of 16 bits that is converted to f32; an 8-bit float product cannot add an f32 bias.
 _RESULTS_OF_BIAS = {"bf16": ("f8e4m3fn", "f8e5m2", "f32", "bf16"), "f16": ("f8e4m3fn", "f8e5m2", "f16")}
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A call, and what stands between its result and the instruction that uses it."""
+    """A call, and the optional slice and bitcast between its result and the user."""
 
     call: HloInstruction
     slice: HloInstruction | None = None
@@ -51,17 +51,17 @@ class Product:
 
     @property
     def value(self) -> HloInstruction:
-        """What is used."""
+        """The value that the user reads."""
         return self.bitcast or self.slice or self.call
 
     @property
     def sliced(self) -> HloInstruction:
-        """What the bitcast reads."""
+        """The operand of the bitcast."""
         return self.slice or self.call
 
 
 def product_behind(value: HloInstruction) -> Product | None:
-    """Return the call behind a value, of which each step has one user."""
+    """Return the call that a value is computed from, if it and the steps between have one user each; else None."""
     bitcast = value if value.opcode == "bitcast" else None
     rest = bitcast.operands[0] if bitcast is not None else value
     cut = rest if rest.opcode == "slice" else None
@@ -74,7 +74,7 @@ def product_behind(value: HloInstruction) -> Product | None:
 
 
 def add_bias(edits: Edits, add: HloInstruction) -> None:
-    """Let a call do a sum, if it can."""
+    """Fuse an add into the call that computes one of its operands, if the call supports it."""
     for value, other in either_way(add):
         product = product_behind(value)
         if product is not None and other.opcode == "broadcast" and other is not value:
@@ -87,7 +87,7 @@ def add_bias(edits: Edits, add: HloInstruction) -> None:
 
 
 def _add_matrix_to(edits: Edits, add: HloInstruction, value: HloInstruction, other: HloInstruction) -> bool:
-    """True if `value` was the product that takes the sum, or might have been."""
+    """Return True if `value` is a product to which a matrix may be added, whether or not this one was."""
     widened = _widened_product(add, value)
     product = Product(widened) if widened is not None else product_behind(value)
     if product is None or other.shape.element_type in F8_TYPES:
@@ -97,7 +97,7 @@ def _add_matrix_to(edits: Edits, add: HloInstruction, value: HloInstruction, oth
 
 
 def _widened_product(add: HloInstruction, convert: HloInstruction) -> HloInstruction | None:
-    """Return the call behind a conversion of its result, if it could have the converted type and nothing reads the sum."""
+    """Return the call under a convert, if the call could have the converted type and the add's result is only returned."""
     if convert.opcode != "convert" or not has_one_user(convert):
         return None
     call = convert.operands[0]
@@ -113,7 +113,7 @@ def _widened_product(add: HloInstruction, convert: HloInstruction) -> HloInstruc
 
 
 def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: HloInstruction) -> bool:
-    """Add the vector that is broadcast along rows. True if that is done, or is not to be tried in another way."""
+    """Add a vector that is broadcast along rows. Return True if it was added, or must not be added in another way."""
     call, bias = product.call, broadcast.operands[0]
     if not takes_epilogues(call) or epilogue_of(call) != "DEFAULT" or not _goes_along_rows(product, broadcast):
         return False
@@ -136,7 +136,7 @@ def _add_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: 
 
 
 def _goes_along_rows(product: Product, broadcast: HloInstruction) -> bool:
-    """True if what is broadcast is one row, or one number for a product without columns of its own."""
+    """Return True for a broadcast of one row, or of a scalar if the product has no column dimension."""
     call, bias = product.call, broadcast.operands[0]
     numbers = gemm_record(call).get("dot_dimension_numbers", {})
     taken = [dim for what in ("batch", "contracting") for dim in numbers.get(f"rhs_{what}_dimensions", ())]
@@ -145,7 +145,7 @@ def _goes_along_rows(product: Product, broadcast: HloInstruction) -> bool:
         return False
     if not columns:
         return True
-    # Which dimension of the sum is that of the columns: the innermost of both shapes, if its size is the same.
+    # The column dimension of the sum is the innermost of both shapes, if their sizes are equal.
     inner, ours = product.sliced.shape.minor_to_major[0], broadcast.shape.minor_to_major[0]
     sizes = {product.sliced.shape.dims[inner], broadcast.shape.dims[ours], bias.shape.dims[0]}
     return inner == call.shape.rank - 1 and tuple(broadcast.attrs["dimensions"]) == (ours,) and len(sizes) == 1
@@ -157,7 +157,7 @@ def _may_be_spread(product: Product, broadcast: HloInstruction) -> bool:
 
 
 def _add_spread_vector(edits: Edits, add: HloInstruction, product: Product, broadcast: HloInstruction) -> None:
-    """Add a vector to a product in batches as a matrix, written out."""
+    """Add a vector to a batched product as a matrix, with the broadcast materialised."""
     if not _may_add_matrix(product.call):
         return
     add_matrix(edits, add, product, broadcast)
@@ -171,14 +171,14 @@ def _may_add_matrix(call: HloInstruction) -> bool:
 
 
 def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloInstruction) -> bool:
-    """Add a matrix, which the call may overwrite if nothing else reads it."""
+    """Add a matrix to a product; return False if the call cannot. The call overwrites the matrix if it has no other users."""
     call = product.call
     if not _may_add_matrix(call) or not _same_places(addend.shape, product.value.shape):
         return False
     if product.slice is not None and any(start or stride != 1 for start, _, stride in product.slice.attrs["slice"]):
         return False
     editor = Editor(add)
-    # XLA asks this of the bitcast that it makes, though of a parameter that costs a copy.
+    # XLA checks the bitcast that it creates, which may always be overwritten, though for a parameter that costs a copy.
     is_recast = product.bitcast is not None and product.slice is None
     may_overwrite = is_recast or _may_overwrite(edits, addend)
     matrix = _written_out(editor, addend)
@@ -197,7 +197,7 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
 
 
 def _written_out(editor: Editor, value: HloInstruction) -> HloInstruction:
-    """Return a broadcast of constants as one constant, so that no kernel has to write it, unless it is too large."""
+    """Return a broadcast of a non-scalar constant as one constant, which needs no kernel, unless it is too large."""
     source = value.operands[0] if value.opcode == "broadcast" else None
     if source is None or source.opcode != "constant" or source.shape.element_count == 1:
         return value
@@ -213,7 +213,7 @@ def _same_places(one: Shape, other: Shape) -> bool:
 
 
 def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
-    """True if nothing else reads an array, and it is none of the caller's unless that gave it away."""
+    """Return True if an array has no other users and is not a parameter, or is one that the caller donated."""
     if len(addend.users) > 1:
         return False
     if addend.opcode != "parameter":
@@ -223,7 +223,7 @@ def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
 
 
 def rename(edits: Edits, call: HloInstruction) -> None:
-    """Give a call that does more than multiply the name that XLA gives it."""
+    """Rename a call that does more than multiply, as XLA does."""
     is_batch = bool(gemm_record(call).get("dot_dimension_numbers", {}).get("lhs_batch_dimensions"))
     name = "cublas-lt-matmul" if is_call(call, MATMUL) else "cublas-batch-gemm" if is_batch else "cublas-gemm"
     call.name = edits.module.unique_instruction_name(name)

@@ -1,4 +1,4 @@
-"""Replacing instructions while a computation is walked: what nothing uses any more leaves the use lists at once."""
+"""Edits of a computation during a walk: replaced instructions leave the use lists at once, and are removed at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 class Edits:
     """The edits of one computation.
 
-    Rules ask how many users a value has, so an instruction that is replaced gives up its operands when it is. `finish` takes
-    the instructions out of the computation, in one walk.
+    Rules count the users of a value, so a replaced instruction loses its operands at once. `finish` removes all dropped
+    instructions from the computation, in one walk.
     """
 
     module: HloModule
@@ -25,16 +25,16 @@ class Edits:
         self._ordered = {p for i in self.computation.instructions for p in i.control_predecessors}
 
     def is_gone(self, instruction: HloInstruction) -> bool:
-        """True if the instruction was dropped."""
+        """Return True if the instruction was dropped."""
         return instruction in self._gone
 
     def replace(self, old: HloInstruction, new: HloInstruction) -> None:
-        """Let the users of `old` use `new`, and drop `old`."""
+        """Replace the uses of `old` by `new`, and drop `old`."""
         self.module.replace(old, new)
         self.drop(old)
 
     def drop(self, instruction: HloInstruction) -> None:
-        """Drop an instruction if nothing uses it, and then its operands likewise."""
+        """Drop an instruction if it has no users and is removable, and then its operands in the same way."""
         waiting = [instruction]
         while waiting:
             one = waiting.pop()
@@ -46,6 +46,6 @@ class Edits:
             waiting += operands
 
     def finish(self) -> None:
-        """Remove what was dropped."""
+        """Remove the dropped instructions from the computation."""
         if self._gone:
             self.computation.remove_all(self._gone)

@@ -1,9 +1,9 @@
-"""What cuBLASLt does after the product besides sums: a factor, relu, gelu by tanh.
+"""Fuse epilogues of a product other than adds into its call: a constant factor, relu, and gelu by tanh.
 
     maximum(call(a, b, bias), 0)    =>   call(a, b, bias), epilogue BIAS_RELU
 
-Where gelu's argument is used for other things as well, the call returns that too (`GELU_AUX`); not of 8-bit floats, for which
-XLA cannot run such a call. The facts are those of XLA's `GemmRewriter`.
+If the argument of gelu has other users, the call returns the argument as well (`GELU_AUX`); not for 8-bit floats, for which
+XLA cannot run such a call. Follows XLA's `GemmRewriter`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hlo_run.hlo_passes.gemm.values import broadcast_number, either_way, has_one
 _WITH_RELU = {"DEFAULT": "RELU", "BIAS": "BIAS_RELU"}
 _WITH_GELU = {"DEFAULT": "GELU", "BIAS": "BIAS_GELU"}
 _CUBIC, _SLOPE = 0.044715, math.sqrt(2 / math.pi)
-# Instructions of gelu that read its argument.
+# The number of gelu's instructions that read its argument.
 _READERS_IN_GELU = 4
 
 
 def scale_by_constant(edits: Edits, multiply: HloInstruction) -> bool:
-    """Let the call multiply by a constant. True if the product is one that takes factors, whether or not it takes this."""
+    """Fuse a constant factor into the call. Return True if it was fused, or if the product is one of integers."""
     for call, factor in either_way(multiply):
         if not is_call(call) or not has_one_user(call) or factor.opcode != "broadcast" or not has_one_user(factor):
             continue
@@ -48,7 +48,7 @@ def scale_by_constant(edits: Edits, multiply: HloInstruction) -> bool:
 
 
 def _step_behind(value: HloInstruction) -> HloInstruction | None:
-    """Return the call that a value is, or is a slice or bitcast of."""
+    """Return the call that a value is, or is a slice or bitcast of; None if it is neither."""
     source = value.operands[0] if value.opcode in ("slice", "bitcast") else value
     if not is_call(source) or source.shape.is_tuple or value.shape.element_type != source.shape.element_type:
         return None
@@ -56,7 +56,7 @@ def _step_behind(value: HloInstruction) -> HloInstruction | None:
 
 
 def clip_at_zero(edits: Edits, maximum: HloInstruction) -> bool:
-    """Let the call do relu."""
+    """Fuse a maximum with 0 into the call as relu; return True if it was fused."""
     for value, bound in either_way(maximum):
         call = _step_behind(value)
         if call is None or broadcast_number(bound) != 0 or not has_one_user(value) or not has_one_user(call):
@@ -76,7 +76,7 @@ def clip_at_zero(edits: Edits, maximum: HloInstruction) -> bool:
 
 
 def apply_gelu(edits: Edits, multiply: HloInstruction) -> bool:
-    """Let the call do x * (0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * (x * (x * x))))))."""
+    """Fuse x * (0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * (x * (x * x)))))) into the call; return True if it was fused."""
     for x, rest in either_way(multiply):
         call = _step_behind(x)
         if call is not None and x is not rest and has_one_user(rest) and _is_distribution(rest, x):
@@ -103,7 +103,7 @@ def _with_gelu(edits: Edits, multiply: HloInstruction, call: HloInstruction, x: 
 def _with_gelu_and_argument(
     edits: Edits, multiply: HloInstruction, call: HloInstruction, x: HloInstruction, epilogue: str
 ) -> None:
-    """Let another call return gelu and its argument, which those read that read the call."""
+    """Replace the call by one that returns gelu and its argument; other users of the call read the argument."""
     shape = Shape.make_tuple((call.shape, call.shape))
     both = edits.computation.add(copy_instruction(call, call.operands, shape))
     update_record(both, epilogue=f"{epilogue}_AUX")
@@ -117,7 +117,7 @@ def _with_gelu_and_argument(
 
 
 def _is_distribution(rest: HloInstruction, x: HloInstruction) -> bool:
-    """True for 0.5 * (1 + tanh(..)) of x, of which each step is used once."""
+    """Return True for 0.5 * (1 + tanh(..)) of x, if each step has one user."""
     total = _beside_constant(rest, "multiply", 0.5)
     tanh = _beside_constant(total, "add", 1.0)
     if tanh is None or tanh.opcode != "tanh" or not has_one_user(tanh):
@@ -130,7 +130,7 @@ def _is_distribution(rest: HloInstruction, x: HloInstruction) -> bool:
 
 
 def _beside(value: HloInstruction | None, opcode: str, one: HloInstruction) -> HloInstruction | None:
-    """Return the other operand of an instruction that is used once, one operand of which is `one`."""
+    """Return the operand beside `one` of an instruction with this opcode and one user; None if it does not match."""
     if value is None or value.opcode != opcode or not has_one_user(value):
         return None
     return next((other for found, other in either_way(value) if found is one), None)

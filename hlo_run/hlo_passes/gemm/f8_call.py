@@ -1,11 +1,11 @@
-"""Products of 8-bit floats by cuBLASLt, which scales both operands.
+"""Rewrite dots of 8-bit floats to calls of cuBLASLt, which scales both operands.
 
     d = f32[16,32] dot(f8e4m3fn[16,32] a, f8e4m3fn[32,32] b)
         =>   custom-call(a, transpose(b), 1, 1), custom_call_target="__cublas$lt$matmul$f8"
 
-The library wants both operands to lie along what is summed (but on Blackwell) and sizes that are multiples of 16. Two e5m2
-operands it does not take, nor does a card before Ada: such a dot is computed in f16, or bf16 if that is the result's type.
-The facts are those of XLA's `GemmRewriter`.
+The library needs both operands contiguous along the contracting dimension (except on Blackwell), and sizes that are multiples
+of 16. It does not support two e5m2 operands, and needs Ada or later: other dots are computed in f16, or in bf16 if that is
+the result's type. Follows XLA's `GemmRewriter`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TENSOR_SCALING = 1
 
 
 def rewrite_f8_dot(edits: Edits, dot: HloInstruction, target: TargetSpec) -> None:
-    """Replace a dot of 8-bit floats, dequantised or not, by a call; or let one that no library takes compute in 16 bits."""
+    """Replace a dot of 8-bit floats, dequantised or not, by a call, or compute it in 16 bits if the library cannot."""
     if not is_product_of_library(dot):
         return
     lhs, rhs = (match_f8_operand(operand) for operand in dot.operands)
@@ -66,7 +66,7 @@ def _is_possible(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: Ta
 
 
 def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpec) -> HloInstruction:
-    """Add the call, and return its result in the dot's shape."""
+    """Add the call, and return its result in the shape of the dot."""
     editor = Editor(dot)
     record = product_record(dot)
     one: list[HloInstruction] = []
@@ -91,7 +91,7 @@ def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpe
 
 
 def _scale(editor: Editor, operand: F8Operand, one: list[HloInstruction]) -> HloInstruction:
-    """Return the factor of an operand as an f32; `one` keeps the constant that those without a scale share."""
+    """Return the scale of an operand as f32; operands without a scale share the constant in `one`."""
     if operand.scale is None:
         one[:] = one or [editor.constant(1, "f32")]
         return one[0]
@@ -99,7 +99,7 @@ def _scale(editor: Editor, operand: F8Operand, one: list[HloInstruction]) -> Hlo
 
 
 def reciprocal(editor: Editor, scale: HloInstruction) -> HloInstruction:
-    """Return 1 / scale, computed in the scale's type, as an f32."""
+    """Return 1 / scale as f32; the division is in the scale's type."""
     element_type = scale.shape.element_type
     return editor.convert(editor.binary("divide", editor.constant(1, element_type), scale), "f32")
 
@@ -109,13 +109,13 @@ def _lies_along_depth(dot: HloInstruction, number: int, side: Side) -> bool:
 
 
 def _transposed(editor: Editor, value: HloInstruction, side: Side) -> HloInstruction:
-    """Exchange the summed and the free dimension of a matrix; the layout stays as it is."""
+    """Swap the contracting and the free dimension of a matrix; the layout stays."""
     shape = value.shape
     turned = list(range(shape.rank))
     turned[side.free[0]], turned[side.contracting[0]] = side.contracting[0], side.free[0]
     if shape.has_default_layout:
         return editor.transpose(value, turned)
-    # As the bytes lie, dimension by dimension, so that the transpose is one of default layouts.
+    # View the value in physical dimension order, so that the transpose is between default layouts.
     physical = tuple(reversed(shape.minor_to_major))
     flat = editor.bitcast(value, Shape.array(shape.element_type, tuple(shape.dims[d] for d in physical)))
     place = {dim: n for n, dim in enumerate(physical)}
@@ -134,7 +134,7 @@ def _padded(editor: Editor, value: HloInstruction, batch: tuple[int, ...]) -> Hl
 
 
 def padded_to(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
-    """Return the value with zeros behind it up to the sizes of a shape; one of other type or rank is returned as it is."""
+    """Return the value padded with trailing zeros to a shape; unchanged if the element types differ."""
     if value.shape.dims == shape.dims or value.shape.element_type != shape.element_type:
         return value
     zero = editor.constant(0, value.shape.element_type)
@@ -142,7 +142,7 @@ def padded_to(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruc
 
 
 def padded_vector(editor: Editor, value: HloInstruction) -> HloInstruction:
-    """Return a vector with zeros behind it, so that its size is one of the library's."""
+    """Return a vector padded with trailing zeros to a size that the library supports, a multiple of 16."""
     return _padded(editor, value, ())
 
 

@@ -1,12 +1,12 @@
-"""Operands of a product that are 8-bit floats behind their dequantisation.
+"""Match operands of a product that are dequantised 8-bit floats.
 
     convert(f8 x)                                   x, without a scale
     multiply(convert(f8 x), broadcast(s))           x and the scale s
     divide(convert(f8 x), broadcast(s))             x and the scale 1 / s
     transpose(multiply(convert(f8 x), ..))          transpose(f8 x), and the scale s
 
-What only moves elements, or puts zeros between them, may stand behind the dequantisation; it is done to the 8-bit values
-instead. The idea is that of XLA's `GemmRewriter`. A padding other than 0 is left alone here, as it would need the scale too.
+Instructions that only move elements, or insert zeros, may follow the dequantisation; they are then applied to the 8-bit
+values. The method is that of XLA's `GemmRewriter`. A padding other than 0 does not match, as it would have to be scaled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hlo_run.hlo.values.shape import Layout
 from hlo_run.hlo_passes.gemm.record import F8_TYPES
 from hlo_run.hlo_passes.gemm.values import broadcast_number, either_way, scalar_constant
 
-# One step from an 8-bit value to the product: the instruction, and the operand that the step comes from.
+# One step from an 8-bit value to the product: the instruction, and the number of the operand on the path.
 Step = tuple[HloInstruction, int]
 
-# The pass follows an operand through these: by its first operand, by one of several, and where elements only move.
+# The search follows: the first operand, one of several operands, and (for moves) instructions that keep elements unchanged.
 _FIRST_OPERAND = frozenset(("divide", "dynamic-slice", "pad"))
 _OPERANDS = {"multiply": (0, 1), "select": (1, 2)}
 _MOVES = frozenset(("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "reshape", "select", "slice", "transpose"))
@@ -31,7 +31,7 @@ _MOVES = frozenset(("bitcast", "broadcast", "copy", "dynamic-slice", "pad", "res
 
 @dataclass(frozen=True, slots=True)
 class F8Operand:
-    """An operand: its 8-bit values, the scale (`divides` if they are divided by it), and what moves elements after that."""
+    """An operand: its 8-bit values, the scale (`divides`: divided by it), and the moves of elements after the scaling."""
 
     value: HloInstruction
     scale: HloInstruction | None = None
@@ -44,12 +44,12 @@ class F8Operand:
 
     @property
     def rank(self) -> int:
-        """The dimensions of the operand as the product reads it."""
+        """The rank of the operand as the product reads it."""
         return (self.moves[-1][0] if self.moves else self.value).shape.rank
 
 
 def match_f8_operand(operand: HloInstruction) -> F8Operand | None:
-    """Return what an operand is made of; None if it is not a dequantised 8-bit value."""
+    """Return the parts of an operand; None if it is not an 8-bit value, dequantised or not."""
     path = _path_from_f8(operand)
     if not path:
         return None
@@ -68,7 +68,7 @@ def match_f8_operand(operand: HloInstruction) -> F8Operand | None:
 
 
 def _path_from_f8(operand: HloInstruction) -> list[Step]:
-    """Return the steps from the nearest 8-bit value to an operand, the value itself (with -1) first; no steps if there is none.
+    """Return the steps from the nearest 8-bit value to an operand; the first is the value itself, with -1. Empty if not found.
 
     The search goes through instructions of one operand and those of `_OPERANDS`, the first operand first.
     """
@@ -94,7 +94,7 @@ def _searched_operands(instruction: HloInstruction) -> Sequence[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A step and those after it."""
+    """A linked list of steps: a step and those after it."""
 
     step: Step
     after: _Link | None
@@ -109,7 +109,7 @@ def _steps(link: _Link | None) -> list[Step]:
 
 
 def _scaled(instruction: HloInstruction, convert: HloInstruction) -> HloInstruction | None:
-    """Return what is broadcast to scale a converted value."""
+    """Return the value whose broadcast scales a converted value; None if the instruction does not scale."""
     if instruction.opcode not in ("multiply", "divide"):
         return None
     for value, other in either_way(instruction):
@@ -121,7 +121,7 @@ def _scaled(instruction: HloInstruction, convert: HloInstruction) -> HloInstruct
 
 
 def _only_moves(step: Step) -> bool:
-    """True for a step that could as well be done before the values are dequantised."""
+    """Return True for a step that may be moved before the dequantisation."""
     instruction, number = step
     if instruction.opcode not in _MOVES:
         return False
@@ -137,7 +137,7 @@ def _only_moves(step: Step) -> bool:
 
 
 def moved_value(operand: F8Operand, editor: Editor) -> HloInstruction:
-    """Add the steps that move elements, on the 8-bit values; return the result."""
+    """Add the operand's moves, applied to its 8-bit values; return the result."""
     value, element_type = operand.value, operand.element_type
     for instruction, number in operand.moves:
         operands = [
@@ -149,7 +149,7 @@ def moved_value(operand: F8Operand, editor: Editor) -> HloInstruction:
 
 
 def _of_type(editor: Editor, instruction: HloInstruction, number: int, element_type: str) -> HloInstruction:
-    """Return another operand of a step in the 8-bit type; indices and conditions stay as they are."""
+    """Return another operand of a step in the 8-bit type; indices and predicates stay."""
     operand = instruction.operands[number]
     is_value = instruction.opcode == "pad" or (instruction.opcode == "select" and number > 0)
     return editor.convert(operand, element_type) if is_value else operand

@@ -1,11 +1,11 @@
-"""Results of a product of 8-bit floats: the library multiplies by a scale, rounds to 8 bits and finds the largest magnitude.
+"""Fuse the quantisation of an 8-bit float product into its call: scale, clamp and convert, and the absolute maximum.
 
     multiply(call(a, b, 1, sb), broadcast(s))                             =>   call(a, b, s, sb)
     f8e4m3fn convert(clamp(-448, divide(call(..), broadcast(s)), 448))    =>   f8e4m3fn call(.., 1 / s)
-    reduce(abs(call(..)), 0), to_apply=maximum                            =>   element 1 of the call, beside the line above
+    reduce(abs(call(..)), 0), to_apply=maximum                            =>   element 1 of the call, with the line above
 
-The facts are those of XLA's `GemmRewriter`. Unlike XLA, a scale after relu goes into the operands' scales only if it is a
-constant that is not negative, since relu(s * x) is another thing than s * relu(x) for a negative s.
+Follows XLA's `GemmRewriter`. Unlike in XLA, a scale after relu is fused into the operands' scales only if it is a constant
+that is not negative, since relu(s * x) differs from s * relu(x) for a negative s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEVER_NEGATIVE = ("RELU", "BIAS_RELU")
 
 
 def scale_result(edits: Edits, instruction: HloInstruction) -> bool:
-    """Let the scale of the left operand be that of the result, which stays a wide one, where the operand has none."""
+    """Fuse the scale of a wide result as the left operand's scale, if that is 1; return True if it was fused."""
     for call, factor in either_way(instruction):
         if is_call(call, F8_MATMUL) and has_one_user(call) and factor.opcode == "broadcast" and has_one_user(factor):
             scale = factor.operands[0]
@@ -52,7 +52,7 @@ def _may_scale(call: HloInstruction, scale: HloInstruction) -> bool:
 
 
 def round_result(edits: Edits, convert: HloInstruction) -> bool:
-    """Let the call scale, clamp and round its result to 8 bits, and find the largest magnitude if that is asked for."""
+    """Fuse scale, clamp and conversion to 8 bits into the call, and the absolute maximum if it is used; return True if fused."""
     clamp = convert.operands[0]
     largest = _LARGEST.get(convert.shape.element_type)
     if largest is None or clamp.opcode != "clamp" or not has_one_user(clamp):
@@ -78,7 +78,7 @@ def round_result(edits: Edits, convert: HloInstruction) -> bool:
     if scale is not None and divides:
         factor = reciprocal(editor, scale)
     call.operands = [*call.operands, factor]
-    # The addend has another type than what is returned.
+    # The addend's type differs from the result's, so they cannot alias.
     call.attrs.pop("output_to_operand_aliasing", None)
     if maximum is None:
         call.shape = convert.shape
@@ -94,7 +94,7 @@ def round_result(edits: Edits, convert: HloInstruction) -> bool:
 
 
 def _call_and_scale(value: HloInstruction) -> tuple[HloInstruction | None, HloInstruction | None]:
-    """Return the call behind a value that is clamped, and what it is multiplied or divided by."""
+    """Return the call under a clamped value, and its factor or divisor; (None, None) if it does not match."""
     if is_call(value, F8_MATMUL):
         return value, None
     if value.opcode not in ("multiply", "divide"):
@@ -108,9 +108,9 @@ def _call_and_scale(value: HloInstruction) -> tuple[HloInstruction | None, HloIn
 
 
 def _largest_magnitude(call: HloInstruction, expected: HloInstruction) -> HloInstruction | None:
-    """Return the reduction to the largest magnitude, if `expected` and it are all that use the call's result.
+    """Return the absolute maximum reduction of the call's result, if it and `expected` are the only users.
 
-    What relu leaves needs no absolute value.
+    After relu the absolute value may be missing.
     """
     others = [user for user in call.users if user is not expected]
     if len(others) != 1 or expected not in call.users:

@@ -1,4 +1,4 @@
-"""The record of a product in a call's backend_config, as rules read and change it."""
+"""Access to the `gemm_backend_config` in the backend_config of a product's call."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 
 MATMUL, F8_MATMUL, LEGACY = "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__cublas$gemm"
 F8_TYPES = frozenset(dtype.name for dtype in DTYPES.values() if dtype.is_float and dtype.bits == 8)
-# Types of results that cuBLASLt has epilogues for.
+# Result types for which cuBLASLt has epilogues.
 _WITH_EPILOGUES = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64".split())
 _OUTPUTS_WITH_AUXILIARY = ("GELU_AUX", "BIAS_GELU_AUX")
 
 
 def is_call(instruction: HloInstruction, *targets: str) -> bool:
-    """True for a custom call of one of these targets, by default of both kinds of cuBLASLt's products."""
+    """Return True for a custom call of one of these targets, by default of cuBLASLt's two product targets."""
     if instruction.opcode != "custom-call":
         return False
     return instruction.attrs.get("custom_call_target") in (targets or (MATMUL, F8_MATMUL))
 
 
 def gemm_record(call: HloInstruction) -> dict[str, Any]:
-    """Return a copy of the `gemm_backend_config` of a call; an empty one where it has none or no JSON."""
+    """Return a copy of the `gemm_backend_config` of a call; empty if it has none or its backend_config is not JSON."""
     config = _config(call)
     found = config.get("gemm_backend_config")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
@@ -43,17 +43,17 @@ def epilogue_of(call: HloInstruction) -> str:
 
 
 def beta_of(call: HloInstruction) -> float:
-    """Return the factor of the matrix that is added, which is operand 2 unless the factor is 0."""
+    """Return the factor of the added matrix, which is operand 2 unless the factor is 0."""
     return float(gemm_record(call).get("beta", 0))
 
 
 def has_auxiliary(call: HloInstruction) -> bool:
-    """True if the call returns what goes into its activation as well."""
+    """Return True if the call also returns the argument of its activation."""
     return epilogue_of(call) in _OUTPUTS_WITH_AUXILIARY
 
 
 def takes_epilogues(call: HloInstruction) -> bool:
-    """True if cuBLASLt has epilogues for the type of the result."""
+    """Return True if cuBLASLt has epilogues for the type of the result."""
     return call.shape.element_type in _WITH_EPILOGUES
 
 
@@ -66,5 +66,5 @@ def _config(call: HloInstruction) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Whole numbers print without a point."""
+    """Return whole numbers as int, which print without a decimal point."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,9 +1,9 @@
-"""Sort the dimensions of a broadcast, with a transpose after it.
+"""Sort the dimensions of a broadcast, and add a transpose after it.
 
     b = f32[4,5,6]{2,1,0} broadcast(f32[6,4] p), dimensions={2,0}
         =>   transpose of f32[4,..] broadcast(f32[6,4] p), dimensions={0,2}
 
-XLA's `BroadcastCanonicalizer`. Needs layouts that are settled; leaves transposes.
+XLA's `BroadcastCanonicalizer`. Needs assigned layouts; leaves transposes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class BroadcastCanonicalizer:
     name: ClassVar[str] = "broadcast_canonicalizer"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; a broadcast or an operand in another layout than the default stays."""
+        """Edit in place; a broadcast stays if its layout or its operand's is not the default."""
         del ctx
         replaced = [b for b in module.instructions_of("broadcast") if _is_unsorted(b)]
         for broadcast in replaced:
             editor, dims = Editor(broadcast), broadcast.attrs["dimensions"]
             sizes, target = list(broadcast.shape.dims), sorted(dims)
-            # In the new broadcast operand dimension k is at target[k]; a transpose brings it to dims[k].
+            # In the new broadcast, operand dimension k is at target[k]; a transpose moves it to dims[k].
             permutation = list(range(len(sizes)))
             for there, here in zip(dims, target, strict=True):
                 permutation[there] = here

@@ -1,10 +1,10 @@
-"""Turn buffers into the arrays that they hold: where a value lies is decided by buffer assignment.
+"""Replace buffers by the arrays that they hold, since buffer assignment decides where values are in memory.
 
     p = b(f32[4]) custom-call(x), custom_call_target="Pin"
     q = b(f32[4]) dynamic-update-slice(p, u, i)
     r = f32[4] custom-call(q), custom_call_target="Unpin"          =>   q = f32[4] dynamic-update-slice(x, u, i)
 
-Loops and tuples follow. `CreateBuffer` becomes `AllocateBuffer`: memory with nothing in it.
+Also in the shapes of loops and tuples. `CreateBuffer` becomes `AllocateBuffer`: uninitialised memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BufferRemover:
         calls = module.instructions_of("custom-call")
         crossings = [call for call in calls if call.attrs["custom_call_target"] in CROSSINGS]
         for instruction in module.instructions:
-            # What waited for a crossing waits for nothing: it reads a value, which nothing changes.
+            # Control dependencies on a Pin or Unpin go: it now is a value, which nothing changes.
             if any(predecessor in crossings for predecessor in instruction.control_predecessors):
                 instruction.control_predecessors = [p for p in instruction.control_predecessors if p not in crossings]
         for call in crossings:

@@ -1,11 +1,11 @@
-"""Give every array a layout: those that are asked for spread, where they meet there are copies, the rest is the default.
+"""Assign a layout to every array: propagate required layouts, insert copies at conflicts, use the default elsewhere.
 
     t = f32[4,3] transpose(f32[3,4]{1,0} p), dimensions={1,0};  ROOT n = f32[4,3]{1,0} negate(t)
         =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
 
-The entry keeps the layouts that it was given. Loops, branches and calls take and give what their computations want
-(`called_layouts.py`). Library calls and other devices get the default layout, and so do products in batches; fusions and bitcasts
-keep theirs, and convolutions by cuDNN get those that it likes (`convolution_layouts.py`). XLA's `GpuLayoutAssignment`.
+The entry keeps its given layouts. Loops, branches and calls use the layouts that their computations prefer
+(`called_layouts.py`). Library calls, collectives and batched dots get the default layout; fusions and bitcasts keep theirs;
+cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`). XLA's `GpuLayoutAssignment`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
 
-# What is no kernel of ours, or talks to others, takes and gives default layouts.
+# Opcodes without a kernel of ours, and those that communicate: their operands and results have default layouts.
 _DEFAULT = (
     COLLECTIVE
     | ASYNC_START
@@ -39,7 +39,7 @@ _DEFAULT = (
         replica-id rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
     )
 )
-# Asked before all others; and those whose layouts are as the text says.
+# Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
 _CALLERS = SETTLED_CALLERS | {"async-done", "async-start"}
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
@@ -70,7 +70,7 @@ class LayoutAssignment:
 
 
 def _callees_first(module: HloModule) -> list[HloComputation]:
-    """Return the computations that run as instructions of their own, the entry last."""
+    """Return the computations that are executed by control flow, callees first, the entry last."""
     executed = set(executed_computations(module))
     done: dict[HloComputation, None] = {}
     stack = [module.entry]
@@ -87,7 +87,7 @@ def _propagate(
     module: HloModule, computation: HloComputation, instructions: list[HloInstruction], called: CalledLayouts, target: TargetSpec
 ) -> LayoutPropagation:
     layouts = LayoutPropagation(computation)
-    # What is asked for last is heeded first, as in XLA: library calls (the first before the second), results, loops, parameters.
+    # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
     _pin_parameters(layouts, module, called)
     for instruction in instructions:
         if instruction.opcode in SETTLED_CALLERS:
@@ -122,7 +122,7 @@ def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: Call
 
 
 def _pin(layouts: LayoutPropagation, instruction: HloInstruction, target: TargetSpec) -> None:
-    """Ask for what an instruction must have, whatever is around it; arrays of dynamic sizes are taken in any order."""
+    """Pin the layouts that an instruction requires whatever is around it; arrays with dynamic sizes may have any layout."""
     opcode = instruction.opcode
     if opcode in _DEFAULT or opcode in _AS_WRITTEN or _changes_rank(instruction):
         for number, operand in enumerate(instruction.operands):
@@ -162,10 +162,10 @@ def _operand_as_written(instruction: HloInstruction, number: int, index: ShapeIn
 
 
 def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec) -> None:
-    """Let batch, row and column dimensions each be neighbours, the batch not innermost, where there is more than a matrix.
+    """Pin layouts in which the batch, row and column dimensions are each adjacent, and the batch is not innermost.
 
-    Operands stay as they are written if they are so, the result is as a user has asked for it; else they are in default layouts.
-    Where the library reads along what is summed only, that is innermost.
+    Operands keep their written layouts if those qualify, and the result takes a layout that a user asked for; otherwise they get
+    default layouts. If the library only reads along the contracting dimensions, those are innermost.
     """
     sides = dot_side(dot, 0), dot_side(dot, 1)
     for number, side in enumerate(sides):
@@ -185,27 +185,27 @@ def _pin_dot(layouts: LayoutPropagation, dot: HloInstruction, target: TargetSpec
 
 
 def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
-    """True for a product of cuBLASLt for which both operands lie along what is summed; of e5m2 XLA decides that later."""
+    """Return True for a cuBLASLt product that needs both operands contiguous along the contracting dims (e5m2: decided later)."""
     types = {operand.shape.element_type for operand in dot.operands}
     return (types == {"s8"} and dot.shape.element_type == "s32") or (types <= _NARROW_TYPES and not target.is_blackwell)
 
 
 def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
-    """Let a product give its result transposed, if nobody else takes it and the library can."""
+    """Let a dot produce its result transposed, if the transpose is its only user and the library can."""
     dot, order = transpose.operands[0], tuple(reversed(transpose.attrs["dimensions"]))
     if dot.opcode == "dot" and len(dot.users) == 1 and _gives(dot, order):
         layouts.pin_use(transpose, 0, {(): order})
 
 
 def _gives(dot: HloInstruction, order: Order) -> bool:
-    """True if a product of matrices can have its result in this layout."""
+    """Return True if a batched matrix product can have its result in this layout."""
     batch = len(dot.attrs.get("lhs_batch_dims", ()))
     columns = dot.shape.rank - (dot.operands[1].shape.rank - batch - len(dot.attrs["rhs_contracting_dims"]))
     return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
 def _pin_parameters(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
-    """Settle the parameters: of the entry as they were given, of other computations as far as that is known."""
+    """Pin the parameters: the entry's as given, those of other computations as far as they are known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
     interface = called.get(computation)
     if computation.is_entry:
@@ -219,7 +219,7 @@ def _pin_parameters(layouts: LayoutPropagation, module: HloModule, called: Calle
 
 
 def _pin_result(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
-    """Settle the result: of the entry as it was given, of other computations if it is known."""
+    """Pin the result: the entry's as given, that of another computation if it is known."""
     computation, given = layouts.computation, _given_layout(layouts.computation, module)
     if computation.is_entry:
         layouts.pin_result(_written_orders(computation.root.shape if given is None else given.result))
@@ -256,7 +256,7 @@ def _set_order(instruction: HloInstruction, index: ShapeIndex, order: Order) -> 
 
 
 def _follow(instruction: HloInstruction) -> None:
-    """Give another name for values the layouts of those values; operands are settled already."""
+    """Give an instruction that only renames values (a tuple, an element, ..) the layouts of its operands, set before."""
     match instruction.opcode:
         case "tuple":
             shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
@@ -270,7 +270,7 @@ def _follow(instruction: HloInstruction) -> None:
 
 
 def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
-    """Copy what a user wants in another layout than it has; users that want the same share a copy."""
+    """Copy operands to the layouts that their users need; users that need the same layout share a copy."""
     copies: dict[tuple[HloInstruction, Order], HloInstruction] = {}
     for user in instructions:
         if user.opcode in ("tuple", "get-tuple-element"):
@@ -291,7 +291,7 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
 
 
 def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeIndex, Order]) -> None:
-    """Let a branch take its operand as it is given, and copy what it wants in other layouts: only if it runs."""
+    """Let a branch take its operand in the given layouts, and copy inside the branch: the copies run only if it is taken."""
     parameter = branch.parameters[0]
     users = list(parameter.users)
     is_root = parameter.is_root
@@ -310,7 +310,7 @@ def _wanted(layouts: LayoutPropagation, user: HloInstruction, number: int, index
     if user.opcode in KEEPS_LAYOUT and user.shape.is_array and operand.is_array and operand.rank == user.shape.rank:
         return user.shape.minor_to_major
     found = layouts.uses.get((user, number, index))
-    # Barriers and the like are names: they take their operand as it is.
+    # Barriers and similar instructions only rename values: they take their operand as it is.
     return leaf_at(operand, index).minor_to_major if found is None else found
 
 
@@ -320,7 +320,7 @@ def _relaid(
     wanted: dict[ShapeIndex, Order],
     copies: dict[tuple[HloInstruction, Order], HloInstruction],
 ) -> HloInstruction:
-    """Return `value`, which stands at `index` of an operand, with the layouts wanted there."""
+    """Return `value`, at `index` of an operand, with the layouts wanted there."""
     if not value.shape.is_tuple:
         order = wanted.get(index)
         if order is None or order == value.shape.minor_to_major:

@@ -1,10 +1,10 @@
-"""Let computing instructions work on the default layout: dimensions take the order in which they lie, bitcasts lead there.
+"""Rewrite instructions to the default layout: permute their dimensions to the physical order, with bitcasts around them.
 
     n = f32[4,3]{0,1} negate(f32[4,3]{0,1} p)   =>   bitcast(f32[3,4]{1,0} negate(f32[3,4]{1,0} bitcast(p)))
     c = f32[4,3]{1,0} copy(f32[4,3]{0,1} p)     =>   f32[4,3]{1,0} transpose(f32[3,4]{1,0} bitcast(p)), dimensions={1,0}
 
-Convolutions by cuDNN number their dimensions anew. Products, other library calls, reductions (they have a pass of their own),
-gathers, scatters and fusions stay as they are. XLA's `LayoutNormalization`. Needs layouts that are settled, and no reshapes.
+The dimensions of cuDNN convolutions are renumbered. Dots, other library calls, reductions (`reduction-layout-normalizer`),
+gathers, scatters and fusions stay as they are. XLA's `LayoutNormalization`. Needs assigned layouts and no reshapes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LayoutNormalization:
 
 
 def _order(shape: Shape) -> list[int]:
-    """Return the logical dimensions in the order in which they lie, slowest first."""
+    """Return the logical dimensions in physical order, major to minor."""
     return list(reversed(shape.minor_to_major))
 
 
@@ -53,13 +53,13 @@ def _normal(shape: Shape) -> Shape:
 
 @dataclass
 class _Normalizer:
-    """Walks one computation; `_normal_of` knows the value in the default layout behind one in another."""
+    """Rewrites one computation; `_normal_of` maps a value in another layout to its bitcast in the default layout."""
 
     module: HloModule
     _normal_of: dict[HloInstruction, HloInstruction] = field(default_factory=dict[HloInstruction, HloInstruction])
 
     def run(self, computation: HloComputation) -> None:
-        """Replace what is to be normalised; operands come before their users."""
+        """Replace the instructions to normalise; operands come before their users."""
         replaced: list[HloInstruction] = []
         for instruction in computation.post_order():
             if instruction.opcode == "bitcast" and instruction.operands[0].opcode == "bitcast":
@@ -78,7 +78,7 @@ class _Normalizer:
         remove_unused(replaced)
 
     def _convolution(self, call: HloInstruction) -> list[HloInstruction]:
-        """Replace a call whose arrays are not all in the default layout; return what nobody uses any more."""
+        """Replace a call if an array of it is not in the default layout; return the instructions that are now unused."""
         result, workspace = call.shape.tuple_shapes
         shapes = [*(operand.shape for operand in call.operands[:2]), result]
         if all(shape.has_default_layout for shape in (*shapes, *(operand.shape for operand in call.operands))):
@@ -126,7 +126,7 @@ class _Normalizer:
         return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
 
     def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
-        """Return a broadcast whose dimensions ascend; for that its operand, the smaller array, is transposed."""
+        """Return a broadcast with ascending dimensions; its operand, the smaller array, is transposed for that."""
         dims, result = instruction.attrs["dimensions"], _order(instruction.shape)
         places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
         value = self._input(editor, instruction.operands[0])
@@ -134,7 +134,7 @@ class _Normalizer:
         return editor.add("broadcast", _normal(instruction.shape), [value], dimensions=tuple(sorted(places)))
 
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
-        """Return a copy or transpose as a transpose of default layouts, or as nothing if no byte moves."""
+        """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
         source = instruction.operands[0].shape
         permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
         order = _order(source)
@@ -153,17 +153,17 @@ def _is_to_do(instruction: HloInstruction) -> bool:
     if instruction.opcode == "bitcast-convert" and instruction.shape.rank != shapes[1].rank:
         return _parts_lie_together(*shapes)
     full = [shape for shape in shapes if shape.rank == instruction.shape.rank]
-    # Elements stand where the operands' stand: one order holds for all of them.
+    # The operands' elements correspond one to one, so one dimension order must hold for all of them.
     return instruction.opcode in _OF_SEVERAL_ORDERS or len({shape.minor_to_major for shape in full}) == 1
 
 
 def _parts_lie_together(one: Shape, other: Shape) -> bool:
-    """True if the last dimension of a split element is innermost, and the other dimensions lie alike in both shapes."""
+    """Return True if the dimension that splits elements is innermost, and the other dimensions have the same order in both."""
     split, whole = (one, other) if one.rank > other.rank else (other, one)
     return split.minor_to_major == (split.rank - 1, *whole.minor_to_major)
 
 
-# They say themselves how their result lies to their operand.
+# The attributes of these opcodes relate the dimensions of result and operand.
 _OF_SEVERAL_ORDERS = frozenset(("broadcast", "iota", "transpose"))
 
 
@@ -174,12 +174,12 @@ def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction,
 
 
 def _permuted(name: str) -> Callable[[HloInstruction], Changes]:
-    """Return what permutes an attribute that has an entry for each dimension."""
+    """Return a function that permutes an attribute with one entry for each dimension."""
     return lambda instruction: {name: tuple(instruction.attrs[name][d] for d in _order(instruction.shape))}
 
 
 def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
-    """Return what renames the dimensions in a list of them."""
+    """Return a function that renumbers an attribute that lists dimensions."""
     return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.attrs[name])}
 
 

@@ -1,9 +1,9 @@
-"""Let copies that change a layout stand behind what works on either layout, where they may cancel or move less.
+"""Move copies that change a layout behind their users, where they may cancel or move less data.
 
     t = f32[5,65]{0,1} tanh(f32[5,65]{0,1} copy(f32[5,65]{1,0} x))   =>   f32[5,65]{0,1} copy(f32[5,65]{1,0} tanh(x))
 
-Instructions of one array, and those of several whose arrays are all such copies. A reduce reads what was copied and needs
-no copy behind it. XLA's `MoveCopyToUsers`.
+Applies to instructions of one array, and to those of several arrays if all are such copies. A reduce reads the copy's
+operand and needs no copy after it. XLA's `MoveCopyToUsers`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# Of these the first operand is the array, the others are scalars.
+# The first operand is the array; the others are scalars.
 _OF_ONE_ARRAY = frozenset("dynamic-slice pad reduce-window reverse slice".split())
 # Elementwise, but XLA leaves them where they are.
 _KEPT = frozenset("bitcast-convert copy map reduce-precision".split())
@@ -31,7 +31,7 @@ class MoveCopyToUsers:
     name: ClassVar[str] = "move_copy_to_users"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the executed computations in place; one walk moves a copy behind all that it can pass."""
+        """Edit the executed computations in place; one walk moves a copy behind a whole chain of users."""
         del ctx
         replaced: list[HloInstruction] = []
         for computation in executed_computations(module):
@@ -44,7 +44,7 @@ class MoveCopyToUsers:
 
 
 def _copied_arrays(instruction: HloInstruction) -> int:
-    """Return how many operands, from the first, are copies to pass; 0 for an instruction that no copy passes."""
+    """Return the number of leading operands that are copies to move; 0 if no copy can move behind the instruction."""
     operands, opcode = instruction.operands, instruction.opcode
     if not operands or not instruction.shape.is_array or instruction.control_predecessors:
         return 0
@@ -67,7 +67,7 @@ def _moved(instruction: HloInstruction, arrays: int) -> HloInstruction:
     sources = [copy.operands[0] for copy in instruction.operands[:arrays]]
     operands = [*sources, *instruction.operands[arrays:]]
     computation = instruction.parent
-    assert computation is not None, "it stands in a computation"
+    assert computation is not None, "the instruction is in a computation"
     if instruction.opcode == "reduce":
         return computation.add(copy_instruction(instruction, operands))
     new = computation.add(copy_instruction(instruction, operands, _with_order_of(instruction.shape, sources[0].shape)))
@@ -75,5 +75,5 @@ def _moved(instruction: HloInstruction, arrays: int) -> HloInstruction:
 
 
 def _with_order_of(shape: Shape, other: Shape) -> Shape:
-    assert shape.layout is not None, "layouts are settled"
+    assert shape.layout is not None, "layouts are assigned"
     return replace(shape, layout=replace(shape.layout, minor_to_major=other.minor_to_major))

@@ -1,9 +1,9 @@
-"""Turn reshapes into bitcasts: those that move no byte as they are, others after a copy to a layout in which they do not.
+"""Replace reshapes by bitcasts, with copies where a reshape moves bytes in its operand's layout.
 
     r = f32[6]{0} reshape(f32[2,3]{1,0} p)   =>   bitcast(p)
     r = f32[6]{0} reshape(f32[2,3]{0,1} p)   =>   bitcast(f32[2,3]{1,0} copy(p))
 
-XLA's `ReshapeDecomposer`. Needs layouts that are settled.
+XLA's `ReshapeDecomposer`. Needs assigned layouts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write into the layout that elements of less than 8 bits are packed.
+"""Set the element size in the layouts of types below 8 bits, whose elements are packed.
 
     p = s4[6]{0} parameter(0)   =>   p = s4[6]{0:E(4)} parameter(0)
 
@@ -41,7 +41,7 @@ class SubByteSizeSetter:
 
 
 def _packed(shape: Shape) -> Shape:
-    """Return the shape with element sizes, the very same if nothing changes."""
+    """Return the shape with element sizes, the same object if nothing changes."""
     if shape.is_tuple:
         elements = tuple(_packed(element) for element in shape.tuple_shapes)
         is_same = all(one is two for one, two in zip(elements, shape.tuple_shapes, strict=True))

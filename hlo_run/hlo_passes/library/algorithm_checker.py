@@ -1,4 +1,4 @@
-"""Refuse a dot whose algorithm the target has not, or not for the dot's types.
+"""Refuse a dot whose algorithm the target does not support, or not for the dot's types.
 
     f16[64,96] dot(a, b), algorithm=dot_f16_f16_f16   =>   error
 
@@ -21,7 +21,7 @@ _AMPERE, _ADA = (8, 0), (8, 9)
 
 @dataclass(frozen=True)
 class _Rule:
-    """The first capability of a card with an algorithm, and which types of operands and result it has."""
+    """The minimum compute capability for an algorithm, and the operand and result types that it supports."""
 
     capability: tuple[int, int]
     takes: Callable[[str, str], bool]
@@ -62,7 +62,7 @@ class AlgorithmChecker:
     name: ClassVar[str] = "algorithm-checker"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Change nothing; raises Unsupported."""
+        """Change nothing; raises Unsupported for a dot that the target cannot compute with its algorithm."""
         for dot in module.instructions_of("dot"):
             algorithm = str(dot.attrs.get("algorithm", "unset"))
             if algorithm != "unset":
@@ -79,5 +79,5 @@ def _check(dot: HloInstruction, algorithm: str, capability: tuple[int, int]) -> 
     rule = _RULES.get(algorithm)
     if rule is None or capability < rule.capability or not rule.takes(left, result):
         card = f"compute capability {capability[0]}.{capability[1]}"
-        message = f"%{dot.name} asks for {algorithm} of {left} in {result}, which a card of {card} has not"
-        raise Unsupported(message, dot.where, hint="leave the algorithm out")
+        message = f"%{dot.name} requires {algorithm} of {left} in {result}, which {card} does not support"
+        raise Unsupported(message, dot.where, hint="remove the attribute algorithm")

@@ -1,12 +1,12 @@
-"""Give cuDNN the padding that it knows, the same on both sides and no holes: all other padding is done before or behind.
+"""Rewrite convolution calls to the padding that cuDNN supports: equal on both sides, without dilation.
 
     custom-call(x, k), window={size=3 pad=1_2}          =>   p = pad(x, 0), padding=..x1_2x..
                                                              custom-call(p, k), window={size=3}
     custom-call(x, k), window={size=3 pad=-1_0}         =>   custom-call(slice(x), k), window={size=3}
-    gradient by the filter, window={size=3 pad=1_2}     =>   of pad(x, 0), padding=..x0_1x.., window={size=3 pad=1_1}
-    gradient by the input, window={size=3 pad=1_2}      =>   slice of a larger one, window={size=3 pad=1_1}
+    filter gradient, window={size=3 pad=1_2}            =>   of pad(x, 0), padding=..x0_1x.., window={size=3 pad=1_1}
+    input gradient, window={size=3 pad=1_2}             =>   slice of a larger one, window={size=3 pad=1_1}
 
-Holes between elements (`lhs_dilate`) become interior padding, and then those of the filter do, too. XLA's
+Base dilation (`lhs_dilate`) becomes interior padding; then so does the dilation of the filter. XLA's
 `ConvPaddingLegalization`.
 """
 
@@ -57,7 +57,7 @@ def _again(editor: Editor, call: HloInstruction, source: HloInstruction, window:
 
 
 def _forward(editor: Editor, call: HloInstruction, window: Window) -> HloInstruction | None:
-    """Pad the input with all that is needed, or cut it where padding is negative."""
+    """Pad the input completely, or slice it where padding is negative."""
     has_holes = any(dim.base_dilation != 1 for dim in window.dims)
     if _is_even(window) and not has_holes and not _is_negative(window):
         return None
@@ -90,7 +90,7 @@ def _forward(editor: Editor, call: HloInstruction, window: Window) -> HloInstruc
 
 
 def _spread_weights(editor: Editor, call: HloInstruction, labels: DimLabels, dims: list[WindowDim]) -> HloInstruction:
-    """Return the filter with zeros in the holes of a dilated window."""
+    """Return the filter with zeros in the gaps of a dilated window."""
     weights = call.operands[1]
     edges = [(0, 0, 0)] * weights.shape.rank
     for place, dim in zip(labels.kernel.spatial_dims, dims, strict=True):
@@ -101,7 +101,7 @@ def _spread_weights(editor: Editor, call: HloInstruction, labels: DimLabels, dim
 
 
 def _backward_filter(editor: Editor, call: HloInstruction, window: Window) -> HloInstruction | None:
-    """Pad the input with what is more on one side than on the other."""
+    """Pad the input with the difference between the two sides."""
     if _is_even(window) or _is_negative(window):
         return None
     labels: DimLabels = call.attrs["dim_labels"]
@@ -114,7 +114,7 @@ def _backward_filter(editor: Editor, call: HloInstruction, window: Window) -> Hl
 
 
 def _backward_input(editor: Editor, call: HloInstruction, window: Window) -> HloInstruction | None:
-    """Compute the gradient of what would be padding, and cut it off."""
+    """Compute the gradient of the padding difference as well, and slice it off."""
     if _is_even(window) or _is_negative(window):
         return None
     labels: DimLabels = call.attrs["dim_labels"]
@@ -130,7 +130,7 @@ def _backward_input(editor: Editor, call: HloInstruction, window: Window) -> Hlo
 
 
 def _evened(window: Window) -> Window:
-    """Return the window with as much padding on both sides as there is on the side with less."""
+    """Return the window with the smaller of the two paddings on both sides."""
     return Window(
         tuple(
             replace(dim, pad_low=min(dim.pad_low, dim.pad_high), pad_high=min(dim.pad_low, dim.pad_high)) for dim in window.dims

@@ -1,4 +1,4 @@
-"""Let cuDNN compute convolutions of floats, the gradients by its own kernels.
+"""Rewrite convolutions of floats, and their gradients, to calls of cuDNN.
 
     c = f32[2,6,6,8] convolution(x, k), window=..   =>   v = (f32[2,6,6,8], u8[0]) custom-call(x, k), window=..,
                                                              custom_call_target="__cudnn$convForward"
@@ -6,10 +6,9 @@
     c = convolution(g, reverse(k)), window=..       =>   custom-call(g, k), .., custom_call_target="__cudnn$convBackwardInput"
     c = convolution(x, g), window={size=10x10 ..}   =>   custom-call(x, g), .., custom_call_target="__cudnn$convBackwardFilter"
 
-The window and the dimension numbers of a gradient are those of the forward convolution (`backward_convolution.py`). Groups of
-the batch become groups of features first, where they are not groups of a filter's gradient. Windows that cuDNN does not know
-(holes between elements, uneven or negative padding) are left to `conv-padding-legalization`. XLA's `ConvRewriter`. Where
-there is no cuDNN, numpy does the same.
+The window and dimension numbers of a gradient are those of the forward convolution (`backward_convolution.py`). Batch groups
+become feature groups, unless the convolution is a filter gradient. `conv-padding-legalization` handles windows that cuDNN does
+not support (dilation, uneven or negative padding). XLA's `ConvRewriter`. Without cuDNN, numpy computes these calls.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class ConvRewriter:
             call = _library_call(convolution) if _has_types_of_library(convolution) else None
             if call is None:
                 continue
-            assert convolution.parent is not None, "it stands in a computation"
+            assert convolution.parent is not None, "the instruction is in a computation"
             result = result_of(convolution.parent.add(call))
             module.replace(convolution, convolution.parent.add(result))
             replaced.append(convolution)
@@ -116,12 +115,12 @@ def _call(
 
 
 def _groups_to_features(editor: Editor, source: HloInstruction, labels: DimLabels, groups: int) -> HloInstruction:
-    """Return [batch / groups, .., groups * features]: each part of the batch as features of its own."""
+    """Return [batch / groups, .., groups * features]: each part of the batch becomes separate features."""
     batch, feature = labels.input.first_dim, labels.input.second_dim
     dims = source.shape.dims
     split = [*dims[:batch], groups, dims[batch] // groups, *dims[batch + 1 :]]
     parts = editor.reshape(source, split)
-    # The group stands right before the features, and is merged with them.
+    # The group dimension is right before the features, and is merged with them.
     rest = [dim for dim in range(len(split)) if dim != batch]
     order = list(rest)
     order.insert(rest.index(feature + 1 if feature > batch else feature), batch)

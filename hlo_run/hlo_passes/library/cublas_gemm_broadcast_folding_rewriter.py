@@ -1,9 +1,9 @@
-"""Let cuBLASLt multiply one matrix by every matrix of a batch without writing it out for each.
+"""Fold a broadcast over the batch into a cuBLASLt call, which then reads one matrix for the whole batch.
 
     custom-call(f32[4,33,64] broadcast(p), q), lhs batch {0}, contracting {2}   =>   custom-call(p, q), lhs contracting {1}
 
-The dimensions that the broadcast adds have to be those of the batch, and come first. The left side is looked at first; if
-it is a broadcast, or has no batch any more, the right side stays. XLA's `GemmBroadcastFoldingRewriter`.
+The dimensions that the broadcast adds must be exactly the batch dimensions, and come first. At most one side is folded; the
+left side is tried if it is a broadcast, else the right one. XLA's `GemmBroadcastFoldingRewriter`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CublasGemmBroadcastFoldingRewriter:
 
 
 def _fold(call: HloInstruction, number: int) -> bool:
-    """Let the call's config name the dimensions of what is broadcast; False if that cannot be."""
+    """Change the call's config to the dimension numbers of the broadcast's operand; return False if that is not possible."""
     broadcast, side = call.operands[number], ("lhs", "rhs")[number]
     config: dict[str, Any] = json.loads(call.attrs["backend_config"])
     dims: dict[str, Any] = config["gemm_backend_config"]["dot_dimension_numbers"]

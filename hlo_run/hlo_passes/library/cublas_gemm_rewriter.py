@@ -1,11 +1,11 @@
-"""Let cuBLASLt compute the products that it has types for and that are large enough.
+"""Rewrite dots to calls of cuBLASLt, if it supports their types and they are large enough.
 
     d = f32[64,32] dot(a, b)   =>   c = (f32[64,32], s8[33554432]) custom-call(a, b), custom_call_target="__cublas$lt$matmul"
                                     d = get-tuple-element(c), index=0
 
-Products of 8-bit floats with their scales go first (`gemm/f8_call.py`), then all others. What follows a product goes into
-its call: factors and scales, what is added, relu and gelu, rounding to 8 bits (`gemm/`). Wants dots as `dot_decomposer` leaves
-them. XLA's `GemmRewriter`, which is two rows there. Where there is no cuBLAS, numpy's BLAS does the same.
+Dots of scaled 8-bit floats go first (`gemm/f8_call.py`), then all others. The call absorbs the epilogue of a dot: constant
+factors and scales, bias, relu and gelu, conversion to 8 bits (`gemm/`). Needs dots as `dot_decomposer` leaves them. XLA's
+`GemmRewriter`, which runs as two rows there. Without cuBLAS, numpy's BLAS computes these calls.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
 
 
 def _add_workspaces(module: HloModule, computation: HloComputation, target: TargetSpec) -> None:
-    """Let calls return scratch memory as well, those that do not yet."""
+    """Add scratch memory to the results of calls that do not return it yet."""
     gone: set[HloInstruction] = set()
     for call in list(computation.instructions):
         if not is_call(call, MATMUL, F8_MATMUL, LEGACY) or not _lacks_workspace(call):

@@ -1,8 +1,8 @@
-"""Pad matrices so that tensor cores can multiply them: rows, columns and depth become multiples of 4 or 8 elements.
+"""Pad matrices for tensor cores: rows, columns and depth become multiples of 4 or 8 elements.
 
     d = f16[63,95] dot(f16[63,129] a, f16[129,95] b)   =>   slice(f16[64,96] dot(pad f16[64,136] (a), pad f16[136,96] (b)))
 
-What is added is 0. Wants dots as `dot_decomposer` leaves them; those of other forms stay. XLA's `CublasPadForGemms`.
+The padding is 0. Dots in another form than `dot_decomposer` leaves stay. XLA's `CublasPadForGemms`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 
 @dataclass(frozen=True)
 class CublasPadForGemms:
-    """The pass for operands of one type; see the module's docstring."""
+    """The pass for dots whose operands have `element_type`; `multiple` is in elements. See the module's docstring."""
 
     name: ClassVar[str] = "cublas-pad-for-gemms"
 

@@ -1,12 +1,12 @@
-"""Let cuDNN do what follows a forward convolution: a factor, a bias, another array, the activation, the narrower type.
+"""Fuse the epilogue of a forward convolution into its cuDNN call: factor, bias, side input, activation, conversion to f16.
 
     maximum(add(multiply(c, 2), broadcast(bias)), 0)   =>   custom-call(x, k, bias), conv_result_scale 2, kRelu,
                                                             custom_call_target="__cudnn$convBiasActivationForward"
 
-`c` is the result of a `__cudnn$convForward` that nothing else uses. The operands of the call are input, filter, bias (zeros
-where there is none) and perhaps the side input that is added, times a factor. Convolutions of f16 that were computed as f32
-become f16. Depthwise convolutions stay as they are. XLA's `CudnnFusedConvRewriter` without graphs of 8-bit floats and integers,
-and without elu, leaky relu and relu6, which it leaves out too unless `--xla_gpu_use_runtime_fusion` asks for them.
+`c` is the result of a `__cudnn$convForward` without other users. The operands of the call are input, filter, bias (zeros if
+the convolution has none), and optionally the side input, an array that is scaled and added. f16 convolutions that were
+computed as f32 become f16. Depthwise convolutions stay. XLA's `CudnnFusedConvRewriter` without graphs of 8-bit floats and
+integers, and without elu, leaky relu and relu6, which XLA also fuses only with `--xla_gpu_use_runtime_fusion`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import result_of, to_json
 
 _FORWARD, _FUSED = "__cudnn$convForward", "__cudnn$convBiasActivationForward"
 _CONFIG = "cudnn_conv_backend_config"
-# What may stand between a convolution and what is fused with it.
+# May be between a convolution and what is fused with it.
 _MOVES = ("reshape", "transpose")
 
 
@@ -50,7 +50,7 @@ class CudnnFusedConvolutionRewriter:
                     if new is not None:
                         module.replace(instruction, new)
                         replaced.append(instruction)
-                # The next rules ask who uses what.
+                # The next rules look at users.
                 remove_unused(replaced)
 
 
@@ -59,7 +59,7 @@ class CudnnFusedConvolutionRewriter:
 
 @dataclass(frozen=True)
 class _Call:
-    """A convolution by cuDNN: the call, what it is told, and the instruction that takes the result out of the tuple."""
+    """A cuDNN convolution: the call, its parsed backend config, and the element 0 of its result tuple."""
 
     call: HloInstruction
     config: dict[str, Any]
@@ -67,7 +67,7 @@ class _Call:
 
     @property
     def operands(self) -> list[HloInstruction]:
-        """Input, filter, bias and perhaps side input; a bias of zeros is made where there is none yet."""
+        """Input, filter, bias and optionally side input; a call without bias gets zeros."""
         operands = list(self.call.operands)
         if len(operands) == 2:
             editor = Editor(self.call)
@@ -92,7 +92,7 @@ class _Call:
         return self.config[_CONFIG][name]
 
     def again(self, operands: Sequence[HloInstruction], element_type: str = "", **told: Any) -> HloInstruction:
-        """Return the result of the same convolution of other operands, told other things."""
+        """Return the result of the same convolution with other operands, and with `told` in its config."""
         shape = self.result.shape.with_element_type(element_type or self.result.shape.element_type)
         made = copy_instruction(
             self.call, operands, Shape.make_tuple((shape, self.call.shape.tuple_shapes[1])), "cudnn-conv-bias-activation"
@@ -100,12 +100,12 @@ class _Call:
         config = {**self.config, _CONFIG: {**self.config[_CONFIG], **told}}
         made.attrs["custom_call_target"] = _FUSED
         made.attrs["backend_config"] = to_json(config)
-        assert self.call.parent is not None, "it stands in a computation"
+        assert self.call.parent is not None, "the instruction is in a computation"
         return self.call.parent.add(result_of(self.call.parent.add(made)))
 
 
 def _call_of(result: HloInstruction) -> _Call | None:
-    """Return the call that `result` is taken from, if it is a forward convolution of which nothing else is taken."""
+    """Return the call that `result` is element 0 of, if it is a forward convolution without other users."""
     if result.opcode != "get-tuple-element" or result.attrs["index"] != 0:
         return None
     call = result.operands[0]
@@ -120,7 +120,7 @@ def _call_of(result: HloInstruction) -> _Call | None:
 
 
 def _with_call(instruction: HloInstruction) -> tuple[_Call, HloInstruction] | None:
-    """Return (the call, the other operand) of an instruction that takes its two in any order."""
+    """Return (the call, the other operand) of a commutative instruction."""
     one, two = instruction.operands
     for result, other in ((one, two), (two, one)):
         call = _call_of(result) if len(result.users) == 1 and not result.is_root else None
@@ -130,14 +130,14 @@ def _with_call(instruction: HloInstruction) -> tuple[_Call, HloInstruction] | No
 
 
 def _number(value: HloInstruction) -> float | None:
-    """Return the number that a broadcast constant is."""
+    """Return the number if `value` is a broadcast scalar constant."""
     if value.opcode != "broadcast" or value.operands[0].opcode != "constant" or value.operands[0].shape.dims:
         return None
     return _plain(value.operands[0].attrs["literal"])
 
 
 def _plain(literal: Any) -> float:
-    """Return a number as a config says it: 2, 0.5."""
+    """Return a number as configs write it: 2, 0.5."""
     number = float(literal)
     return int(number) if number.is_integer() else number
 
@@ -170,7 +170,7 @@ def _add(instruction: HloInstruction) -> HloInstruction | None:
 
 
 def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
-    """Return the vector that is added along the features, if `addend` is one, or one number, spread out."""
+    """Return the vector that is added along the features, if `addend` broadcasts such a vector or a scalar."""
     if addend.opcode != "broadcast":
         return None
     dims, value = tuple(addend.attrs["dimensions"]), addend.operands[0]
@@ -180,7 +180,7 @@ def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
 
 
 def _scale_side_input(result: HloInstruction) -> HloInstruction | None:
-    """side input s * 2 => s with side_input_scale 2, also behind reshapes and transposes."""
+    """side input s * 2 => s with side_input_scale 2, also through reshapes and transposes."""
     call = _call_of(result)
     if call is None or len(call.call.operands) < 4 or call.told("side_input_scale") != 1:
         return None
@@ -195,7 +195,7 @@ def _scale_side_input(result: HloInstruction) -> HloInstruction | None:
     base, factor = (one, _number(two)) if _number(two) is not None else (two, _number(one))
     if factor is None:
         return None
-    assert call.call.parent is not None, "it stands in a computation"
+    assert call.call.parent is not None, "the instruction is in a computation"
     for move in reversed(moves):
         base = call.call.parent.add(copy_instruction(move, [base]))
     return call.again([*call.call.operands[:3], base], side_input_scale=factor)
@@ -224,7 +224,7 @@ def _narrow(instruction: HloInstruction) -> HloInstruction | None:
 
 
 def _keeps_value(value: HloInstruction, element_type: str) -> bool:
-    """True if `value` is the same after a conversion to that narrower type and back."""
+    """Return True if converting `value` to that narrower type and back does not change it."""
     if value.shape.element_type == element_type:
         return True
     match value.opcode:
@@ -241,6 +241,6 @@ def _keeps_value(value: HloInstruction, element_type: str) -> bool:
 
 
 _Rule: TypeAlias = "Callable[[HloInstruction], HloInstruction | None]"
-# Biases, side inputs and activations stand before the conversion or behind it; a bias and a side input are two sums.
+# Biases, side inputs and activations may be before or after the conversion; a bias and a side input are two adds.
 _FOLLOWERS: tuple[_Rule, ...] = (_add, _add, _scale_side_input, _relu)
 _RULES: tuple[_Rule, ...] = (_scale, *_FOLLOWERS, _narrow, *_FOLLOWERS)

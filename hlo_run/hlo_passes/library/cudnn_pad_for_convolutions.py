@@ -1,10 +1,10 @@
-"""Give convolutions of f16 as many features as tensor cores take at once, zeros where there are too few.
+"""Pad the features of f16 convolutions with zeros to multiples of eight, for tensor cores.
 
     custom-call(f16[2,10,10,7] x, f16[3,3,7,15] k)   =>   slice f16[2,10,10,15] (custom-call(pad f16[2,10,10,8] (x), 0),
                                                                                   pad f16[3,3,8,16] (k, 0)))
 
-Multiples of eight, where no array becomes more than 1.35 times as large; three input features become four where 32 or 64 come
-out. XLA's `CudnnPadForConvolutions` without 8-bit integers, which are not cuDNN's here.
+Only if no array grows by a factor above 1.35. Three input features become four if the output has 32 or 64. XLA's
+`CudnnPadForConvolutions` without 8-bit integers, for which cuDNN is not used here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# Where input, filter and result of the forward convolution are: operands, -1 for the result of the call.
+# The operand numbers of input, filter and result of the forward convolution; -1 is the result of the call.
 _PLACES = {
     "__cudnn$convForward": (0, 1, -1),
     "__cudnn$convBackwardInput": (-1, 1, 0),
@@ -47,7 +47,7 @@ class CudnnPadForConvolutions:
 
 
 def _padded_shapes(call: HloInstruction) -> dict[int, Shape] | None:
-    """Return the shapes of operands and result (at -1) with padding; None if there is nothing to pad, or not worth it."""
+    """Return the padded shapes of operands and result (key -1); None if no padding is needed or it is not worthwhile."""
     places = _PLACES.get(call.attrs.get("custom_call_target", ""))
     if places is None or not call.shape.is_tuple or call.shape.tuple_shapes[0].element_type != "f16":
         return None
@@ -75,7 +75,7 @@ def _with_dim(shape: Shape, dim: int, size: int) -> Shape:
 
 
 def _padded_call(call: HloInstruction, shapes: dict[int, Shape]) -> HloInstruction:
-    """Return what stands for the call, a tuple as it is."""
+    """Return the replacement of the call: a tuple of the same shape."""
     editor = Editor(call)
     operands = [_padded(editor, operand, shapes[number]) for number, operand in enumerate(call.operands)]
     result, workspace = call.shape.tuple_shapes

@@ -1,9 +1,9 @@
-"""Do not cut off features that are zero to put zeros in their place.
+"""Remove slices that cut off zero features before a pad with zeros.
 
     v = custom-call(x, pad(k, 0)), ..     the filter's last output features are zero, and so are those of the result
-    p = pad(slice(get-tuple-element(v)), 0)     =>   pad(get-tuple-element(v)), as much less as the slice cut off
+    p = pad(slice(get-tuple-element(v)), 0)     =>   pad(get-tuple-element(v)), less the amount that the slice cut off
 
-Such pairs stand between convolutions whose features were padded (`cudnn_pad_for_convolutions`). XLA's `CudnnSimplifyPadding`
+`cudnn_pad_for_convolutions` leaves such pairs between convolutions with padded features. XLA's `CudnnSimplifyPadding`
 without the transposes of 8-bit integers.
 """
 
@@ -66,7 +66,7 @@ def _simplified(pad: HloInstruction) -> HloInstruction | None:
 
 
 def _zero_features(call: HloInstruction, dim: int) -> int:
-    """Return how many of the last output features of the result are zero."""
+    """Return the number of trailing output features of the result that are zero."""
     if call.attrs["custom_call_target"] != _TARGETS[0]:
         return 0
     weights = call.operands[1]

@@ -1,12 +1,12 @@
-"""Put fusions that were made for another compiler into their callers, where our emitters and libraries take each part.
+"""Inline fusions that were made for another compiler, so that our emitters and libraries compile their parts.
 
     f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
-        =>   what `gemm` computes; its dot as a library's call
+        =>   the instructions of `gemm`; its dot as a library call
 
-Those of kind kCustom whose backend config says whose they are, and those with an instruction that no kernel of ours holds (a
-sort of what is computed in the fusion). What was made for Triton stays where one of our kernels computes it as it is: along
-rows, with reduces that only follow the shape of the kernel, or with none. XLA has no such pass: it has Triton compile these
-fusions, or a library. A fusion inside such a fusion is put there as well.
+Applies to fusions of kind kCustom whose backend config names another compiler, and to those with an instruction that our
+kernels cannot contain (a sort of values computed in the fusion). A Triton fusion stays if one of our kernels computes it
+without repeated work: the rows emitter, reduces that are the heroes of the reduction emitter, or no reduces. Nested fusions
+are inlined too. XLA has no such pass: Triton or a library compiles these fusions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.library_calls import gemm_call, result_of
 
 _IN_KERNELS = WRAPPED | {"bitcast", "constant", "copy", "fusion", "get-tuple-element", "parameter", "tuple"}
-# Every element would compute them again.
+# Each element of a kernel's result would compute these again.
 _REPEATED = frozenset(("convolution", "dot", "fusion", "reduce-window", "scaled-dot"))
 
 
@@ -36,7 +36,7 @@ class CustomFusionInliner:
     name: ClassVar[str] = "custom-fusion-inliner"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place; what stood in a fusion stands in its place."""
+        """Edit `module` in place; the inlined instructions are at the position of the fusion."""
         found = False
         for computation in executed_computations(module):
             for fusion in list(computation.instructions):
@@ -66,21 +66,21 @@ def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
 
 
 def _is_one_kernel(fusion: HloInstruction, ctx: PassContext) -> bool:
-    """True if no element of the fusion's kernel would repeat a reduce that another needs as well."""
+    """Return True if no element of the fusion's kernel would repeat a reduce that another element needs as well."""
     analysis = analyze(fusion, ctx.target)
     reduces = {inner for inner in fusion.fused_computation.instructions if inner.opcode == "reduce"}
     return analysis.kind == "rows" or reduces <= (set(analysis.heroes) if analysis.kind == "reduction" else set())
 
 
 class _Inliner:
-    """Copies instructions to the place right before `fusion`."""
+    """Copies instructions to right before `fusion`."""
 
     def __init__(self, computation: HloComputation, fusion: HloInstruction) -> None:
         self._computation = computation
         self._fusion = fusion
 
     def inline(self, body: HloComputation, operands: tuple[HloInstruction, ...]) -> HloInstruction:
-        """Return the copy of the body's root."""
+        """Copy the body with its nested fusions inlined; return the copy of its root."""
         made: dict[HloInstruction, HloInstruction] = dict(zip(body.parameters, operands, strict=True))
         for old in body.post_order():
             if old in made:
@@ -91,7 +91,7 @@ class _Inliner:
 
     def _copy(self, old: HloInstruction, operands: tuple[HloInstruction, ...]) -> HloInstruction:
         copy = copy_instruction(old, operands)
-        # Triton's kernels have no workspace, and the module is not to take more memory than with them.
+        # Triton's kernels have no workspace, and the module must not need more memory than with them.
         call = gemm_call(copy) if old.opcode == "dot" else None
         if call is None:
             return self._computation.add(copy, before=self._fusion)

@@ -1,11 +1,11 @@
-"""Make products that are to be computed in parts of fewer bits: bf16, or sums of several products of bf16 or tf32.
+"""Rewrite f32 dots whose algorithm computes in bf16 or tf32: convert the operands, or sum several dots of their parts.
 
     f32 dot(a, b), algorithm=dot_bf16_bf16_f32   =>   dot(bf16 convert(a), bf16 convert(b)), algorithm=dot_bf16_bf16_f32
     f32 dot(a, b), algorithm=dot_bf16_bf16_f32_x3
       =>   number(low(a) . high(b) + high(a) . low(b)) + high(a) . high(b)
 
-The high part of a number are its leading bits, the low part is the rest; with x6 and x9 there is a middle part. Small
-products are summed first, and dropped if that gives a NaN, as the low part of an infinity does. XLA's `DotAlgorithmRewriter`.
+The high part of a number is its leading bits, the low part is the rest; x6 and x9 also have a middle part. `number` replaces
+NaN by 0: the low part of an infinity is a NaN, and so is the sum of the small products. XLA's `DotAlgorithmRewriter`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _X9 = ((_LOW, _LOW), (_LOW, _MIDDLE), (_MIDDLE, _LOW), (_MIDDLE, _MIDDLE), *_X6[
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the parts are of, how many there are, and the products of parts before the last one, in the order of their sum."""
+    """The type and number of the parts, and the pairs of parts to multiply and sum before high . high, in order."""
 
     part_type: str
     parts: int
@@ -82,7 +82,7 @@ def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:
 
 
 def _split(editor: Editor, value: HloInstruction, plan: _Plan) -> list[HloInstruction]:
-    """Return the parts of a value, the leading bits first, as the products want them."""
+    """Return the parts of a value, the leading bits first, in the type of the products."""
     parts: list[HloInstruction] = []
     for _ in range(plan.parts - 1):
         bits = editor.add("bitcast-convert", value.shape.with_element_type("u32"), [value])
@@ -93,7 +93,7 @@ def _split(editor: Editor, value: HloInstruction, plan: _Plan) -> list[HloInstru
 
 
 def _number(editor: Editor, value: HloInstruction) -> HloInstruction:
-    """Return the value, and 0 where it is a NaN."""
+    """Return the value with NaNs replaced by 0."""
     infinity, zero = (
         editor.add("broadcast", value.shape, [editor.constant(number, "f32")], dimensions=()) for number in (np.inf, 0)
     )

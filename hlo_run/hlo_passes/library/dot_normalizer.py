@@ -1,8 +1,8 @@
-"""Give a dot that contracts nothing a dimension of one element to contract: libraries want one.
+"""Give dots without contracting dimensions one of size 1, which libraries require.
 
     f32[33,47] dot(f32[33] p, f32[47] q)   =>   dot(bitcast f32[33,1] (p), bitcast f32[47,1] (q)), contracting the ones
 
-Most such dots are multiplications by now; those stay whose algorithm says how to multiply. XLA's `DotNormalizer`.
+Most such dots have become multiplications before; those with an algorithm have not. XLA's `DotNormalizer`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DotNormalizer:
 
 
 def _with_one(editor: Editor, value: HloInstruction) -> HloInstruction:
-    """Return the value with a last dimension of one element, which lies innermost."""
+    """Return the value with a new last dimension of size 1, which is innermost."""
     shape = value.shape
     order = (shape.rank, *shape.minor_to_major)
     return editor.bitcast(value, Shape.array(shape.element_type, (*shape.dims, 1), order))

@@ -1,12 +1,12 @@
-"""Let CUB sort what a radix sort sorts faster.
+"""Rewrite sorts to calls of CUB where its radix sort is faster.
 
     s = s32[30000] sort(x), to_apply=less
         =>   c = (s32[30000], u8[1]) custom-call(x), custom_call_target="xla.gpu.ext.cub_sort_unassigned_scratch_size"
              s = get-tuple-element(c), index=0
 
-Two operands go as keys and values. Floats in numpy's order (NaNs last, -0 like +0) are sorted by unsigned numbers that
-are made of them: they go along as values, with an operand of integers packed below their bits, turned over where the sort
-is descending. XLA's `SortRewriter`, whose scratch memory is a later pass's to know.
+Two operands are keys and values. Floats in numpy's order (NaNs last, -0 equal to +0) are sorted by unsigned keys computed from
+them, with the floats as values. An integer operand is packed into the bits below the float's; in a descending sort its bits
+are inverted. XLA's `SortRewriter`, where a later pass sets the size of the scratch memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SortRewriter:
 
         def rewrite(b: HloBuilder, sort: HloInstruction, *operands: HloValue) -> HloValue:
             order = radix_order(sort, ctx.target)
-            assert order is not None, "it was asked before"
+            assert order is not None, "the caller checked that the sort has a radix order"
             if not order.is_numpy:
                 return _by_bits(b, order, operands)
             if len(operands) == 1:
@@ -64,7 +64,7 @@ def _unsigned(shape: Shape) -> str:
 
 
 def _ordered_bits(b: HloBuilder, keys: HloValue) -> HloValue:
-    """Return unsigned numbers that compare as floats do in numpy's order."""
+    """Return unsigned numbers that compare as the floats do in numpy's order."""
     kind, dims = _unsigned(keys.shape), keys.shape.dims
     zero = b.broadcast(b.constant(0.0, keys.shape.element_type), dims)
     nan = b.broadcast(b.constant(float("nan"), keys.shape.element_type), dims)
@@ -75,7 +75,7 @@ def _ordered_bits(b: HloBuilder, keys: HloValue) -> HloValue:
 
 
 def _packed_pairs(b: HloBuilder, order: RadixOrder, operands: tuple[HloValue, ...]) -> HloValue:
-    """Sort (key bits above value bits) by the keys; a value that is turned over sorts the other way round."""
+    """Sort values with (key bits above value bits) by the keys; inverted value bits sort in the opposite order."""
     keys, values = operands[order.key], operands[1 - order.key]
     key_kind, value_kind = _unsigned(keys.shape), _unsigned(values.shape)
     packed_kind = "u32" if keys.shape.dtype.bits + values.shape.dtype.bits <= 32 else "u64"

@@ -1,10 +1,10 @@
-"""Name what a sort and slices of it find: the first k.
+"""Rewrite slices of a sort that take the k largest elements to a `TopK` call.
 
     s = (f32[4,100], s32[4,100]) sort(x, iota), to_apply=(a > b), is_stable=true
     slice(get-tuple-element(s), index=0), slice={[0:4], [0:5]}  =>  c = (f32[4,5], s32[4,5]) custom-call(x), "TopK"
     slice(get-tuple-element(s), index=1), ..                        get-tuple-element(c), index=0 and 1
 
-f32 and bf16, one row or a batch of rows along the last dimension; nobody else may look at the sort. XLA's `TopkRewriter`.
+For f32 and bf16, one row or a batch of rows along the last dimension, if the sort has no other users. XLA's `TopkRewriter`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TopkRewriter:
             if not slices:
                 continue
             call = _call(sort, slices[0][1].shape.dims)
-            assert sort.parent is not None, "it stands in a computation"
+            assert sort.parent is not None, "the instruction is in a computation"
             sort.parent.add(call)
             for number, slice_ in slices:
                 module.replace(slice_, sort.parent.add(_part(call, number, slice_)))
@@ -43,7 +43,7 @@ class TopkRewriter:
 
 
 def _sorts_down(sort: HloInstruction) -> bool:
-    """True for a stable sort of a few rows, the largest first, alone or with the places."""
+    """Return True for a stable descending sort of one row or a batch of rows, alone or with the positions."""
     keys, *others = sort.operands
     shape, root = keys.shape, sort.called["to_apply"][0].root
     if shape.element_type not in _TYPES or not 1 <= shape.rank <= _MAX_RANK or sort.attrs["dimensions"] != (shape.rank - 1,):
@@ -60,7 +60,7 @@ def _counts(operand: HloInstruction, dim: int) -> bool:
 
 
 def _first_slices(sort: HloInstruction) -> list[tuple[int, HloInstruction]]:
-    """Return the slices with the number of the result that each is of; nothing if somebody sees more than the first k."""
+    """Return the slices with the number of the result that each reads; empty if a user reads more than the first k."""
     if sort.is_root:
         return []
     found: list[tuple[int, HloInstruction]] = []

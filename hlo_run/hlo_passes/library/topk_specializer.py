@@ -1,11 +1,11 @@
-"""Let a kernel of its own, not a sort, find the first k, where it is few of many.
+"""Rewrite `TopK` calls with small k to a TopK kernel, which is faster than a sort.
 
     (f32[4,5], s32[4,5]) custom-call(x), custom_call_target="TopK", called_computations={gt}
         =>   tuple of the first two results of custom-call(x), custom_call_target="__gpu$TopK"
 
-f32 and bf16, rows of at least 1024 elements, k up to 16; for calls that need not keep the order of equal elements up to what
-a library takes, with room for it. Needs a comparator that asks for the largest or the smallest elements. XLA's
-`TopkSpecializer`, which looks at no comparator. Our runtime has one way for both, a library's.
+For f32 and bf16 rows of at least 1024 elements and k up to 16. A call that need not keep the order of equal elements may have
+k up to a library's limit, and gets scratch memory. Needs a comparator that selects the largest or the smallest elements.
+XLA's `TopkSpecializer`, which ignores the comparator. Our runtime calls a library for both.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def _is_few(call: HloInstruction) -> bool:
 
 
 def _may_mix(call: HloInstruction) -> bool:
-    """True for a call that need not keep the order of equal elements."""
+    """Return True for a call that need not keep the order of equal elements."""
     return _UNSTABLE.search(str(call.attrs.get("backend_config", ""))) is not None
 
 
 def _library_limit(shape: Shape) -> int:
-    """Return the largest k with which a library is faster than a sort, as XLA measured it."""
+    """Return the largest k for which a library is faster than a sort, from XLA's measurements."""
     rows, elements = (shape.dims[0] if shape.rank == 2 else 0), shape.dims[-1]
     if shape.element_type == "f32":
         return 256 if rows >= 64 and elements >= 1 << 14 else 128

@@ -1,10 +1,10 @@
-"""Find the first k of a long row in parts of it, then among what was found.
+"""Split the `TopK` of a long row: find the first k of each part, then the first k of these.
 
     TopK(x), x of f32[2097152], k=40   =>   part = TopK(reshape(x) to f32[2,1048576])
-                                            sort(values of part, places of part + where each part begins), is_stable=true
+                                            sort(values of part, positions of part + start of each part), is_stable=true
                                             slices of the first 40
 
-Rows of more than 2^20 elements, a multiple of 1024; not for a k above the root of that. XLA's `TopKSplitter`.
+For rows of more than 2^20 elements, a multiple of 1024, if k is at most the square root of that. XLA's `TopKSplitter`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _in_parts(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
         found.annotate(backend_config=old.attrs["backend_config"])
     begins = b.iota(Shape.array("s32", (parts,))) * b.broadcast(b.constant(length, "s32"), (parts,))
     places = found[1] + b.broadcast(begins, (parts, k), (0,))
-    # Equal elements come in the order of the parts, and in a part in that of its elements.
+    # Equal elements are ordered by part, and within a part by position.
     flat = [b.reshape(value, (parts * k,)) for value in (found[0], places)]
     ordered = b.sort(flat, 0, with_positions(comparator), is_stable=True)
     dims = [part.dims for part in old.shape.tuple_shapes]

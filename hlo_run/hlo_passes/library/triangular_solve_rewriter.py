@@ -1,10 +1,10 @@
-"""Let cuBLAS solve triangular systems.
+"""Rewrite triangular solves to calls of cuBLAS.
 
     t = f32[16,8] triangular-solve(a, b), left_side=true, ..
         =>   c = (f32[16,8], s8[0]) custom-call(a, b), custom_call_target="__cublas$triangularSolve"
              t = get-tuple-element(c), index=0
 
-XLA's `TriangularSolveRewriter`. Where there is no cuBLAS, numpy does the same.
+XLA's `TriangularSolveRewriter`. Without cuBLAS, numpy computes these calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TriangularSolveRewriter:
         del ctx
         replaced = [solve for solve in module.instructions_of("triangular-solve") if solve.shape.element_type in _TYPES]
         for solve in replaced:
-            assert solve.parent is not None, "it stands in a computation"
+            assert solve.parent is not None, "the instruction is in a computation"
             module.replace(solve, solve.parent.add(result_of(solve.parent.add(_call(solve)))))
         remove_unused(replaced)
 
@@ -47,7 +47,7 @@ def _call(solve: HloInstruction) -> HloInstruction:
         "transpose_a": solve.attrs.get("transpose_a", "NO_TRANSPOSE"),
     }
     attrs = {"custom_call_target": "__cublas$triangularSolve", "backend_config": to_json(options)}
-    # A batch is solved through two lists of pointers.
+    # cuBLAS takes a batch as two arrays of pointers.
     batch = math.prod(solve.shape.dims[:-2])
     workspace = Shape.array("s8", (0 if batch == 1 else 2 * _POINTER_BYTES * batch,))
     return library_call(solve, solve.name, solve.operands, workspace, attrs)

@@ -1,13 +1,12 @@
-"""Copy what shares a buffer with another value while it is still needed, and drop copies that nothing needs.
+"""Copy values that share a buffer with another live value, and remove copies that are not needed.
 
     ROOT f = f32[100] fusion(p, u, i), calls=dynamic_update_slice   =>   c = f32[100] copy(p);  ROOT f = fusion(c, u, i)
 
-The state of a loop is one buffer (what comes in, the body's parameter, what the body makes, what comes out), and so are the
-results of the branches of a conditional, what is changed in place with what it becomes, and a parameter with the result
-that `input_output_alias` gives its place to. Which copies that takes is judged by the schedule (`analysis/copy_plan.py`); a
-module without one is judged by a post-order in which such parameters are read before the results are made, and control
-dependencies keep every later schedule to what was judged. Mirrors XLA's `copy-insertion`, which knows of no order but what
-dependencies tell, and so may copy more.
+These share one buffer: the state of a loop (init, body parameter, body root, result); the results of a conditional's branches;
+an operand that is updated in place and the result; a parameter and the result that `input_output_alias` assigns to it.
+`analysis/copy_plan.py` finds the necessary copies from the schedule. A module without a schedule is analysed in a post-order
+that reads aliased parameters before their results are written, and control dependencies bind later schedules to that order.
+Mirrors XLA's `copy-insertion`, which only uses the order that dependencies imply, and so may copy more.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class CopyInsertion:
     name: ClassVar[str] = "copy-insertion"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all executed computations in place; raises Unsupported for copies that no HLO can express."""
+        """Edit all executed computations in place; raises Unsupported for buffer types (`b(f32[4])`)."""
         del ctx
         _refuse_buffers(module)
         for fusion in list(module.instructions_of("fusion")):
@@ -64,7 +63,7 @@ class CopyInsertion:
 
 
 def _refuse_buffers(module: HloModule) -> None:
-    """Raise Unsupported for buffers that may not be copied, `b(f32[4])`."""
+    """Raise Unsupported for buffers, `b(f32[4])`, which may not be copied."""
     for instruction in module.instructions_of("custom-call"):
         if is_buffer(instruction.shape):
             raise Unsupported(
@@ -75,7 +74,7 @@ def _refuse_buffers(module: HloModule) -> None:
 
 
 def _part_scattered_arrays(fusion: HloInstruction) -> None:
-    """Let a scatter that changes one array twice take it twice: each result needs a buffer of its own."""
+    """Let a scatter that updates one array twice read it from two parameters: each result needs its own buffer."""
     roots = fusion_roots(fusion)
     if len(roots) != 1 or roots[0].opcode != "scatter":
         return
@@ -97,7 +96,7 @@ def _may_need_copies(instruction: HloInstruction) -> bool:
 
 
 def _post_order(dataflow: Dataflow, computation: HloComputation) -> list[HloInstruction]:
-    """Return a post-order; in the entry what reads a parameter comes, where it can, before the result that takes its place."""
+    """Return a post-order; in the entry, readers of a parameter precede the result that overwrites it, where possible."""
     aliased = aliases(dataflow.module) if computation.is_entry else ()
     if not aliased:
         return computation.post_order()
@@ -122,14 +121,14 @@ def _drop(module: HloModule, copy: HloInstruction) -> None:
 
 
 class _Edits:
-    """Makes copies; those at one place (the state of a loop, a root) are made together."""
+    """Inserts copies; those at one place (the state of a loop, a root) are inserted together."""
 
     def __init__(self, module: HloModule) -> None:
         self._module = module
         self._made: dict[Life, HloInstruction] = {}
 
     def make(self, copies: list[Copy]) -> dict[Life, HloInstruction]:
-        """Make the copies and return their instructions."""
+        """Insert the copies and return their instructions by value life."""
         places: dict[tuple[CopyKind, HloInstruction, int], dict[ShapeIndex, Life]] = {}
         for copy in copies:
             if copy.kind is not CopyKind.WRITTEN:
@@ -143,7 +142,7 @@ class _Edits:
                 case CopyKind.IN_PLACE | CopyKind.INIT:
                     self._copy_operand(instruction, number, leaves)
                 case CopyKind.WRITTEN:
-                    raise AssertionError("a copy that is written exists already")
+                    raise AssertionError("a WRITTEN copy already exists in the module")
                 case _:
                     assert_never(kind)
         return self._made
@@ -154,12 +153,12 @@ class _Edits:
     def _copy_operand(self, instruction: HloInstruction, number: int, leaves: dict[ShapeIndex, Life]) -> None:
         assert instruction.parent is not None
         if is_async_wrapper(instruction.parent) and instruction.operands[number].opcode == "parameter":
-            # What is wrapped is one instruction, so the copy goes before its start.
+            # The wrapped computation holds one instruction only, so the copy goes before the start.
             number = int(instruction.operands[number].attrs["parameter_number"])
             instruction = next(caller for caller in instruction.parent.callers if caller.opcode == "async-start")
             assert instruction.parent is not None
         if instruction.opcode == "recv-done":
-            self._copy_result(instruction, leaves)  # its operand has to be the transfer
+            self._copy_result(instruction, leaves)  # its operand must be the transfer itself
             return
         rebuilt = copy_leaves(instruction.parent, instruction.operands[number], leaves, before=instruction)
         operands = list(instruction.operands)
@@ -171,7 +170,7 @@ class _Edits:
     def _copy_root(self, root: HloInstruction, leaves: dict[ShapeIndex, Life]) -> None:
         computation = root.parent
         assert computation is not None
-        # The root may have been made anew already, around a copied parameter.
+        # The root may have been rebuilt already, around a copied parameter.
         replaced = computation.root
         rebuilt = copy_leaves(computation, replaced, leaves)
         computation.root = rebuilt.value
@@ -203,7 +202,7 @@ def _remove_dead_tuple(value: HloInstruction) -> None:
 
 
 def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
-    """Let each value of a buffer be made after all that make and read the value before it."""
+    """Add control dependencies: the next value of a buffer is written after all writers and readers of the previous value."""
     known: dict[HloInstruction, set[HloInstruction]] = {}
     copied: dict[Life, list[HloInstruction]] = {}
     for copy in plan.needed:
@@ -222,7 +221,7 @@ def _keep_order(plan: CopyPlan, made: dict[Life, HloInstruction]) -> None:
 
 
 def _run_before(first: HloInstruction, second: HloInstruction, known: dict[HloInstruction, set[HloInstruction]]) -> None:
-    """Add a control dependency; `known` remembers what instructions run after anyhow."""
+    """Add a control dependency; `known` caches the instructions that precede an instruction anyway."""
     if first.parent is None or second.parent is None or first.opcode in NO_CODE:
         return
     for one, other in zip(reversed(list(_callers(first))), reversed(list(_callers(second))), strict=False):
@@ -237,7 +236,7 @@ def _run_before(first: HloInstruction, second: HloInstruction, known: dict[HloIn
 
 
 def _made_for(instruction: HloInstruction) -> set[HloInstruction]:
-    """Return what an instruction runs after: its operands, through tuples and the like, and its control predecessors."""
+    """Return the instructions before an instruction: operands (through tuples and similar) and control predecessors."""
     found = {*instruction.operands, *instruction.control_predecessors}
     waiting = list(found)
     while waiting:
@@ -250,7 +249,7 @@ def _made_for(instruction: HloInstruction) -> set[HloInstruction]:
 
 
 def _callers(instruction: HloInstruction) -> Iterator[HloInstruction]:
-    """Yield the instruction, the one that runs its computation, the one that runs that one's, up to the entry."""
+    """Yield the instruction, the caller of its computation, the caller of that one's, and so on up to the entry."""
     while True:
         yield instruction
         computation: HloComputation | None = instruction.parent

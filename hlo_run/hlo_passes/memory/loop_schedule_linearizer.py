@@ -1,10 +1,9 @@
-"""Let a step of a loop read an element of the state before it makes the element's next value.
+"""Let the body of a loop read an element of the state before it computes the element's next value.
 
     r = fusion(p{0});  w = fusion(p{0});  ROOT tuple(w, r)   =>   w = fusion(p{0}), control-predecessors={r}
 
-Both values then may have one buffer, and copy insertion need not copy the old one. Where the next value is needed for such
-a read, nothing can be done. Leaves control dependencies; not for a module that came with its schedule. XLA's
-`LoopScheduleLinearizer`.
+Both values may then have one buffer, and copy insertion need not copy the old one. A read that depends on the next value gets
+no dependency. Leaves control dependencies; skips a module that came with a schedule. XLA's `LoopScheduleLinearizer`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class LoopScheduleLinearizer:
     name: ClassVar[str] = "loop-schedule-linearizer"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Add the dependencies within the bodies of all executed loops."""
+        """Add the dependencies in the bodies of all executed loops."""
         del ctx
         if module.schedule is not None:
             return

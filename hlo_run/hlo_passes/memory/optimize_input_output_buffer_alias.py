@@ -1,9 +1,9 @@
-"""Give the memory of donated parameters to results of the same size that have none yet.
+"""Alias donated parameters to results of the same size that have no alias yet.
 
     HloModule m, buffer_donor={ (0, {}) }   =>   HloModule m, input_output_alias={ {}: (0, {}, may-alias) }
 
-The largest first, in the order of the parameters and of the results; a donor that no result fits stays one. Mirrors XLA's
-pass of this name, as its GPU compiler runs it: for registered donors only.
+The largest first, then in the order of parameters and results. A donor without a matching result stays a donor. Mirrors XLA's
+pass of this name as its GPU compiler runs it: for registered donors only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OptimizeInputOutputBufferAlias:
     name: ClassVar[str] = "optimize_input_output_buffer_alias"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the header of `module`."""
+        """Edit the header attributes of `module`."""
         del ctx
         given = donors(module)
         if not given:
@@ -53,7 +53,7 @@ class OptimizeInputOutputBufferAlias:
 
 
 def _match(module: HloModule, given: list[tuple[int, _Index]], taken: set[_Index]) -> list[tuple[_Index, tuple[int, _Index]]]:
-    """Return (output index, donor) of results and donors of equal size."""
+    """Return pairs (output index, donor) of equal size."""
     parameters = module.entry.parameters
     givers = [(subshape(parameters[number].shape, index).size_bytes, (number, index)) for number, index in sorted(given)]
     leaves = [(shape.size_bytes, index) for index, shape in module.entry.root.shape.leaves() if shape.is_array]

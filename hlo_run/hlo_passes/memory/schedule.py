@@ -1,8 +1,8 @@
-"""Give every executed computation an order, unless the module came with one (`is_scheduled=true`).
+"""Schedule every executed computation, unless the module came with a schedule (`is_scheduled=true`).
 
-Three are made, by the list scheduler, depth first, and the post-order; the one with the smallest peak of memory is taken,
-the first of equals. Needs nothing, leaves `HloModule.schedule`. Control dependencies are kept to. Mirrors XLA's
-`DefaultMemoryScheduler`; its latency-hiding scheduler, which then moves collectives apart, is not here.
+Computes three orders: list scheduler, depth first, and post-order. The one with the smallest peak memory is used, the first
+of equals. Respects control dependencies. Leaves `HloModule.schedule`. Mirrors XLA's `DefaultMemoryScheduler`; its
+latency-hiding scheduler, which then moves collectives apart, is not implemented.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Schedule:
     name: ClassVar[str] = "schedule"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Set the schedule of computations that have none."""
+        """Set the schedule of computations without one."""
         del ctx
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
@@ -53,7 +53,7 @@ class Schedule:
 
 
 def _best_orders(module: HloModule, missing: list[HloComputation], given: _Orders) -> _Orders:
-    """Return the orders that take the least memory; `missing` has callees before callers."""
+    """Return the orders with the smallest peak memory; `missing` has callees before callers."""
     analysis = analyze_aliases(analyze_dataflow(module))
     sharing = BufferSharing()
     best: _Orders = {}

@@ -1,9 +1,9 @@
-"""Copy what leaves the entry but must not share its buffer: parameters, constants, one value at two places.
+"""Copy results of the entry that must not share their buffer: parameters, constants, one value in two places.
 
     ROOT t = (f32[8], f32[8]) tuple(p, x)   =>   copy = f32[8] copy(p);  ROOT t = tuple(copy, x)
 
-A result that lived in a parameter's or a constant's buffer would be freed or overwritten with it. XLA's
-`AddSpecialCaseCopies`. A parameter that `input_output_alias` lets be this very result stays.
+A result in the buffer of a parameter or constant would be freed or overwritten with it. A parameter that
+`input_output_alias` assigns to this result stays. XLA's `AddSpecialCaseCopies`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SpecialCaseCopies:
     name: ClassVar[str] = "special-case-copies"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit the entry in place: new instructions stand at its end."""
+        """Edit the entry in place; new instructions are at its end."""
         del ctx
         root = module.entry.root
         shared = _leaves_to_copy(module, root)

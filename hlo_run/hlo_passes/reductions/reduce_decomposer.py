@@ -1,4 +1,4 @@
-"""Let the result of a reduction lie as its input does, with a copy to the layout it is wanted in.
+"""Give the result of a reduce its input's dimension order, and copy it to the wanted layout.
 
     r = f32[3,4]{0,1} reduce(f32[3,4,5]{2,1,0} p), dimensions={2}   =>   copy(f32[3,4]{1,0} reduce(p))
 
@@ -39,7 +39,7 @@ class ReduceDecomposer:
 
 
 def _natural(reduce: HloInstruction) -> Shape:
-    """Return the shape in the layout of the input without the reduced dimensions."""
+    """Return the result's shape, in the layout of the input without the reduced dimensions."""
     source, reduced = reduce.operands[0].shape, reduce.attrs["dimensions"]
     kept = [d for d in range(source.rank) if d not in reduced]
     order = tuple(kept.index(d) for d in source.minor_to_major if d not in reduced)

@@ -1,8 +1,8 @@
-"""Drop the dimensions of size 1 from reductions, by bitcasts before and after.
+"""Remove dimensions of size 1 from reductions, by bitcasts before and after.
 
     r = f32[7,1] reduce(f32[1,7,1,9] p), dimensions={0,3}   =>   bitcast(f32[7] reduce(f32[7,9] bitcast(p)), dimensions={1})
 
-XLA's `ReductionDegenerateDimRemover`; a reduction over dimensions of size 1 alone stays, since its init value may count.
+XLA's `ReductionDegenerateDimRemover`. A reduction over only dimensions of size 1 stays, since its init value may count.
 """
 
 from __future__ import annotations

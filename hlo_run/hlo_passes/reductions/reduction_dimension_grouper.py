@@ -1,4 +1,4 @@
-"""Join neighbouring dimensions that a reduction reduces, by a bitcast before it.
+"""Merge adjacent reduced dimensions into one, by a bitcast before the reduce.
 
     r = f32[3,4] reduce(f32[3,4,5,6] p), dimensions={2,3}   =>   f32[3,4] reduce(f32[3,4,30] bitcast(p)), dimensions={2}
 
@@ -43,7 +43,7 @@ def _grouped(reduce: HloInstruction) -> HloInstruction:
     editor, reduced = Editor(reduce), set(reduce.attrs["dimensions"])
     inputs = reduce.operands[: len(reduce.operands) // 2]
     dims = inputs[0].shape.dims
-    # Dimensions that stay are groups of their own: their key is their number.
+    # Each dimension that stays is a group of its own: its key is its number.
     runs = [list(run) for _, run in groupby(range(len(dims)), key=lambda d: -1 if d in reduced else d)]
     sizes = tuple(math.prod(dims[d] for d in run) for run in runs)
     views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]

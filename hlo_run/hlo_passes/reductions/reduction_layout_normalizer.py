@@ -1,4 +1,4 @@
-"""Let the inputs of a reduction lie in the default layout, by bitcasts before and after.
+"""Bring the inputs of a reduction into the default layout, by bitcasts before and after.
 
     r = f32[3,4]{1,0} reduce(f32[3,4,5]{0,1,2} p), dimensions={2}
         =>   bitcast(f32[4,3]{0,1} reduce(f32[5,4,3]{2,1,0} bitcast(p)), dimensions={0})
@@ -24,7 +24,7 @@ class ReductionLayoutNormalizer:
     name: ClassVar[str] = "reduction-layout-normalizer"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit in place; of several inputs all must lie in the same order."""
+        """Edit in place; several inputs must all have the same layout."""
         del ctx
         replaced = [r for r in module.instructions_of("reduce") if _lies_otherwise(r)]
         for reduce in replaced:
@@ -46,7 +46,7 @@ def _normalized(reduce: HloInstruction) -> HloInstruction:
     sizes = tuple(inputs[0].shape.dims[d] for d in order)
     views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
     shapes = [shape for _, shape in reduce.shape.leaves()]
-    # Dimension k of the result is the k-th of the input's that stay; where are those now?
+    # Dimension k of the result was the input's dimension kept[k]; in the new result it is at now.index(kept[k]).
     kept = [d for d in range(len(order)) if d not in reduced]
     now = [d for d in order if d not in reduced]
     new_shapes = [

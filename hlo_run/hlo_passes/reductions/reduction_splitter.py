@@ -1,9 +1,9 @@
-"""Split a reduction over dimensions that are no neighbours: first the largest alone, then the others.
+"""Split a reduction over dimensions that are not adjacent: first reduce the largest, then the others.
 
     r = f32[3,5] reduce(f32[2,3,4,5,6] p), dimensions={0,2,4}
         =>   reduce(f32[2,3,4,5] reduce(p), dimensions={4}), dimensions={0,2}   =>   ..
 
-Not where an emitter takes it whole. XLA's `ReductionSplitter`, run until nothing changes.
+A reduction that an emitter takes whole stays. XLA's `ReductionSplitter`, run until nothing changes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Split a reduction that one block cannot finish into two, since blocks do not meet in one output.
+"""Split a reduction that one block cannot finish into two, since blocks do not combine results in one output.
 
     r = f32[] reduce(f32[1000000] p)               =>   reduce(f32[1000] reduce(f32[1000,1000] bitcast(p)), dimensions={1})
     r = f32[8] reduce(f32[16,8,20000]), {0,2}      =>   reduce(f32[16,8] reduce(p), dimensions={2}), dimensions={0}
 
-The size is padded with the init value where it has no good divisor. XLA's `TreeReductionRewriter`, run until nothing changes.
-Needs the default layout and grouped dimensions.
+If the size has no suitable divisor, it is padded with the init value. XLA's `TreeReductionRewriter`, run until nothing
+changes. Needs the default layout and grouped dimensions.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def _in_two_steps(reduce: HloInstruction) -> HloInstruction:
         for value, init in zip(inputs, reduce.operands[len(inputs) :], strict=True)
     ]
     inner = editor.reduce_again(reduce, views, [*dimensions[:-1], minor + 1])
-    # What went before the split dimension is gone by now.
+    # The reduced dimensions before the split one are gone by now.
     outer = minor - (len(dimensions) - 1)
     return editor.joined(editor.reduce_again(reduce, inner, [outer], shapes), reduce)
 
 
 def _sizes(size: int, is_row: bool) -> tuple[int, int]:
-    """Return how many parts the reduced dimension has, and how large they are; their product is `size` or a bit more."""
+    """Return (number of parts, size of a part) of the reduced dimension; their product is `size` or slightly more."""
     bound = MAX_ROW_SIZE if is_row else MAX_COLUMN_SIZE
     first = min(math.isqrt(size), bound)
     best, least = first, _padding(size, first)
@@ -81,7 +81,7 @@ def _sizes(size: int, is_row: bool) -> tuple[int, int]:
         if padding < least or (padding == least and _is_power_of_two(candidate) and not _is_power_of_two(best)):
             best, least = candidate, padding
     parts = -(-size // best)
-    # The larger one inside, unless a thread could then no longer load pairs of elements.
+    # The larger number is the inner size, unless a thread then could not load pairs of elements.
     if parts <= bound and (not is_row or parts % 2 == 0 or best % 2 == 1):
         return best, parts
     return parts, best
@@ -98,7 +98,7 @@ def _is_power_of_two(number: int) -> bool:
 def _view(
     editor: Editor, value: HloInstruction, init: HloInstruction, dim: int, outer_size: int, inner_size: int
 ) -> HloInstruction:
-    """Return `value` with dimension `dim` as two, filled up with the init value."""
+    """Return `value` with dimension `dim` split into two, padded with the init value."""
     dims = value.shape.dims
     missing = outer_size * inner_size - dims[dim]
     if missing:

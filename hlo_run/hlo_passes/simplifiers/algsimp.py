@@ -1,9 +1,9 @@
-"""Rewrite instructions by what is known of their operands: `A + 0 => A`, `reshape(reshape(A)) => reshape(A)`, ..
+"""Simplify instructions by algebraic rules: `A + 0 => A`, `reshape(reshape(A)) => reshape(A)`, ..
 
-The rules stand in `algebraic/`, a family a file, each a function with its before and after. One walk over a computation,
-operands first, tries the rules of each opcode in order; the first that fits is taken, and what it made is looked at in the
-next walk. XLA's `GpuAlgebraicSimplifier`: before layouts are settled, and after, when a result must have the layout of what
-it replaces and reshapes that move no byte are bitcasts.
+The rules are in `algebraic/`, one file per family; each rule is a function with its before and after as docstring. A walk over
+a computation, operands first, tries the rules of each opcode in order and applies the first that matches; the next walk visits
+what it made. XLA's `GpuAlgebraicSimplifier`. It runs before layout assignment, and after it, when a result must have the layout
+of the instruction that it replaces, and reshapes that move no byte become bitcasts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic import (
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rule, Rules
 from hlo_run.ops.rule import compatible_up_to_precision
 
-# A bound for modules in which two rules undo each other: XLA's for passes that are repeated.
+# The maximum number of walks, in case two rules undo each other: XLA's maximum for repeated passes.
 _MOST_WALKS = 25
 
 
@@ -69,7 +69,8 @@ LAST_RULES = _merged(LAYOUT_RULES, functions.LAST_RULES)
 class AlgebraicSimplifier:
     """The pass; see the module's docstring.
 
-    With `repeat` it walks until nothing changes; else once, for pipelines that are repeated as a whole.
+    With `repeat`, it walks until nothing changes; otherwise once, since the pipeline is repeated as a whole. With `sees_layouts`,
+    layouts are assigned; `is_last` adds the rules that remove reduce-precision.
     """
 
     name: ClassVar[str] = "algsimp"
@@ -79,7 +80,7 @@ class AlgebraicSimplifier:
     is_last: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place."""
+        """Edit all computations except fusion bodies in place."""
         rules = (LAST_RULES if self.is_last else LAYOUT_RULES) if self.sees_layouts else FREE_RULES
         work = self.name, self.sees_layouts, self.is_last
         computations = [c for c in module.computations if not c.is_fusion and not is_settled(module, work, c)]
@@ -94,13 +95,13 @@ class AlgebraicSimplifier:
 
 
 def _reads_bytes(computation: HloComputation) -> bool:
-    """True if layouts have a meaning although they are not settled: somebody wrote a bitcast."""
+    """Return True if layouts matter although they are not assigned yet: the computation has a bitcast."""
     return any(instruction.opcode == "bitcast" for instruction in computation.instructions)
 
 
 @dataclass
 class _Walk:
-    """One walk over a computation; `dead` has what nobody uses any more, already without operands."""
+    """One walk over a computation; `dead` has the unused instructions, whose operands are removed already."""
 
     module: HloModule
     computation: HloComputation
@@ -111,7 +112,7 @@ class _Walk:
     dead: set[HloInstruction] = field(default_factory=set[HloInstruction])
 
     def run(self) -> bool:
-        """Return whether something changed."""
+        """Walk, and return True if something changed."""
         count = len(self.computation.instructions)
         ordered = {p for i in self.computation.instructions for p in i.control_predecessors}
         for instruction in self.computation.post_order():
@@ -140,7 +141,7 @@ class _Walk:
             remove_unused(self.computation.instructions[count:])
 
     def _fitting(self, old: HloInstruction, new: HloInstruction) -> HloInstruction | None:
-        """Return what may stand for `old`; None for floats of another width, and for another layout where layouts are settled."""
+        """Return the replacement of `old`; None if the float width differs, or (with assigned layouts) the layout."""
         if new.shape == old.shape:
             return new
         if new.shape.element_type != old.shape.element_type and compatible_up_to_precision(new.shape, old.shape):
@@ -148,7 +149,7 @@ class _Walk:
         assert new.shape.compatible(old.shape), f"{old} became {new}"
         if self.sees_layouts:
             return None
-        # Whoever calls the entry gets the layout that it asked for.
+        # The entry's caller expects its result in the given layout.
         is_result = old.is_root and self.computation.is_entry
         return Rewriter(old).add("copy", old.shape, [new]) if is_result else new
 
@@ -161,7 +162,7 @@ class _Walk:
                 new.name = old.name
 
     def _bury(self, instruction: HloInstruction) -> None:
-        """Take an instruction that nobody uses, and what only it used, off the lists of users."""
+        """Remove an unused instruction, and operands that only it used, from the use lists."""
         waiting = [instruction]
         while waiting:
             gone = waiting.pop()
@@ -174,5 +175,5 @@ class _Walk:
 
 
 def _is_plain(shape: Shape) -> bool:
-    """True for an array of static size whose elements take whole bytes."""
+    """Return True for an array of static size whose elements are whole bytes."""
     return shape.is_array and not shape.dynamic_dims and (shape.dtype.bits >= 8)

@@ -1,10 +1,10 @@
-"""Compute what depends on constants alone.
+"""Fold instructions whose operands are constants into constants.
 
     c = f32[] constant(2);  r = f32[] sqrt(c)   =>   constant(1.41421354)
 
-One operand at least must be a constant, all others constants, broadcasts of constants or iotas. Not computed: what only
-grows a constant (broadcast, iota, padding of a broadcast), loops, calls, random numbers, effects, and arrays of more than
-45 million elements, the operands' sum counting as well. XLA's `HloConstantFolding`.
+At least one operand must be a constant; the others may also be broadcasts of constants or iotas. Not folded: instructions
+that only enlarge a constant (broadcast, iota, pad of a broadcast), loops, calls, random numbers, effects, and instructions
+whose result, or operands together, have more than 45 million elements. XLA's `HloConstantFolding`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, NO_CODE, SIDE_E
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 45_000_000
-# The pass folds none of these: what is known already, has to run, is cheap to make again, or is too dear to fold.
+# Never folded: known already, must run at run time, cheap to recompute, or too expensive to fold.
 _NEVER = (
     NO_CODE
     | CONTROL_FLOW
@@ -42,7 +42,7 @@ class ConstantFolding:
     name: ClassVar[str] = "constant_folding"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place, operands before their users."""
+        """Edit all computations except fusion bodies in place, operands before their users."""
         for computation in module.computations:
             if computation.is_fusion or not any(_may_fold(i) for i in computation.instructions):
                 continue
@@ -78,7 +78,7 @@ def _is_known(value: HloInstruction) -> bool:
 
 
 def _value(i: HloInstruction) -> Any:
-    """Return what an instruction of known operands evaluates to; None if it cannot be evaluated."""
+    """Return the value of an instruction with known operands; None if it cannot be evaluated."""
     from hlo_run.reference.evaluate.evaluate import evaluate  # many modules have nothing to fold
 
     try:

@@ -1,9 +1,10 @@
-"""Move elements while they are narrow: conversions to wider types go behind what only moves elements, others before it.
+"""Move conversions so that data movement works on the narrower type.
 
     t = transpose(convert f32 (bf16 p))   =>   convert f32 (transpose(p))
     c = convert bf16 (slice(f32 p))       =>   slice(convert bf16 (p))
 
-Where the conversion, or what moves, has no other users. XLA's `ConvertMover`.
+Widening conversions move behind data movement (concatenate, pad, reshape, slice, transpose), narrowing ones before it; the
+first of the two must have no other users. XLA's `ConvertMover`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# XLA's convert-mover: what a conversion is moved over.
+# The opcodes that XLA's convert-mover moves a conversion across.
 _MOVING = frozenset(("concatenate", "pad", "reshape", "slice", "transpose"))
 
 
@@ -30,11 +31,11 @@ class ConvertMover:
     name: ClassVar[str] = "convert-mover"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place, by one walk over each."""
+        """Edit all computations except fusion bodies in place, by one walk over each."""
         del ctx
         computations = dict.fromkeys(i.parent for i in module.instructions_of("convert"))
         for computation in computations:
-            assert computation is not None, "it stands in a computation"
+            assert computation is not None, "the instruction is in a computation"
             replaced: list[HloInstruction] = []
             order = computation.post_order()
             for instruction in order:
@@ -55,7 +56,7 @@ def _width(value: HloInstruction) -> int:
 
 
 def _converted_later(i: HloInstruction) -> HloInstruction | None:
-    """Return what moves narrow elements and then widens them, for an instruction that moves widened ones."""
+    """Return the widening of narrow moved elements, which replaces a move of widened elements; None if it does not apply."""
     converts = [o for o in i.operands if o.opcode == "convert" and len(o.users) == 1 and not o.is_root]
     if i.control_predecessors or not converts or any(o not in converts and o.opcode != "constant" for o in i.operands):
         return None
@@ -74,14 +75,14 @@ def _converted_later(i: HloInstruction) -> HloInstruction | None:
 
 
 def _fits(constant: HloInstruction, narrow: DType) -> bool:
-    """True if a constant is the same after it was narrowed and widened again."""
+    """Return True if a constant does not change when it is narrowed and widened again."""
     literal = np.asarray(constant.attrs["literal"])
     with np.errstate(all="ignore"):
         return _real_for(literal, narrow).astype(narrow.numpy).astype(literal.dtype).tobytes() == literal.tobytes()
 
 
 def _real_for(literal: NDArray[Any], narrow: DType) -> NDArray[Any]:
-    """Return the real parts of complex numbers if the narrow type is real: numpy warns where it drops the others itself."""
+    """Return the real parts of complex numbers if the narrow type is real, since numpy warns when it drops imaginary parts."""
     return literal if narrow.is_complex else np.real(literal)
 
 
@@ -90,7 +91,7 @@ def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> Hl
 
 
 def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:
-    """Return what narrows elements and then moves them, for a conversion of elements that were moved."""
+    """Return the move of narrowed elements, which replaces a narrowing of moved elements; None if it does not apply."""
     moving = convert.operands[0]
     if moving.opcode not in _MOVING or len(moving.users) > 1 or moving.control_predecessors or convert.control_predecessors:
         return None

@@ -1,4 +1,4 @@
-"""Drop optimization barriers, once nothing is left that they could hold back.
+"""Remove optimization barriers, after the passes that they hold back.
 
     b = opt-barrier(x)   =>   x
 

@@ -1,9 +1,9 @@
-"""Remove instructions that nobody uses and computations that nobody calls.
+"""Remove unused instructions and uncalled computations.
 
     a = f32[8] negate(p);  ROOT b = f32[8] abs(p)   =>   ROOT b = f32[8] abs(p)
 
-Parameters, instructions with effects and those that an order is asked of stay. XLA's `HloDCE`, without its removal of
-unused results of fusions.
+Parameters, instructions with effects and those with control dependencies stay. XLA's `HloDCE`, without its removal of unused
+results of fusions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Look through what sizes are wrapped in: vectors that are joined of scalars and taken apart again.
+"""Simplify the computation of dynamic sizes: remove concatenates, slices and reshapes around scalars.
 
     concatenate(concatenate(a, b), c)                                =>   concatenate(a, b, c)
     slice(concatenate(a, b, c)), slice={[1:2]} of vectors            =>   b                      (if each has one element)
@@ -48,7 +48,7 @@ def _concatenate(joined: HloInstruction) -> HloInstruction | None:
         operands += operand.operands if is_alike else [operand]
     if len(operands) == len(joined.operands):
         return None
-    assert joined.parent is not None, "it stands in a computation"
+    assert joined.parent is not None, "the instruction is in a computation"
     return joined.parent.add(copy_instruction(joined, operands))
 
 

@@ -1,4 +1,4 @@
-"""Compute in a wider type what the GPU has no instructions for in a narrow one, between conversions.
+"""Compute in a wider type, between conversions, where the GPU has no instructions for a narrow type.
 
     d = bf16[8] divide(a, b)   =>   convert bf16[8] (f32[8] divide(convert f32[8] (a), convert f32[8] (b)))
 
@@ -23,7 +23,7 @@ _REDUCING_COLLECTIVES = ("all-reduce", "all-reduce-start", "reduce-scatter")
 
 @dataclass(frozen=True)
 class FloatNormalization:
-    """The pass for one narrow type; see the module's docstring. With `opcodes` it looks at these alone."""
+    """The pass for one narrow type; see the module's docstring. With `opcodes`, it edits only these."""
 
     name: ClassVar[str] = "float-normalization"
 
@@ -31,7 +31,7 @@ class FloatNormalization:
     opcodes: tuple[str, ...] = ()
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place."""
+        """Edit all computations except fusion bodies in place."""
         normalizer = _Normalizer(module, self.narrow, WIDE_TYPES[self.narrow], ctx.target.sm, self.opcodes)
         version = module.version
         reducers = _collective_reducers(module)
@@ -96,7 +96,7 @@ class _Normalizer:
         return any(self._has_narrow(shape) for shape in shapes)
 
     def _widen(self, instruction: HloInstruction) -> None:
-        """Let an instruction take and return wide values, between conversions."""
+        """Let an instruction have wide operands and results, between conversions."""
         editor, shape, users = Editor(instruction), instruction.shape, list(instruction.users)
         narrow_operands = {o: self._converted(editor, o) for o in instruction.operands if o.shape.element_type == self.narrow}
         instruction.operands = [narrow_operands.get(operand, operand) for operand in instruction.operands]
@@ -116,7 +116,7 @@ class _Normalizer:
         return editor.add("convert", self._wide_shape(value.shape), [value])
 
     def _back(self, editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
-        """Return `value` in the types that it had; its shape is `shape` but for those."""
+        """Return `value` converted back to the element types of `shape`."""
         if not shape.is_tuple:
             return editor.add("convert", shape, [value]) if shape.element_type == self.narrow else value
         parts = [self._back(editor, editor.element(value, number), element) for number, element in enumerate(shape.tuple_shapes)]
@@ -131,7 +131,7 @@ class _Normalizer:
         return replace(leaf, element_type=self.wide, layout=layout)
 
     def _wide_clone(self, body: HloComputation) -> HloComputation:
-        """Return a copy of a called computation with wide parameters and results; itself if it has no narrow ones."""
+        """Return a clone of a called computation with wide parameters and results; itself if none of them is narrow."""
         if not any(self._has_narrow(p.shape) for p in body.parameters) and not self._has_narrow(body.root.shape):
             return body
         clone = clone_computation(self.module, body)
@@ -145,7 +145,7 @@ class _Normalizer:
         return clone
 
     def _widen_parameter(self, parameter: HloInstruction) -> None:
-        """Let a parameter be wide; users that convert it to the wide type are served already."""
+        """Make a parameter wide; users that convert it to the wide type are replaced by it."""
         shape, editor = parameter.shape, Editor(parameter)
         users = list(parameter.users)
         parameter.shape = self._wide_shape(shape)
@@ -163,7 +163,7 @@ class _Normalizer:
                     editor.computation.remove(user)
 
     def _forth(self, editor: Editor, value: HloInstruction) -> HloInstruction:
-        """Return a value of a clone, a tuple perhaps, with its narrow parts widened."""
+        """Return a value of a clone, possibly a tuple, with its narrow parts widened."""
         if not value.shape.is_tuple:
             return self._converted(editor, value) if value.shape.element_type == self.narrow else value
         return editor.tuple([self._forth(editor, editor.element(value, n)) for n in range(len(value.shape.tuple_shapes))])

@@ -1,9 +1,9 @@
-"""Bring a gather into the form that one row of indices gives one slice, with all the dimensions of the operand.
+"""Simplify gathers to the form in which one row of indices gives one slice, with all dimensions of the operand.
 
     gather(f32[8,16] p, s32[5] i), offset_dims={1}, collapsed_slice_dims={0}, slice_sizes={1,16}
         =>   reshape f32[5,16] (gather f32[5,1,16] (p, reshape s32[5,1] (i)), offset_dims={1,2}, index_vector_dim=1)
 
-XLA's `GatherSimplifier`; batching dimensions are gone by then.
+Gathers with batching dimensions stay; `batched_gather_scatter_normalizer` removes those before. XLA's `GatherSimplifier`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _simple(gather: HloInstruction) -> HloInstruction:
 
 
 def _with_result_dims(editor: Editor, gather: HloInstruction, result: HloInstruction) -> HloInstruction:
-    """Split the rows into the dimensions of the indices, drop collapsed ones, and put the offsets where they belong."""
+    """Split the rows into the dimensions of the indices, drop collapsed dimensions, and transpose to the result's order."""
     attrs, indices = gather.attrs, gather.operands[1].shape
     collapsed: tuple[int, ...] = attrs["collapsed_slice_dims"]
     kept = [size for d, size in enumerate(result.shape.dims[1:]) if d not in collapsed]

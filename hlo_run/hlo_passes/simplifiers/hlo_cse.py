@@ -1,9 +1,9 @@
-"""Let one instruction stand for all that compute the same of the same operands.
+"""Merge instructions that compute the same value from the same operands.
 
     a = f32[8] tanh(p);  b = f32[8] tanh(p);  r = add(a, b)   =>   a = f32[8] tanh(p);  r = add(a, a)
 
-Operands of sums and the like may change places; called computations count by what they do. Constants are merged first.
-Instructions with effects, with control dependencies, and those whose place has a meaning stay. XLA's `HloCSE`.
+Operands of commutative instructions may be in any order; called computations are compared by content. Constants are merged
+first. Instructions with effects or control dependencies stay, and those in `_UNIQUE`. XLA's `HloCSE`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hlo_run.hlo.unchanged import is_settled, settle
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# The pass never merges these: they are places in the program, or run other computations.
+# Never merged: their identity matters, or they run other computations.
 _UNIQUE = frozenset(
     """parameter after-all add-dependency domain opt-barrier async-start async-update async-done while conditional call infeed
     outfeed send send-done recv recv-done""".split()
@@ -30,7 +30,8 @@ _UNIQUE = frozenset(
 class HloCse:
     """The pass; see the module's docstring.
 
-    Before layouts are settled (`sees_layouts`) they do not count. `in_fusions` chooses the bodies of fusions, and nothing else.
+    With `sees_layouts`, layouts are assigned, and instructions with different layouts are not merged. With `in_fusions`, only
+    fusion bodies are edited, otherwise all other computations.
     """
 
     name: ClassVar[str] = "cse"
@@ -39,7 +40,7 @@ class HloCse:
     in_fusions: bool = False
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all chosen computations in place, by one walk over each."""
+        """Edit the chosen computations in place, by one walk over each."""
         work = self.name, self.sees_layouts
         for computation in module.computations:
             if computation.is_fusion != self.in_fusions or is_settled(module, work, computation):
@@ -50,8 +51,8 @@ class HloCse:
 
 
 def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:
-    """Return whether something was merged."""
-    # An instruction is known by its number: keys of instructions hold numbers, not keys, and stay short.
+    """Merge equal instructions of a computation; return True if something was merged."""
+    # Keys have the numbers of operands, not the operands' keys, so they stay short.
     first: dict[Hashable, HloInstruction] = {}
     numbers: dict[HloInstruction, int] = {}
     ordered = {p for i in computation.instructions for p in i.control_predecessors}
@@ -74,5 +75,5 @@ def _may_merge(instruction: HloInstruction) -> bool:
         return False
     if instruction.opcode == "constant":
         return instruction.shape.is_array
-    # The root's layouts are what the caller asked for.
+    # The layouts of the root are fixed by the caller.
     return not (instruction.is_root and instruction.shape.is_tuple)

@@ -1,9 +1,9 @@
-"""Move reshapes and transposes of operands behind the elementwise instruction that uses them, so that they meet and vanish.
+"""Move reshapes and transposes of operands behind the elementwise instruction that uses them, where they may cancel.
 
     a = f32[8] add(reshape f32[8] (f32[2,4] p), reshape f32[8] (f32[2,4] q))   =>   reshape f32[8] (f32[2,4] add(p, q))
 
-All operands must be rearranged alike, or be constants or broadcasts, of which others are made for nothing; and what is
-rearranged must have no other users, or the reshape would stay. XLA's `ReshapeMover`.
+All operands must have the same reshape or transpose, or be constants or broadcasts that can be reshaped for free. The reshapes
+must have no other users, since they would remain for those. XLA's `ReshapeMover`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# What the pass moves.
+# The opcodes that the pass moves.
 _REARRANGING = frozenset(("reshape", "transpose"))
 
 
@@ -29,11 +29,11 @@ class ReshapeMover:
     name: ClassVar[str] = "reshape-mover"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place, by one walk over each."""
+        """Edit all computations except fusion bodies in place, by one walk over each."""
         del ctx
         computations = dict.fromkeys(i.parent for i in module.instructions_of(*sorted(_REARRANGING)))
         for computation in computations:
-            assert computation is not None, "it stands in a computation"
+            assert computation is not None, "the instruction is in a computation"
             candidates = _candidates(computation)
             for candidate in [i for i in computation.post_order() if i in candidates] if candidates else ():
                 _sink(module, candidate)
@@ -41,7 +41,7 @@ class ReshapeMover:
 
 
 def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:
-    """Return the instructions below which everything that is rearranged can move, and vanishes where it was."""
+    """Return the instructions whose rearranged operands can all move behind them and then have no users left."""
     found = {i: None for i in computation.instructions if _may_sink(i)}
     waiting = list(found)
     while waiting:
@@ -66,12 +66,12 @@ def _may_sink(i: HloInstruction) -> bool:
 
 
 def _pattern(i: HloInstruction) -> HloInstruction | None:
-    """Return the first operand that rearranges what could not as well stand there rearranged."""
+    """Return the first rearranged operand whose source is not free to rearrange (see `_is_free`)."""
     return next((o for o in i.operands if o.opcode in _REARRANGING and not _is_free(o.operands[0], o)), None)
 
 
 def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
-    """True for what costs nothing to be had as before `pattern`: constants, and broadcasts that stay broadcasts."""
+    """Return True if undoing `pattern` on a value costs nothing: constants, and broadcasts that stay broadcasts."""
     if value.opcode != "broadcast":
         return value.opcode == "constant"
     dims = list(value.attrs["dimensions"])
@@ -87,7 +87,7 @@ def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
 
 
 def _kept(reshape: HloInstruction) -> dict[int, int]:
-    """Return the dimensions of a reshape, larger than 1, that its operand has as well, and their numbers there."""
+    """Map dimensions of a reshape's result, larger than 1, to the same dimension of its operand, if it is unchanged."""
     groups = common_groups(reshape.operands[0].shape.dims, reshape.shape.dims)
     return {theirs[0]: ours[0] for ours, theirs in groups if len(ours) == len(theirs) == 1}
 
@@ -101,7 +101,7 @@ def _is_alike(one: HloInstruction, two: HloInstruction) -> bool:
 def _sink(module: HloModule, i: HloInstruction) -> None:
     editor = Editor(i)
     pattern = _pattern(i)
-    assert pattern is not None, "only what has one is sunk"
+    assert pattern is not None, "a candidate has a rearranged operand"
     dims = pattern.operands[0].shape.dims
     operands = [o.operands[0] if o.opcode in _REARRANGING else _rearranged(editor, o, pattern) for o in i.operands]
     moved = editor.computation.add(copy_instruction(i, operands, Shape.array(i.shape.element_type, dims)))
@@ -110,7 +110,7 @@ def _sink(module: HloModule, i: HloInstruction) -> None:
 
 
 def _rearranged(editor: Editor, value: HloInstruction, pattern: HloInstruction) -> HloInstruction:
-    """Return a constant or broadcast as it was before what `pattern` does."""
+    """Return a constant or broadcast with the effect of `pattern` undone."""
     dims = pattern.operands[0].shape.dims
     if value.opcode == "broadcast" and not value.operands[0].shape.dims:
         return editor.broadcast(value.operands[0], dims)

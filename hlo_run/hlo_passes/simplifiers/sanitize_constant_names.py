@@ -1,4 +1,4 @@
-"""Give constants names that are names in LLVM IR and PTX too: `.` and `-` become `_`.
+"""Rename constants to names that are valid in LLVM IR and PTX: `.` and `-` become `_`.
 
     constant.1 = s32[] constant(3)   =>   constant_1 = s32[] constant(3)
 

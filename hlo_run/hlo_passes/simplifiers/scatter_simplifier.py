@@ -1,10 +1,10 @@
-"""Bring a scatter into the form that one row of indices takes one update, with all the dimensions of the operand.
+"""Simplify scatters to the form in which one row of indices is for one update, with all dimensions of the operand.
 
     scatter(f32[8,16] p, s32[5] i, f32[5,16] u), update_window_dims={1}, inserted_window_dims={0}
         =>   scatter(p, reshape s32[5,1] (i), reshape f32[5,1,16] (u)), update_window_dims={1,2}, index_vector_dim=1
 
-XLA's `ScatterSimplifier`; batching dimensions are gone by then. Where layouts are settled (`sees_layouts`) it leaves those
-alone whose operands have others than the default.
+Scatters with batching dimensions stay; `batched_gather_scatter_normalizer` removes those before. With `sees_layouts` (layouts
+are assigned), scatters whose operands are not all in the default layout stay. XLA's `ScatterSimplifier`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Scatter into no more than what is read: dimensions that every user cuts off at the end are cut off before.
+"""Shrink scatters whose users all slice off the end of a dimension: slice the operand before instead.
 
     slice(exp(scatter(f32[65,3] a, i, f32[8,1,3] u))), slice={[0:64], [0:3]}   =>   exp(scatter(slice(a)[0:64], i, u))
 
-An update that falls into what is cut off is dropped either way, so it must be one element wide there. Between scatter and
-slices may stand what is elementwise. XLA's `ScatterSliceSimplifier`: programs pad an array by a row for updates to ignore.
+An update outside of the sliced part is dropped in both forms, so updates must have size one in that dimension. Elementwise
+instructions may be between scatter and slices. Programs pad an array by a row as the target of ignored updates. XLA's
+`ScatterSliceSimplifier`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ScatterSliceSimplifier:
 
 @dataclass
 class _Cut:
-    """What is left of the dimensions of a scatter that all who read it cut off; `slices` are those who do."""
+    """The dimensions of a scatter that remain after the slices of its users; `slices` are those slices."""
 
     scatter: HloInstruction
     dims: list[int]
@@ -48,7 +49,7 @@ class _Cut:
     seen: dict[HloInstruction, None] = field(default_factory=dict[HloInstruction, None])
 
     def takes(self, value: HloInstruction) -> bool:
-        """True if all ways from `value` on lead to slices that cut alike."""
+        """Return True if all paths from `value` end in slices with the same sizes."""
         waiting = [value]
         while waiting:
             value = waiting.pop()
@@ -69,7 +70,7 @@ class _Cut:
         return True
 
     def _cuts(self, user: HloInstruction) -> bool:
-        """True if a slice takes the beginning of each dimension, and as much of it as the slices before."""
+        """Return True if a slice takes the beginning of each dimension, with the same sizes as the slices before."""
         updates, whole = self.scatter.operands[-1].shape.dims, self.scatter.operands[0].shape.dims
         for dim, (start, limit, stride) in enumerate(user.attrs["slice"]):
             if start or stride != 1:
@@ -90,14 +91,14 @@ def _lets_through(user: HloInstruction) -> bool:
 
 @dataclass
 class _Narrower:
-    """Makes a scatter and what uses it anew, with the dimensions `dims`; slices of that are gone."""
+    """Rebuilds a scatter and its users with the dimensions `dims`; their slices to `dims` are replaced."""
 
     module: HloModule
     dims: tuple[int, ...]
     made: dict[HloInstruction, HloInstruction] = field(default_factory=dict[HloInstruction, HloInstruction])
 
     def narrow(self, scatter: HloInstruction, between: Container[HloInstruction]) -> None:
-        """Replace the slices among what stands `between` the scatter and what reads it."""
+        """Rebuild the users in `between`, down to the slices, which are replaced by their operands."""
         editor, count = Editor(scatter), len(scatter.operands) // 2
         inputs = [self._cut(editor, operand) for operand in scatter.operands[:count]]
         self._remake(scatter, [*inputs, *scatter.operands[count:]])

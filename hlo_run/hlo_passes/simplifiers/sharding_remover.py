@@ -1,4 +1,4 @@
-"""Drop the custom calls that only say how a value is spread over devices, where there is one device.
+"""Remove custom calls that only specify shardings, if the module has one partition.
 
     s = f32[8] custom-call(x), custom_call_target="Sharding", sharding={..}   =>   x
 

@@ -1,10 +1,10 @@
-"""Go from the first to the last type of a chain of conversions between floats at once, and nowhere if they are the same.
+"""Replace a chain of conversions between float types by one conversion, or by none if first and last type are equal.
 
     c = f32[8] convert(bf16[8] convert(f32[8] x))    =>   x
     c = f32[8] convert(f16[8] convert(bf16[8] x))    =>   f32[8] convert(x)
 
-What a type in between would round off is kept: only where `--xla_allow_excess_precision` lets values be better than what
-was asked for. XLA's `SimplifyFPConversions`.
+The result is not rounded to the types in between, so the pass runs only with `--xla_allow_excess_precision`. XLA's
+`SimplifyFPConversions`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SimplifyFpConversions:
     name: ClassVar[str] = "simplify-fp-conversions"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place."""
+        """Edit all computations except fusion bodies in place."""
         del ctx
         replaced: list[HloInstruction] = []
         for last in module.instructions_of("convert"):

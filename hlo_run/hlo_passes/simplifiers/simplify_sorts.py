@@ -1,8 +1,8 @@
-"""Sort only what somebody looks at: operands that neither the comparator nor anybody after it reads are left out.
+"""Remove operands of sorts that neither the comparator nor a user of the sort reads.
 
     s = (f32[8], s32[8]) sort(p, i);  k = get-tuple-element(s), index=0   =>   k = f32[8] sort(p)
 
-Along a dimension of size 1 everything is sorted already. XLA's `SortSimplifier`.
+A sort along a dimension of size 1 is replaced by its operands. XLA's `SortSimplifier`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SimplifySorts:
 
 
 def _leave_out(module: HloModule, sort: HloInstruction) -> None:
-    """Make a sort without the operands that nobody needs."""
+    """Rebuild a sort without its unused operands."""
     if sort.is_root or any(user.opcode != "get-tuple-element" for user in sort.users):
         return
     (comparator,) = sort.called["to_apply"]
@@ -62,7 +62,7 @@ def _leave_out(module: HloModule, sort: HloInstruction) -> None:
 
 
 def _without(module: HloModule, comparator: HloComputation, needed: list[int]) -> HloComputation:
-    """Return a copy of a comparator whose parameters are those of the operands that stay."""
+    """Return a copy of a comparator with only the parameters of the operands in `needed`."""
     copy = clone_computation(module, comparator)
     for parameter in copy.parameters:
         operand, side = divmod(int(parameter.attrs["parameter_number"]), 2)

@@ -1,9 +1,9 @@
-"""Compute before slicing, where elementwise instructions together need at least as many elements as the whole has.
+"""Move slices behind elementwise instructions if these together compute at least as many elements as the whole has.
 
     add(p[0:6], q[0:6]), add(p[6:10], q[6:10])   =>   s = add(p, q);  s[0:6], s[6:10]
 
-The operands of each must be slices of the same arrays at the same place. What slices have in common is computed once, and
-pieces that lie side by side in one kernel. XLA's `SliceSinker`.
+All operands of an instruction must be slices of arrays with equal dimensions, at the same position. Overlapping parts are
+then computed once, and adjacent parts in one kernel. XLA's `SliceSinker`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class SliceSinker:
     name: ClassVar[str] = "slice-sinker"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place, by one walk over each."""
+        """Edit all computations except fusion bodies in place, by one walk over each."""
         del ctx
         computations = dict.fromkeys(i.parent for i in module.instructions_of("slice"))
         for computation in computations:
-            assert computation is not None, "it stands in a computation"
+            assert computation is not None, "the instruction is in a computation"
             if not computation.is_fusion:
                 _sink_all(module, computation)
 
@@ -48,7 +48,7 @@ def _sink_all(module: HloModule, computation: HloComputation) -> None:
 
 
 def _is_of_slices(i: HloInstruction) -> bool:
-    """True for what is elementwise in slices of equally large arrays at one place, and is used."""
+    """Return True for a used elementwise instruction of equal slices of arrays with equal dimensions."""
     if not i.operands or not i.users or any(operand.opcode != "slice" for operand in i.operands):
         return False
     if not is_elementwise(i) or i.opcode == "map" or i.control_predecessors or i.shape.dynamic_dims:
@@ -61,13 +61,13 @@ def _is_of_slices(i: HloInstruction) -> bool:
 
 
 def _users_of_slices(i: HloInstruction) -> list[HloInstruction]:
-    """Return, each once, what uses slices of the first array that `i` takes one of."""
+    """Return the users of slices of the first array that `i` reads, each once."""
     slices = (user for user in i.operands[0].operands[0].users if user.opcode == "slice")
     return list(dict.fromkeys(user for piece in slices for user in piece.users))
 
 
 def _is_similar(one: HloInstruction, two: HloInstruction) -> bool:
-    """True if both do the same with slices of the same arrays."""
+    """Return True if both apply the same operation to slices of the same arrays."""
     if one.opcode != two.opcode or one.shape.element_type != two.shape.element_type or not _is_of_slices(one):
         return False
     if [o.operands[0] for o in one.operands] != [o.operands[0] for o in two.operands]:

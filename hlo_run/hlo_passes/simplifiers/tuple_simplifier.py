@@ -1,4 +1,4 @@
-"""Look through tuples: the element of a tuple is what was put in, a tuple of all elements of a value is the value.
+"""Simplify tuples: replace an element of a tuple by the operand, and a tuple of all elements of a value by the value.
 
     get-tuple-element(tuple(a, b)), index=1                                     =>   b
     tuple(get-tuple-element(t), index=0, get-tuple-element(t), index=1)         =>   t      (if t has no more elements)
@@ -23,7 +23,7 @@ class TupleSimplifier:
     name: ClassVar[str] = "tuple-simplifier"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place, operands before their users."""
+        """Edit all computations except fusion bodies in place, operands before their users."""
         del ctx
         replaced: list[HloInstruction] = []
         computations = dict.fromkeys(i.parent for i in module.instructions_of("get-tuple-element", "tuple"))
@@ -38,7 +38,7 @@ class TupleSimplifier:
 
 
 def _simpler(instruction: HloInstruction) -> HloInstruction | None:
-    """Return the value that `instruction` is another name for."""
+    """Return the existing value that `instruction` is equal to; None if it is not known."""
     if instruction.control_predecessors:
         return None
     if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "tuple":

@@ -1,4 +1,4 @@
-"""Replace arrays without elements by constants, so that no later pass meets a dimension of size 0 that computes.
+"""Replace arrays without elements by constants, so that later passes need not handle computations on size 0.
 
     n = f32[0,4] negate(p)   =>   constant = f32[0,4] constant({})
 
@@ -24,7 +24,7 @@ class ZeroSizedHloElimination:
     name: ClassVar[str] = "zero_sized_hlo_elimination"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations but fusion bodies in place."""
+        """Edit all computations except fusion bodies in place."""
         del ctx
         replaced: list[HloInstruction] = []
         for computation in module.computations:

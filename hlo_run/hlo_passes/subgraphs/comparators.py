@@ -1,4 +1,4 @@
-"""Comparators of sorts that know more than the one they are made of."""
+"""Comparators of sorts with additional operands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.hlo_passes.subgraphs.copying import copy_into
 
 
 def with_flags(old: HloComputation) -> HloComputation:
-    """Return a comparator that takes a pair of pred besides: who has the flag comes first, else the old one decides."""
+    """Return a comparator with an additional pair of pred flags: a set flag comes first; the old comparator breaks ties."""
     b = HloBuilder(f"{old.name}.clone")
     shapes = [parameter.shape for parameter in old.parameters] + [Shape.array("pred", ())] * 2
     values = [b.leaf("parameter", shape, {"parameter_number": number}) for number, shape in enumerate(shapes)]
@@ -18,7 +18,7 @@ def with_flags(old: HloComputation) -> HloComputation:
 
 
 def with_positions(old: HloComputation) -> HloComputation:
-    """Return a comparator that takes a pair of s32 positions besides the pair of elements; what takes four stays as it is."""
+    """Return a comparator with an additional pair of s32 positions, which it ignores; one with four parameters stays."""
     if len(old.parameters) != 2:
         return old
     b = HloBuilder(f"{old.name}.clone")

@@ -1,4 +1,4 @@
-"""Copies of a computation's instructions inside another one: what inlining means while a builder is at work."""
+"""Copy the instructions of a computation into one that a builder makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 
 def copy_into(builder: HloBuilder, source: HloComputation, arguments: Sequence[HloValue]) -> HloValue:
-    """Add copies of the instructions of `source`, its parameters being `arguments`, and return the root's.
+    """Add copies of the instructions of `source`, with `arguments` for its parameters; return the root's copy.
 
     Called computations are shared, not copied.
     """

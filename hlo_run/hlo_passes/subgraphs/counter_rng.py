@@ -1,6 +1,6 @@
-"""The counter-based generators as HLO: Philox-4x32 and Threefry-2x32, all blocks at once.
+"""Build the counter-based generators Philox-4x32 and Threefry-2x32 in HLO, all blocks at once.
 
-What XLA's `prng.cc` builds. State words are u64 scalars; results are unsigned integers of 32 or 64 bits.
+The instructions are those of XLA's `prng.cc`. State words are u64 scalars; results are unsigned integers of 32 or 64 bits.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _THREEFRY_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 def philox(
     b: HloBuilder, key: HloValue, counter: tuple[HloValue, HloValue], bits: int, dims: Sequence[int]
 ) -> tuple[HloValue, tuple[HloValue, HloValue]]:
-    """Return random integers of 32 or 64 `bits` and the advanced counter (low and high half of 128 bits).
+    """Return random integers of 32 or 64 `bits` with shape `dims`, and the advanced counter (low and high half of 128 bits).
 
-    The four words of a block are consecutive elements, or two of 64 bits.
+    The four words of a block are four consecutive elements, or two of 64 bits.
     """
     count = math.prod(dims)
     per_block = 128 // bits
@@ -41,7 +41,7 @@ def philox(
 
 
 def _add_wide(b: HloBuilder, counter: tuple[HloValue, HloValue], amount: HloValue) -> tuple[HloValue, HloValue]:
-    """Add a u64 to a number of two u64 halves."""
+    """Add a u64 to a 128-bit number of two u64 halves (low, high)."""
     low, high = (b.broadcast(half, amount.shape.dims) if amount.shape.rank else half for half in counter)
     total = low + amount
     return total, b.select(total < low, high + 1, high)
@@ -66,9 +66,9 @@ def _philox_words(b: HloBuilder, key: HloValue, counters: tuple[HloValue, HloVal
 
 
 def three_fry(b: HloBuilder, key: HloValue, counter: HloValue, bits: int, dims: Sequence[int]) -> tuple[HloValue, HloValue]:
-    """Return random integers of 32 or 64 `bits` and the advanced counter.
+    """Return random integers of 32 or 64 `bits` with shape `dims`, and the advanced counter.
 
-    64-bit elements take a block each; of 32-bit ones two share one, next to each other in the dimension that is split.
+    A 64-bit element takes a block. Two 32-bit elements share a block; they are adjacent in dimension `split_dim(dims)`.
     """
     if bits == 64:
         low, high = _three_fry_words(b, key, _consecutive(b, counter, dims))
@@ -109,7 +109,7 @@ def split_dim(dims: Sequence[int]) -> int:
 
 
 def interleave(b: HloBuilder, pair: tuple[HloValue, HloValue], dims: Sequence[int], split: int) -> HloValue:
-    """Return the elements of two arrays in turn along `split`, cut to `dims`; a scalar is the first array's."""
+    """Return the elements of two arrays alternately along `split`, cut to `dims`; for a scalar (split -1) the first array."""
     if split < 0:
         return pair[0]
     halved = pair[0].shape.dims
@@ -120,7 +120,7 @@ def interleave(b: HloBuilder, pair: tuple[HloValue, HloValue], dims: Sequence[in
 
 
 def _split(b: HloBuilder, wide: HloValue) -> tuple[HloValue, HloValue]:
-    """Return low and high half of u64."""
+    """Return the low and high u32 halves of a u64."""
     return b.convert(wide, "u32"), b.convert(b.shift_right_logical(wide, 32), "u32")
 
 

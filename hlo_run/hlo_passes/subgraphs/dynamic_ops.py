@@ -1,4 +1,4 @@
-"""How convolutions, scatters and reshapes of dynamic sizes are done on their bounds."""
+"""Lower convolutions, scatters and reshapes with dynamic sizes to static shapes, the bounds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.dynamic_sizes import Sizes, mask, window_sizes
 from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
 
-# Wider than any place in an array: products of bounds are.
+# s64 holds any linear index: a product of bounds may exceed s32.
 _PLACE = "s64"
 
 
 def refused(instruction: HloInstruction, what: str) -> Unsupported:
-    """Return the error for what has no rule."""
-    hint = "--platform=Interpreter, the numpy reference, follows dynamic sizes everywhere"
+    """Return the error for an instruction without a rule; `what` names the unsupported case."""
+    hint = "use --platform=Interpreter: the numpy reference supports dynamic sizes everywhere"
     return Unsupported(f"{what}: %{instruction.name} of shape {instruction.shape}", instruction.where, hint=hint)
 
 
@@ -27,7 +27,7 @@ def refused(instruction: HloInstruction, what: str) -> Unsupported:
 
 
 def convolution(values: SizedValues, instruction: HloInstruction) -> None:
-    """Zeros stand past the sizes, as padding does; the window of a filter has a size that is known."""
+    """Mask elements beyond the sizes with zeros, which act as padding. Raises Unsupported for a window of dynamic size."""
     editor = Editor(instruction)
     labels: DimLabels = instruction.attrs["dim_labels"]
     source, weights = instruction.operands[:2]
@@ -50,7 +50,7 @@ def convolution(values: SizedValues, instruction: HloInstruction) -> None:
 
 
 def _check_convolution(instruction: HloInstruction, labels: DimLabels, given: Sizes, kernel: Sizes) -> None:
-    """Raise Unsupported for windows and groups of dynamic size, whose elements would have to move."""
+    """Raise Unsupported for windows and groups of dynamic size: their elements would have to move."""
     side: OperandLabels = labels.kernel
     if any(kernel[dim] is not None for dim in side.spatial_dims):
         raise refused(instruction, "a window of dynamic size")
@@ -65,7 +65,7 @@ def _check_convolution(instruction: HloInstruction, labels: DimLabels, given: Si
 
 
 def scatter(values: SizedValues, instruction: HloInstruction) -> None:
-    """Indices past their sizes point nowhere, and what is updated keeps its sizes."""
+    """Set indices beyond their sizes to out-of-bounds values; the result keeps the sizes of the scattered-into operand."""
     count = len(instruction.operands) // 2
     inputs, indices, updates = instruction.operands[:count], instruction.operands[count], instruction.operands[count + 1 :]
     sizes = next((found for value in inputs if (found := values.sizes_of(value))), ())
@@ -88,7 +88,7 @@ def scatter(values: SizedValues, instruction: HloInstruction) -> None:
 def _row_sizes(
     values: SizedValues, instruction: HloInstruction, indices: HloInstruction, updates: Sequence[HloInstruction]
 ) -> dict[int, HloInstruction]:
-    """Return the sizes of the indices' dimensions, of the indices themselves or of what they place."""
+    """Return the sizes of the indices' dimensions: those of the indices themselves, or of the updates."""
     vector_dim: int = instruction.attrs["index_vector_dim"]
     windows: tuple[int, ...] = instruction.attrs.get("update_window_dims", ())
     rows = {dim: size for dim, size in enumerate(values.sizes_of(indices)) if size is not None and dim != vector_dim}
@@ -104,7 +104,7 @@ def _row_sizes(
 def _check_scatter(
     values: SizedValues, instruction: HloInstruction, shape: Shape, sizes: Sizes, updates: Sequence[HloInstruction]
 ) -> None:
-    """Raise Unsupported where a window would reach past a size, or end before the bound of what it updates."""
+    """Raise Unsupported if a window could reach beyond a size, or is smaller than the bound of the updated dimension."""
     attrs = instruction.attrs
     windows: tuple[int, ...] = attrs.get("update_window_dims", ())
     without = {*attrs.get("inserted_window_dims", ()), *attrs.get("input_batching_dims", ())}
@@ -123,7 +123,7 @@ def _check_scatter(
 
 
 def dynamic_reshape(values: SizedValues, instruction: HloInstruction) -> HloInstruction:
-    """Return what stands for a reshape to sizes that are given as operands."""
+    """Return the replacement of a dynamic-reshape, whose sizes are operands."""
     value, *sizes = instruction.operands
     editor = Editor(instruction)
     wanted = [size if is_open else None for size, is_open in zip(sizes, instruction.shape.dynamic_dims, strict=True)]
@@ -133,7 +133,7 @@ def dynamic_reshape(values: SizedValues, instruction: HloInstruction) -> HloInst
 
 
 def static_reshape(values: SizedValues, instruction: HloInstruction) -> HloInstruction:
-    """Return what stands for a reshape that moves elements: one dimension of the result takes what the others leave."""
+    """Return the replacement of a reshape that moves elements; the result's one dynamic size is the count over the others."""
     (value,) = instruction.operands
     editor, sizes = Editor(instruction), values.sizes_of(value)
     dynamic = [dim for dim, is_open in enumerate(instruction.shape.dynamic_dims) if is_open]
@@ -152,9 +152,9 @@ def static_reshape(values: SizedValues, instruction: HloInstruction) -> HloInstr
 def moved(
     editor: Editor, value: HloInstruction, sizes: Sizes, dims: tuple[int, ...], wanted: Sequence[HloInstruction | None]
 ) -> HloInstruction:
-    """Return the elements that count of `value`, in order, as those that count of an array of bounds `dims`.
+    """Return the valid elements of `value`, in order, as the valid elements of an array with bounds `dims`.
 
-    Each element is looked up: the place among those that count, of its own sizes, tells the one of `value`, of its sizes.
+    A gather: the linear index of an element among the valid ones, in sizes `wanted`, gives its index in `value`, in `sizes`.
     """
     bounds = value.shape.dims
     place = _spread(editor, editor.constant(0, _PLACE), dims)

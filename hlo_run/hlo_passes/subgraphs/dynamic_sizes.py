@@ -1,4 +1,4 @@
-"""Sizes that are known at run time only, as HLO: masks, and the size of a result from the sizes of its operands."""
+"""Build HLO for dynamic sizes: masks, and the sizes of a result from the sizes of its operands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window
 from hlo_run.hlo.values.shape import Shape
 
-# The size of each dimension as an s32 scalar, None where it is static; empty: all are.
+# The size of each dimension as an s32 scalar, None for a static dimension; empty: all are static.
 Sizes: TypeAlias = "tuple[HloInstruction | None, ...]"
 
 
 def is_dynamic(shape: Shape) -> bool:
-    """True if some array of a value has a dynamic dimension."""
+    """Return True if an array of a value has a dynamic dimension."""
     return any(any(leaf.dynamic_dims) for _, leaf in shape.leaves())
 
 
@@ -27,7 +27,7 @@ def fixed_shape(shape: Shape) -> Shape:
 
 
 def mask(editor: Editor, dims: tuple[int, ...], sizes: Mapping[int, HloInstruction]) -> HloInstruction | None:
-    """Return where an element lies within these sizes, an array of pred; None if there are none."""
+    """Return a pred array that is true inside the sizes; None if `sizes` is empty."""
     flags: HloInstruction | None = None
     for dim, size in sizes.items():
         inside = editor.compare(editor.iota("s32", dims, dim), editor.broadcast(size, dims), "LT")
@@ -48,7 +48,7 @@ def _times(editor: Editor, size: HloInstruction, factor: int) -> HloInstruction:
 
 
 def _spread(editor: Editor, size: HloInstruction, gap: int) -> HloInstruction:
-    """Return the size with `gap` holes between neighbours: n + max(n - 1, 0) * gap."""
+    """Return the size with `gap` elements inserted between neighbours: n + max(n - 1, 0) * gap."""
     if not gap:
         return size
     pairs = editor.binary("maximum", _plus(editor, size, -1), _constant(editor, 0))
@@ -64,7 +64,7 @@ def pad_sizes(editor: Editor, sizes: Sizes, padding: Sequence[tuple[int, int, in
 
 
 def window_sizes(editor: Editor, sizes: Sizes, window: Window) -> Sizes:
-    """Return how many windows there are per dimension: (padded - window) / stride + 1, none if the window does not fit."""
+    """Return the number of windows per dimension: (padded - window) / stride + 1, or 0 if the window does not fit."""
     found: list[HloInstruction | None] = []
     for size, dim in zip(sizes, window.dims, strict=True):
         trivial = dim.size == 1 and dim.stride == 1 and not dim.pad_low and not dim.pad_high and dim.base_dilation == 1
@@ -73,17 +73,17 @@ def window_sizes(editor: Editor, sizes: Sizes, window: Window) -> Sizes:
             continue
         extent = (dim.size - 1) * dim.window_dilation + 1
         room = _plus(editor, _spread(editor, size, dim.base_dilation - 1), dim.pad_low + dim.pad_high - extent)
-        # Not a division of a negative number, which would round towards zero.
+        # The dividend must not be negative: division rounds towards zero.
         shifted = editor.binary("maximum", _plus(editor, room, dim.stride), _constant(editor, 0))
         found.append(editor.binary("divide", shifted, _constant(editor, dim.stride)))
     return tuple(found)
 
 
 def reshape_sizes(editor: Editor, before: tuple[int, ...], sizes: Sizes, after: tuple[int, ...]) -> Sizes | None:
-    """Return the sizes after a reshape; None if elements that count would not stay where they are.
+    """Return the sizes after a reshape; None if valid elements would have to move.
 
-    They do where a dynamic dimension stays as it is, and where it is the most major one (but for ones) of dimensions that are
-    merged or split, and what is within it divides evenly.
+    Elements stay if each dynamic dimension is unchanged, or is the most major one (except for ones) of the dimensions that are
+    merged or split, and the size within it divides evenly.
     """
     found: list[HloInstruction | None] = [None] * len(after)
     for sources, targets in _groups(before, after):
@@ -104,7 +104,7 @@ def reshape_sizes(editor: Editor, before: tuple[int, ...], sizes: Sizes, after: 
 
 
 def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Return the smallest runs of dimensions of both that hold equally many elements."""
+    """Return the smallest runs of dimensions of both shapes with equal numbers of elements."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(before) or j < len(after):

@@ -1,4 +1,4 @@
-"""Values whose dynamic sizes are known: noted beside them, and handed over with them at the edges of computations."""
+"""Track the dynamic sizes of values in HLO, and pass them along with values between computations."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SIZE = Shape.array("s32", ())
 
 
 class SizedValues:
-    """The sizes of a computation's values: of the arrays in each, the size of each dimension, None where it is static.
+    """The sizes of a computation's values: for each array in a value, by shape index, the size of each dimension.
 
-    `of_parameters` is what stays dynamic: parameters of the entry and their elements.
+    `of_parameters` are the values that stay dynamic: parameters of the entry and their elements.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class SizedValues:
         self.of_parameters: dict[HloInstruction, None] = {}
 
     def keep(self, instruction: HloInstruction, sizes: Sizes, path: tuple[int, ...] = ()) -> None:
-        """Note the sizes of an array and make the shape static."""
+        """Record the sizes of the array at `path`, and make the instruction's shape static."""
         if any(sizes):
             self.sizes.setdefault(instruction, {})[path] = sizes
         if is_dynamic(instruction.shape):
@@ -31,13 +31,13 @@ class SizedValues:
         return self.sizes.get(value, {}).get((), ())
 
     def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:
-        """Return a value with `fill`, a scalar, for what lies past its sizes in these dimensions."""
+        """Return a value with elements beyond its sizes in dimensions `dims` replaced by `fill`, a scalar."""
         sizes = self.sizes_of(value)
         flags = mask(editor, value.shape.dims, {dim: size for dim in dims if sizes and (size := sizes[dim]) is not None})
         return value if flags is None else editor.select(flags, value, editor.broadcast(fill, value.shape.dims))
 
     def taken_apart(self, editor: Editor, value: HloInstruction) -> HloInstruction:
-        """Return a parameter, or a part of it, with its bounds as sizes."""
+        """Return a parameter, or an element of it, as a value of static shape (the bounds), and record its sizes."""
         shape = value.shape
         if shape.is_tuple:
             self.of_parameters[value] = None
@@ -60,7 +60,7 @@ class SizedValues:
     def made_dynamic(
         self, editor: Editor, root: HloInstruction, value: HloInstruction, shape: Shape, path: tuple[int, ...] = ()
     ) -> HloInstruction:
-        """Return a result, or the part of the root at `path`, as a value of its dynamic shape."""
+        """Return a result, or the element of the root at `path`, as a value of its dynamic shape."""
         if shape.is_tuple:
             parts = enumerate(shape.tuple_shapes)
             return editor.tuple(
@@ -72,12 +72,12 @@ class SizedValues:
         return editor.add("custom-call", shape, [value, *sizes], custom_call_target="SliceToDynamic")
 
     def _all_sizes(self, editor: Editor, value: HloInstruction, path: tuple[int, ...], shape: Shape) -> list[HloInstruction]:
-        """Return the sizes of an array's dimensions, those of static ones as constants."""
+        """Return the sizes of all dimensions of an array, static ones as constants."""
         sizes = self.sizes.get(value, {}).get(path) or (None,) * shape.rank
         return [size or editor.constant(bound, "s32") for size, bound in zip(sizes, shape.dims, strict=True)]
 
     def packed_with_sizes(self, editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
-        """Return a tuple of a value (its elements, if it is one) and the sizes of its dynamic dimensions."""
+        """Return a tuple of a value (a tuple's elements) followed by the sizes of its dynamic dimensions."""
         is_tuple = shape.is_tuple
         parts = [editor.element(value, index) for index in range(len(shape.tuple_shapes))] if is_tuple else [value]
         for path, leaf in shape.leaves():
@@ -87,7 +87,7 @@ class SizedValues:
         return editor.tuple(parts)
 
     def unpacked(self, editor: Editor, packed: HloInstruction, shape: Shape) -> HloInstruction:
-        """Return the value of such a tuple, and note its sizes."""
+        """Return the value of a tuple that `packed_with_sizes` made, and record its sizes."""
         count = len(shape.tuple_shapes) if shape.is_tuple else 1
         parts = [editor.element(packed, index) for index in range(len(packed.shape.tuple_shapes))]
         value = editor.tuple(parts[:count]) if shape.is_tuple else parts[0]

@@ -1,8 +1,8 @@
-"""What every expander stands on: put what a builder makes of an instruction's operands into the instruction's place.
+"""Helpers shared by the expanders: replace an instruction by a subgraph that a builder makes of its operands.
 
     expand(module, ("logistic",), lambda b, old, x: 1 / (1 + b.exponential(-x)))
 
-XLA's `OpExpanderPass`. Fusion bodies are left alone: what is in them was chosen by whoever fused.
+XLA's `OpExpanderPass`. Fusion bodies are not expanded, since a pass or the user chose their instructions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hlo_run.builder.core import HloValue, callees_first
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 
-# What stands for an instruction: made by a builder from the instruction and the values of its operands.
+# Returns the replacement of an instruction: called with a builder, the instruction and the values of its operands.
 Build: TypeAlias = Callable[..., HloValue]
 Name: TypeAlias = str | Callable[[HloInstruction], str]
 
@@ -29,24 +29,24 @@ def expand(
     *,
     called: Name = "",
 ) -> None:
-    """Replace every instruction of these opcodes that `matches` by `build(builder, instruction, *operands)`.
+    """Replace every instruction of these opcodes for which `matches` is true by `build(builder, instruction, *operands)`.
 
-    With `called`, a name or what names an instruction, the result stands in a computation (its name made unique), and a
-    call takes the instruction's place: the call inliner puts it where it is used. New instructions carry the place in the
-    text and the metadata of the old one. Layouts of results are kept, through copies where need be.
+    With `called`, a name or a function from the instruction to a name, the replacement is in a new computation (its name made
+    unique) and a call replaces the instruction; the call inliner inlines it later. New instructions get the source location and
+    metadata of the old one. The result keeps the old layouts, with copies where necessary.
     """
     replacements: dict[HloComputation, dict[HloInstruction, HloInstruction]] = {}
     for old in module.instructions_of(*opcodes):
         if matches(old):
-            assert old.parent is not None, "it stands in a computation"
+            assert old.parent is not None, "the instruction is in a computation"
             replacements.setdefault(old.parent, {})[old] = replacement(module, old, build, called)
     for computation, found in replacements.items():
         replace_all(computation, found)
 
 
 def replacement(module: HloModule, old: HloInstruction, build: Build, called: Name = "") -> HloInstruction:
-    """Add what `build` makes of an instruction's operands to its computation, and return the result; nothing uses it yet."""
-    assert old.parent is not None, "it stands in a computation"
+    """Add the replacement of an instruction to its computation and return it; it has no users yet. See `expand`."""
+    assert old.parent is not None, "the instruction is in a computation"
     builder = HloBuilder((called if isinstance(called, str) else called(old)) or old.opcode)
     operands = [
         builder.leaf("parameter", operand.shape, {"parameter_number": number}) for number, operand in enumerate(old.operands)
@@ -65,7 +65,7 @@ def replacement(module: HloModule, old: HloInstruction, build: Build, called: Na
 
 
 def shaped_name(what: str) -> Callable[[HloInstruction], str]:
-    """Return what names the computation of an instruction as XLA does: `xla.qr_f32_6_4_` by its first operand's shape."""
+    """Return a function that names computations as XLA does: `xla.qr_f32_6_4_`, from the first operand's shape."""
 
     def name(old: HloInstruction) -> str:
         return f"xla.{what}_" + re.sub(r"[^A-Za-z0-9]", "_", old.operands[0].shape.to_string(layout=False))
@@ -74,7 +74,7 @@ def shaped_name(what: str) -> Callable[[HloInstruction], str]:
 
 
 def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue:
-    """Return `value` in the layouts of `shape`, through copies where it has others."""
+    """Return `value` in the layouts of `shape`, through copies where they differ."""
     if value.shape == shape:
         return value
     if shape.is_tuple:
@@ -89,12 +89,12 @@ def with_layouts(builder: HloBuilder, value: HloValue, shape: Shape) -> HloValue
 
 
 def replace_all(computation: HloComputation, replacements: dict[HloInstruction, HloInstruction]) -> None:
-    """Let new instructions of a computation stand for old ones everywhere, also in control dependencies; the old ones go.
+    """Replace instructions of a computation by new ones, also in control dependencies, and remove the old ones.
 
-    One with the opcode of the old one takes its name, as in XLA's `ReplaceInstruction`.
+    A new instruction with the old one's opcode takes its name, as in XLA's `ReplaceInstruction`.
     """
     module = computation.module
-    assert module is not None, "the computation stands in a module"
+    assert module is not None, "the computation is in a module"
     for old, new in replacements.items():
         module.replace(old, new)
     for instruction in computation.instructions:
@@ -116,7 +116,7 @@ def _mark(body: HloComputation, old: HloInstruction) -> None:
 
 
 def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
-    """Move a body's instructions to where `old` is, with its operands for the parameters; return the root."""
+    """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root."""
     root = body.root
     for parameter in body.parameters:
         number: int = parameter.attrs["parameter_number"]
@@ -132,9 +132,9 @@ def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
 
 
 def _place(old: HloInstruction, new: HloInstruction) -> HloInstruction:
-    """Add `new` to the computation of `old`: at its end, as XLA does, but with a schedule where `old` is."""
+    """Add `new` to the computation of `old`: at its end, as XLA does, or before `old` if the computation has a schedule."""
     computation = old.parent
-    assert computation is not None, "it stands in a computation"
-    assert computation.module is not None, "which stands in a module"
+    assert computation is not None, "the instruction is in a computation"
+    assert computation.module is not None, "the computation is in a module"
     scheduled = computation in (computation.module.schedule or {})
     return computation.add(new, before=old if scheduled else None)

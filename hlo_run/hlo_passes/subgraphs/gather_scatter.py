@@ -1,4 +1,4 @@
-"""What passes share that know gather and scatter: the form in which one row of indices means one slice."""
+"""Helpers for gather and scatter, and their simple form, in which one row of indices is for one slice or update."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 def index_rows(editor: Editor, indices: HloInstruction, index_vector_dim: int) -> HloInstruction:
-    """Return the indices as [slices, components]."""
+    """Return the indices as a rank-2 array [slices, components]."""
     rank = indices.shape.rank
     if index_vector_dim == rank:
         return editor.reshape(indices, (indices.shape.element_count, 1))
@@ -21,7 +21,7 @@ def index_rows(editor: Editor, indices: HloInstruction, index_vector_dim: int) -
 
 
 def has_simple_gather_form(gather: HloInstruction) -> bool:
-    """True for the form of `gather_simplifier`: an index row means a slice, with all dimensions of the operand."""
+    """Return True for the form of `gather_simplifier`: one index row per slice, slices with all dimensions of the operand."""
     attrs = gather.attrs
     return (
         gather.operands[1].shape.rank == 2
@@ -33,7 +33,7 @@ def has_simple_gather_form(gather: HloInstruction) -> bool:
 
 
 def has_simple_scatter_form(scatter: HloInstruction) -> bool:
-    """True for the form of `scatter_simplifier`: an index row takes an update, with all dimensions of the operand."""
+    """Return True for the form of `scatter_simplifier`: one index row per update, updates with all dimensions of the operand."""
     attrs, count = scatter.attrs, len(scatter.operands) // 2
     return (
         scatter.operands[count].shape.rank == 2
@@ -45,7 +45,7 @@ def has_simple_scatter_form(scatter: HloInstruction) -> bool:
 
 
 def scalar_indices(editor: Editor, rows: HloInstruction, mapped: Sequence[int], rank: int) -> list[HloInstruction]:
-    """Return an index for each of the operand's dimensions out of the only row; those that it does not have are 0."""
+    """Return a scalar index for each of the operand's `rank` dimensions from the only row; 0 for dimensions not in `mapped`."""
     indices: list[HloInstruction] = [editor.constant(0, rows.shape.element_type)] * rank if len(mapped) < rank else [rows] * rank
     for column, dim in enumerate(mapped):
         one = rows if len(mapped) == 1 else editor.slice(rows, (0, column), (1, column + 1))
@@ -54,7 +54,7 @@ def scalar_indices(editor: Editor, rows: HloInstruction, mapped: Sequence[int], 
 
 
 def simple_scatter(scatter: HloInstruction) -> HloInstruction:
-    """Return the value of a scatter, made by one in which an index row takes an update with all dimensions of the operand."""
+    """Return the replacement of a scatter by one in the simple form (`has_simple_scatter_form`)."""
     editor, attrs, count = Editor(scatter), scatter.attrs, len(scatter.operands) // 2
     inputs, indices, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
     if 0 in updates[0].shape.dims:
@@ -74,10 +74,10 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
 
 
 def _with_all_dims(editor: Editor, scatter: HloInstruction, update: HloInstruction) -> HloInstruction:
-    """Return an update with its rows first, then every dimension of the operand.
+    """Return an update as [rows, all dimensions of the operand].
 
-    The rows are joined in one reshape, the dimensions of size 1 added in another: the simplifier can then move the transpose
-    behind the first.
+    One reshape merges the rows, another one adds the dimensions of size 1: the simplifier can then move the transpose behind the
+    first.
     """
     window: tuple[int, ...] = scatter.attrs["update_window_dims"]
     inserted: tuple[int, ...] = scatter.attrs["inserted_window_dims"]

@@ -1,4 +1,4 @@
-"""Put the instructions of a called computation in the place of a call: what passes share that take control flow apart."""
+"""Inline called computations: helpers of the passes that simplify control flow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ControlSuccessors: TypeAlias = dict[HloInstruction, list[HloInstruction]]
 
 
 def inline_call(module: HloModule, call: HloInstruction, successors: ControlSuccessors | None = None) -> HloInstruction:
-    """Let copies of the called instructions stand for a `call`, which stays without users; return the new root.
+    """Replace the uses of a `call` by copies of the called instructions; return the new root. The call stays, without users.
 
     `successors` is as in `inline`.
     """
@@ -24,7 +24,7 @@ def inline_call(module: HloModule, call: HloInstruction, successors: ControlSucc
 
 
 def control_successors(computation: HloComputation) -> ControlSuccessors:
-    """Return the instructions that have to run after another one, by that one."""
+    """Return the control successors of each instruction."""
     found: ControlSuccessors = {}
     for instruction in computation.instructions:
         _note_order(instruction, found)
@@ -43,14 +43,14 @@ def inline(
     arguments: tuple[HloInstruction, ...] | None = None,
     successors: ControlSuccessors | None = None,
 ) -> HloInstruction:
-    """Let copies of the instructions of `body` stand for the instruction that calls it, by default with its operands.
+    """Replace the uses of an instruction by copies of the instructions of `body`; `arguments` default to the caller's operands.
 
-    Control dependencies go along; in `op_name` the name of the caller goes before the names of what it called.
-    `successors` are the control successors in the caller's computation, brought up to date; a pass that inlines many
-    instructions makes them once.
+    Control dependencies are kept. In `op_name`, the caller's name becomes a prefix of the inlined instructions' names.
+    `successors` are the control successors in the caller's computation, updated in place; a pass that inlines many instructions
+    computes them once.
     """
     computation = caller.parent
-    assert computation is not None, "the caller stands in a computation"
+    assert computation is not None, "the caller is in a computation"
     if successors is None:
         successors = control_successors(computation)
     operands = caller.operands if arguments is None else arguments
@@ -75,7 +75,7 @@ def inline(
 
 
 def _name_after(new: HloInstruction, call: HloInstruction) -> None:
-    """Put the `op_name` of the call before that of what it called; an instruction without metadata gets the call's."""
+    """Prefix `op_name` with that of the call; an instruction without metadata gets the call's."""
     outer, inner = call.attrs.get("metadata"), new.attrs.get("metadata")
     if not isinstance(outer, OpMetadata):
         return

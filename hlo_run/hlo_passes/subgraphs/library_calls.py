@@ -1,4 +1,4 @@
-"""Custom calls that stand for libraries, as XLA writes them: target, backend_config, workspace."""
+"""Build custom calls of libraries as XLA writes them: target, backend_config, workspace."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
-# Smaller products of these types and algorithms are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
+# Smaller dots of these types and algorithms are kernels of our own (XLA: xla_gpu_gemm_rewrite_size_threshold).
 _SMALLEST_PRODUCT = 100
 _IN_KERNELS, _ALGORITHMS_IN_KERNELS = ("f16", "bf16", "f32"), ("unset", "dot_f32_f32_f32")
 _WORKSPACE_BYTES, _HOPPER_WORKSPACE_BYTES = 4 << 20, 32 << 20
-# Types of the operands to the types that cuBLASLt has for their product.
+# From the operands' types to the result types that cuBLASLt supports for them.
 _NARROW_RESULTS = ("bf16", "f8e4m3fn", "f8e5m2", "f16", "f32")
 PRODUCTS = {
     ("f16", "f16"): ("f16", "f32"),
@@ -30,13 +30,13 @@ PRODUCTS = {
     ("f8e4m3fn", "f8e5m2"): _NARROW_RESULTS,
     ("f8e5m2", "f8e4m3fn"): _NARROW_RESULTS,
 }
-# Types of results with a product of two matrices, of which all but the second also have that of a matrix and a vector.
+# Result types of matrix products; those in `_RESULTS` are also supported for a matrix and a vector.
 _RESULTS = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64 c64".split())
 _RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".split())
 
 
 def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
-    """Return the JSON text of a backend_config with one record, its fields in XLA's order."""
+    """Return the JSON text of a backend_config with one record, the fields in XLA's order."""
     config: dict[str, Any] = {
         "operation_queue_id": "0",
         name: record,
@@ -48,14 +48,14 @@ def gpu_backend_config(name: str, record: Mapping[str, Any]) -> str:
 
 
 def to_json(config: Mapping[str, Any]) -> str:
-    """Return a record as JSON without blanks."""
+    """Return a record as JSON without spaces."""
     return json.dumps(config, separators=(",", ":"))
 
 
 def gemm_call(dot: HloInstruction) -> HloInstruction | None:
-    """Return the call of cuBLASLt for a dot with any dimensions, in no computation yet; None for one that it does not take.
+    """Return the cuBLASLt call for a dot with any dimension numbers, in no computation yet; None if it is not supported.
 
-    Its shape is (product, an empty workspace), so that the library takes what needs none.
+    Its shape is (product, s8[0]): the library only uses algorithms without workspace.
     """
     if not _is_large(dot) or not has_product(dot) or dot.operands[0].shape.element_type.startswith("f8"):
         return None
@@ -63,13 +63,13 @@ def gemm_call(dot: HloInstruction) -> HloInstruction | None:
 
 
 def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
-    """Return the attributes that make a custom call the product of a dot's operands."""
+    """Return the attributes of the custom call for a dot."""
     config = gpu_backend_config("gemm_backend_config", product_record(dot))
     return {"custom_call_target": "__cublas$lt$matmul", "backend_config": config, **kept_attributes(dot)}
 
 
 def is_topk_call(instruction: HloInstruction) -> bool:
-    """True for the custom call by which the first k elements are asked for; which are first its computation says."""
+    """Return True for the custom call `TopK`; its computation compares the elements."""
     if instruction.opcode != "custom-call" or instruction.attrs["custom_call_target"] != "TopK":
         return False
     return len(instruction.operands) == 1 and instruction.shape.is_tuple
@@ -78,7 +78,7 @@ def is_topk_call(instruction: HloInstruction) -> bool:
 def library_call(
     old: HloInstruction, name: str, operands: Sequence[HloInstruction], workspace: Shape, attrs: Mapping[str, Any]
 ) -> HloInstruction:
-    """Return a custom call of shape (what `old` has, workspace), in no computation yet; metadata goes along."""
+    """Return a custom call of shape (the shape of `old`, workspace), in no computation yet; it keeps the metadata."""
     shape = Shape.make_tuple((old.shape, workspace))
     return HloInstruction(name, "custom-call", shape, operands, {**attrs, **kept_attributes(old)}, None, old.where)
 
@@ -91,25 +91,25 @@ def result_of(call: HloInstruction) -> HloInstruction:
 
 
 def kept_attributes(old: HloInstruction) -> dict[str, Any]:
-    """Return the attributes of an instruction that a library call in its place takes over."""
+    """Return the attributes that a library call takes over from the instruction it replaces."""
     return {key: old.attrs[key] for key in ("metadata", "frontend_attributes") if key in old.attrs}
 
 
 def workspace_bytes(target: TargetSpec) -> int:
-    """Return how much scratch memory XLA gives cuBLASLt on a card."""
+    """Return the size of the workspace that XLA gives cuBLASLt on a GPU."""
     return _HOPPER_WORKSPACE_BYTES if target.compute_capability >= (9, 0) else _WORKSPACE_BYTES
 
 
 def has_product(dot: HloInstruction) -> bool:
-    """True if cuBLASLt has a product of these types."""
+    """Return True if cuBLASLt supports a product of these operand and result types."""
     left, right = (operand.shape.element_type for operand in dot.operands[:2])
     return dot.shape.element_type in PRODUCTS.get((left, right), ())
 
 
 def is_product_of_library(dot: HloInstruction) -> bool:
-    """True for a product of two matrices, or of a matrix and a vector, that is large enough and of a type for a library.
+    """Return True for a product of two matrices, or of a matrix and a vector, with a size and type for a library.
 
-    XLA's `IsCublasSupportedMatMul`, and its bound for what a kernel of its own computes.
+    XLA's `IsCublasSupportedMatMul`, and its threshold below which a kernel of our own computes the product.
     """
     if not _is_large(dot):
         return False
@@ -121,7 +121,7 @@ def is_product_of_library(dot: HloInstruction) -> bool:
 
 
 def _is_large(dot: HloInstruction) -> bool:
-    """True for a product that is not small enough for a kernel of our own."""
+    """Return True for a product that is not small enough for a kernel of our own."""
     if len(dot.operands) != 2 or "sparsity_config" in dot.attrs or not dot.shape.element_count:
         return False
     if dot.shape.element_type not in _IN_KERNELS or str(dot.attrs.get("algorithm", "unset")) not in _ALGORITHMS_IN_KERNELS:
@@ -143,13 +143,13 @@ def _has_result_type(dot: HloInstruction, matrices: int) -> bool:
 
 
 def product_record(dot: HloInstruction) -> dict[str, Any]:
-    """Return the `gemm_backend_config` of a dot's product and nothing else, its fields in XLA's order."""
+    """Return the `gemm_backend_config` of a dot without epilogue, the fields in XLA's order."""
     left, right = (operand.shape for operand in dot.operands[:2])
     default: tuple[str, ...] = ("default", "default")
     precisions: tuple[str, ...] = dot.attrs.get("operand_precision", default)
     algorithm = str(dot.attrs.get("algorithm", "unset"))
     if algorithm == "dot_bf16_bf16_f32" and left.element_type == right.element_type == "bf16":
-        # What it asks for is what a product of these types is.
+        # bf16 operands already have this meaning with the default algorithm.
         algorithm = "unset"
     return {
         "alpha_real": 1,
@@ -180,5 +180,5 @@ def _dims(dot: HloInstruction, name: str) -> tuple[int, ...]:
 
 
 def _matrix_size(dot: HloInstruction, side: str, shape: Shape) -> int:
-    """Return what XLA gives as the elements of one matrix of a batch; it takes the batch to come first."""
+    """Return the stride between the matrices of a batch, in elements, as XLA gives it; it assumes that the batch comes first."""
     return math.prod(shape.dims[len(dot.attrs.get(f"{side}_batch_dims", ())) :])

@@ -1,4 +1,4 @@
-"""What expanders of linear algebra are written in: matrices in the two minor dimensions, all others of the batch."""
+"""Helpers of the linear algebra expanders: matrices are in the two minor dimensions; all other dimensions are batch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Range = tuple[int, int]
 
 
 def conjugate(b: HloBuilder, a: HloValue) -> HloValue:
-    """Return the complex conjugate; a real array is its own."""
+    """Return the complex conjugate; a real array is returned unchanged."""
     return b.complex(b.real(a), -b.imag(a)) if a.shape.dtype.is_complex else a
 
 
 def transpose_minor(b: HloBuilder, a: HloValue) -> HloValue:
-    """Return the transposed matrices, with the default layout: inference would keep the elements where they are."""
+    """Return the transposed matrices in the default layout; shape inference would pick the layout that moves no elements."""
     *batch, rows, columns = a.shape.dims
     shape = Shape.array(a.shape.element_type, (*batch, columns, rows))
     rank = a.shape.rank
@@ -30,7 +30,7 @@ def adjoint(b: HloBuilder, a: HloValue) -> HloValue:
 
 
 def contract(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
-    """Return the matrix products, in the highest precision."""
+    """Return the matrix products, with operand precision `highest`."""
     rank = lhs.shape.rank
     batch = range(rank - 2)
     return b.dot(
@@ -45,7 +45,7 @@ def contract(b: HloBuilder, lhs: HloValue, rhs: HloValue) -> HloValue:
 
 
 def minor_slice(b: HloBuilder, a: HloValue, rows: Range, columns: Range) -> HloValue:
-    """Return blocks of the matrices, from `rows[0]` to before `rows[1]`, likewise columns."""
+    """Return blocks of the matrices; `rows` and `columns` are half-open ranges (start, limit)."""
     *batch, row_count, column_count = a.shape.dims
     if rows == (0, row_count) and columns == (0, column_count):
         return a
@@ -53,13 +53,13 @@ def minor_slice(b: HloBuilder, a: HloValue, rows: Range, columns: Range) -> HloV
 
 
 def update_minor(b: HloBuilder, a: HloValue, block: HloValue, row: int, column: int) -> HloValue:
-    """Return the matrices with a block replaced, whose first element is at (row, column)."""
+    """Return the matrices with a block replaced; its first element is at (row, column)."""
     starts = [*[0] * (a.shape.rank - 2), row, column]
     return b.dynamic_update_slice(a, block, [b.constant(start, "s32") for start in starts])
 
 
 def dynamic_block(b: HloBuilder, a: HloValue, row: HloValue, column: HloValue, sizes: Sequence[int]) -> HloValue:
-    """Return blocks whose first element is at a (row, column) known at run time only."""
+    """Return blocks of the matrices with first element (row, column), which are scalars; `sizes` are (rows, columns)."""
     batch = a.shape.dims[:-2]
     zero = b.constant(0, row.shape.element_type)
     return b.dynamic_slice(a, [*[zero] * len(batch), row, column], (*batch, *sizes))
@@ -71,5 +71,5 @@ def minor_iota(b: HloBuilder, dims: Sequence[int], from_end: int) -> HloValue:
 
 
 def spread_batch(b: HloBuilder, value: HloValue, dims: Sequence[int]) -> HloValue:
-    """Broadcast what stands once per matrix, or per row of matrices, along the minor dimensions that it lacks."""
+    """Broadcast one value per matrix, or per row of the matrices, to `dims` along the missing minor dimensions."""
     return b.broadcast(value, dims, range(value.shape.rank))

@@ -1,4 +1,4 @@
-"""A concatenate of many operands is split into several of at most 128, which mean the same."""
+"""A concatenate of many operands is split into several of at most 128, with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fusion passes make of modules what real XLA:GPU makes of them, and expect the same times."""
+"""The fusion passes make the same fusions as XLA:GPU, and predict the same times."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_producers_are_weighed_as_in_xla(file: Path) -> None:
         assert (step.fused, step.unfused) == pytest.approx((fused, unfused), abs=_PRECISION, rel=1e-5), producer
     for producer, reason in record["refused"].items():
         step = found.get(producer)
-        # What cannot be fused anywhere is not asked about.
+        # Producers that can never be fused are not judged.
         assert isinstance(step, Refused) or (step is None and reason == "the producer is not fusible"), f"{producer}: {step}"
         assert step is None or step.reason == reason, producer
 

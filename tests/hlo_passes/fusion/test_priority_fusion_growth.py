@@ -1,4 +1,4 @@
-"""What a step of priority fusion costs must not grow with the fusion: nothing walks through it where there is nothing to find."""
+"""The cost of a step of priority fusion does not grow with the size of the fusion."""
 
 from __future__ import annotations
 

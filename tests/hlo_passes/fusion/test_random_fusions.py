@@ -1,4 +1,4 @@
-"""The fusion passes on random graphs of fusions: what they leave is valid and computes the same."""
+"""The fusion passes on random graphs of fusions: the result is valid and computes the same values."""
 
 from __future__ import annotations
 

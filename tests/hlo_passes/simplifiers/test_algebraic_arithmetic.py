@@ -1,4 +1,4 @@
-"""Rules of sums, differences, products and quotients: each fires, its nearest miss does not, and values stay."""
+"""Algebraic rules of sums, differences, products and quotients: each matches its case, not the nearest other; values stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of functions, bits, comparisons, choices and conversions: each fires, its nearest miss does not, and values stay."""
+"""Algebraic rules of functions, bits, comparisons, selects and converts: each matches its case, not the nearest other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that slice, gather, scatter and rearrange first, or take what is there: each fires, its nearest miss does not."""
+"""Algebraic rules that slice, gather, scatter and rearrange: each matches its case, not the nearest other."""
 
 from __future__ import annotations
 

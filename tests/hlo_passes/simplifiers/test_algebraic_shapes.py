@@ -1,4 +1,4 @@
-"""Rules of shapes, slices, reductions and products: each fires, its nearest miss does not, and values stay."""
+"""Algebraic rules of shapes, slices, reductions and products: each matches its case, not the nearest other; values stay."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Make the batching dimensions of gathers and scatters components of the index vectors.
+"""Rewrite batching dimensions of gathers and scatters as components of the index vectors.
 
     gather(x, i), operand_batching_dims={0}, start_indices_batching_dims={0}, start_index_map={1}
         =>   gather(x, concatenate(iota, i)), start_index_map={0,1}, collapsed_slice_dims={0,..}
 
-Needs batching dimensions that no component of an index vector is for; others stay. XLA's
+Those whose index vectors already have a component for a batching dimension stay. XLA's
 `batched_gather_scatter_normalizer.cc`.
 """
 
@@ -37,7 +37,7 @@ class BatchedGatherScatterNormalizer:
 
 
 def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:
-    """False without batching dimensions, and where an index vector has a component for one already, which does not count."""
+    """Return True if the instruction has batching dimensions and its index vectors have no component for one of them."""
     dims = set(old.attrs.get(batching, ()))
     return bool(dims) and dims.isdisjoint(old.attrs[index_map])
 
@@ -76,11 +76,11 @@ def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
 
 
 def _with_batch_places(b: HloBuilder, indices: HloValue, vector_dim: int, where: Sequence[int]) -> HloValue:
-    """Return index vectors that begin with their own places in the batching dimensions `where` of the indices."""
+    """Return index vectors that begin with their own positions in the batching dimensions `where` of the indices."""
     dims = indices.shape.dims
     dtype = indices.shape.dtype
     if max(dims[dim] for dim in where) > 1 << (dtype.bits - int(dtype.is_signed)):
-        indices = b.convert(indices, "s32")  # the places do not fit into the type of the indices
+        indices = b.convert(indices, "s32")  # the positions do not fit into the type of the indices
     if vector_dim == len(dims):
         indices = b.reshape(indices, (*dims, 1))
     thin = tuple(1 if dim == vector_dim else size for dim, size in enumerate(indices.shape.dims))

@@ -1,4 +1,4 @@
-"""Let dynamic-slice and dynamic-update-slice take one scalar index per dimension instead of a vector of them.
+"""Split the index vector of dynamic-slice and dynamic-update-slice into one scalar operand per dimension.
 
     dynamic-slice(p, ii)   =>   dynamic-slice(p, reshape(slice(ii), [0:1]), reshape(slice(ii), [1:2]))
 
@@ -14,7 +14,7 @@ from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
-# Where the indices begin.
+# The number of the first index operand.
 _FIRST_INDEX = {"dynamic-slice": 1, "dynamic-update-slice": 2}
 
 

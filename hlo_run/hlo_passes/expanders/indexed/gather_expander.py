@@ -1,10 +1,10 @@
-"""Take the slice of a gather that takes only one: its index row is split into scalars.
+"""Replace a gather of one slice by a dynamic-slice with scalar indices.
 
     g = f32[1,3,128] gather(f32[64,128] p, s32[1,1] i), offset_dims={1,2}, slice_sizes={3,128}
         =>   reshape f32[1,3,128] (dynamic-slice f32[3,128] (p, reshape s32[] (i), 0), dynamic_slice_sizes={3,128})
 
-Both clamp what would reach beyond the operand. XLA's `GatherExpander`, in the mode for simple gathers; needs the form of
-`gather_simplifier`.
+Both clamp start indices so that the slice is in bounds. Needs the form of `gather_simplifier`. XLA's `GatherExpander`, in its
+mode for simple gathers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Turn scatters that no kernel can do into a loop with one update a step.
+"""Expand scatters that no kernel can compute to a loop with one update per iteration.
 
     s = (f32[8], s32[8]) scatter(p, q, i, u, v), to_apply=both
-        =>   while (n < rows): slice of p, q at row n of i; both(slice, row n of u, v); put back where all of it is inside
+        =>   while (n < rows): slice of p, q at row n of i; both(slice, row n of u, v); write it back if it is in bounds
 
-Several results belong together, and atomics change one at a time; nor are there any of more than 64 bits. With unique
-indices both are no matter. XLA's `GpuScatterExpander`.
+Such scatters have several results, which atomics cannot update together, or elements of more than 64 bits, for which atomics do
+not exist. A scatter with unique indices needs no atomics and stays. XLA's `GpuScatterExpander`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _needs_loop(scatter: HloInstruction) -> bool:
 
 
 def _loop(module: HloModule, scatter: HloInstruction) -> HloInstruction:
-    """Return the loop's results in the place of a scatter in simple form."""
+    """Return the results of the loop that replaces a scatter in simple form."""
     editor, count = Editor(scatter), len(scatter.operands) // 2
     state = editor.tuple([editor.constant(0, "s32"), *scatter.operands])
     called = {
@@ -69,7 +69,7 @@ def _loop(module: HloModule, scatter: HloInstruction) -> HloInstruction:
 
 
 def _parameter(name: str, shape: Shape) -> Editor:
-    """Return the editor of a new computation that takes `shape`; its origin is the parameter."""
+    """Return the editor of a new computation with one parameter of `shape`, which is the editor's origin."""
     computation = HloComputation(name)
     return Editor(computation.add(HloInstruction("state", "parameter", shape, attrs={"parameter_number": 0})))
 
@@ -113,14 +113,14 @@ def _slice(editor: Editor, value: HloInstruction, starts: Sequence[HloInstructio
 def _starts(
     editor: Editor, scatter: HloInstruction, row: HloInstruction, window: Sequence[int]
 ) -> tuple[list[HloInstruction], HloInstruction]:
-    """Return where the window of an index row begins in each dimension, and whether all of it is inside."""
+    """Return the start of an index row's window in each dimension, and a pred that is true if the window is in bounds."""
     dims, element_type = scatter.operands[0].shape.dims, row.shape.element_type
     dim_of: tuple[int, ...] = scatter.attrs["scatter_dims_to_operand_dims"]
     inside = editor.constant(np.True_, "pred")
     starts = [editor.constant(0, element_type)] * len(dims)
     for number, dim in enumerate(dim_of):
         start = editor.reshape(editor.slice(row, [0, number], [1, number + 1]), ())
-        # An index of few bits may be inside of what it cannot count up to.
+        # The limit may exceed the maximum of a narrow index type.
         largest = int(np.iinfo(DTYPES[element_type].numpy).max)
         last = editor.constant(min(dims[dim] - window[dim], largest), element_type)
         for condition in (
@@ -133,7 +133,7 @@ def _starts(
 
 
 def _combined(editor: Editor, to_apply: HloComputation, arguments: Sequence[HloInstruction]) -> list[HloInstruction]:
-    """Return the results of a computation of scalars, applied to arrays element by element."""
+    """Return the results of a scalar computation applied elementwise to arrays."""
     dims, made = arguments[0].shape.dims, dict[HloInstruction, HloInstruction]()
     for old in to_apply.post_order():
         if old.opcode == "parameter":

@@ -1,12 +1,12 @@
-"""Update the slice of a scatter that updates only one, if all of it lies within the operand.
+"""Replace a scatter of one update by a dynamic-update-slice, if the window is in bounds.
 
     s = f32[64,128] scatter(p, s32[1,1] i, f32[1,3,128] u), to_apply=add
         =>   old = f32[3,128] dynamic-slice(p, i, 0)
              new = select(0 <= i and i <= 61, add(old, reshape f32[3,128] (u)), old)
              dynamic-update-slice(p, new, i, 0)
 
-XLA's `ScatterExpander`, in the mode for simple scatters (there a loop that other passes take apart); needs the form of
-`scatter_simplifier` and a combiner that is elementwise.
+Needs the form of `scatter_simplifier` and an elementwise combiner. XLA's `ScatterExpander`, in its mode for simple scatters
+(it makes a loop that later passes simplify).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _updated(scatter: HloInstruction) -> HloInstruction:
 
 
 def _fits(editor: Editor, starts: Sequence[HloInstruction], limits: Sequence[int]) -> HloInstruction | None:
-    """Return whether every start lies between 0 and its limit; None if each does, whatever it is."""
+    """Return a pred that is true if every start is in [0, limit]; None if the index type guarantees it."""
     tests: list[HloInstruction] = []
     for start, limit in zip(starts, limits, strict=True):
         dtype = start.shape.dtype
@@ -83,7 +83,7 @@ def _fits(editor: Editor, starts: Sequence[HloInstruction], limits: Sequence[int
 
 
 def _combined(editor: Editor, combiner: HloComputation, values: Sequence[HloInstruction]) -> list[HloInstruction]:
-    """Apply a combiner of scalars to all elements of arrays."""
+    """Apply a scalar combiner to arrays elementwise."""
     dims, made = values[0].shape.dims, dict[HloInstruction, HloInstruction]()
     for old in combiner.post_order():
         if old.opcode == "parameter":

@@ -1,10 +1,10 @@
-"""Select in each window first, with a reduce-window of elements and their places, then scatter to these places.
+"""Expand select-and-scatter to a reduce-window that finds the selected positions, and a scatter to them.
 
     select-and-scatter(x, source, init), window=W, select=ge, scatter=add
-        =>   selected = reduce-window(x, iota 0, .., iota n), window=W   ; keeps the element that `ge` prefers, and where it is
-             scatter(broadcast(init), places of selected, source), to_apply=add
+        =>   selected = reduce-window(x, iota 0, .., iota n), window=W   ; keeps the element that `ge` prefers, and its position
+             scatter(broadcast(init), positions of selected, source), to_apply=add
 
-A place of -1 stands for no element yet, so that the initial value is never preferred. XLA's
+The position -1 means that no element was selected yet, so the initial value is never preferred. XLA's
 `select_and_scatter_expander.cc`.
 """
 
@@ -64,7 +64,7 @@ def _reduce_and_scatter(b: HloBuilder, old: HloInstruction, x: HloValue, source:
 
 
 def _selector(select: HloComputation, element_types: list[str]) -> HloComputation:
-    """Return the reducer of (element, place..) pairs: the left one if it is there and preferred, or the right one is not."""
+    """Return the reducer of (element, position..): the left one if it is valid and preferred, or if the right is invalid."""
     b = HloBuilder(f"{select.name}.reduce_window")
     count = len(element_types)
     values = [

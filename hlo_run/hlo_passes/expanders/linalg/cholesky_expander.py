@@ -1,10 +1,10 @@
-"""Factor a positive definite matrix by blocks of columns: products and triangular solves between them, a loop in each.
+"""Expand Cholesky decomposition to a blocked algorithm of products, triangular solves and loops over columns.
 
     f32[6,6] cholesky(a), lower=true   =>   call(a), to_apply=xla.cholesky_f32_6_6__lower
 
-A matrix that is not positive definite becomes NaN as a whole; the triangle that nobody asked for is zero. The upper factor
-is the adjoint of the lower one of the adjoint. XLA's `cholesky_expander.cc`; leaves a call for the inliner, a loop and, where
-there are several blocks, triangular solves.
+All elements of the result are NaN if the matrix is not positive definite. The other triangle is zero. The upper factor is the
+adjoint of the lower factor of the adjoint matrix. Leaves a call for the inliner, a loop per block of 128 columns, and
+triangular solves if the matrix has several blocks. XLA's `cholesky_expander.cc`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _lower(b: HloBuilder, a: HloValue) -> HloValue:
 
 
 def _unblocked(b: HloBuilder, a: HloValue) -> tuple[HloValue, HloValue]:
-    """Return the factor and where it failed; the loop makes a column a step."""
+    """Return the factor, and a pred that is true if it failed; each iteration of the loop computes a column."""
     dims, size = a.shape.dims, a.shape.dims[-1]
     no_factor = b.broadcast(b.constant(0, a.shape.element_type), dims)
     no_failure = b.broadcast(b.constant(False), (*dims[:-2], 1, 1))
@@ -86,9 +86,9 @@ def _unblocked(b: HloBuilder, a: HloValue) -> tuple[HloValue, HloValue]:
 
 
 def _column(state: HloValue) -> HloValue:
-    """Return the state after column `i`: (a - l l^H) of the column, divided by the root of its diagonal element."""
+    """Return the state after column `i`: (a - l l^H) of the column, divided by the square root of its diagonal element."""
     b = state.builder
-    assert isinstance(b, HloBuilder), "the loop is built by one"
+    assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
     i, a, factor, failed = (state[number] for number in range(4))
     dims, batch = a.shape.dims, a.shape.dims[:-2]
     rest = a - contract(b, factor, adjoint(b, factor))

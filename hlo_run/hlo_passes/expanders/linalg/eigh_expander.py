@@ -1,11 +1,11 @@
-"""Diagonalise a symmetric (Hermitian) matrix by Jacobi rotations, half as many at a time as there are rows.
+"""Expand `Eigh` calls, eigendecompositions of symmetric (Hermitian) matrices, to parallel Jacobi rotations.
 
     (f32[6,6], f32[6]) custom-call(a), custom_call_target="Eigh"   =>   call(a), to_apply=xla.eigh_f32_6_6_
 
-The results are the eigenvectors as columns and the eigenvalues, ascending; a vector may have any sign. The call's
-configuration is `LOWER,SORT,SWEEPS,TOLERANCE`. Row i of the upper half is rotated with row i of the lower half, and then the
-rows move on as in a round-robin tournament, so that a sweep brings every pair together (Brent and Luk, 1985). XLA's
-`eigh_expander.cc`; leaves a call for the inliner, and loops.
+The results are the eigenvectors as columns and the ascending eigenvalues; each vector's sign is arbitrary. The call's
+configuration is `LOWER,SORT,SWEEPS,TOLERANCE`. Each step rotates row i of the upper half with row i of the lower half, for all i.
+Then the rows move as in a round-robin tournament, so that a sweep pairs all rows (Brent and Luk, 1985). Leaves a call for the
+inliner, and loops. XLA's `eigh_expander.cc`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand, shaped_name
 from hlo_run.hlo_passes.subgraphs.matrices import adjoint, contract, minor_iota, minor_slice
 
 _SWEEPS = 30
-# Off the diagonal may be left this much of the whole matrix (Frobenius norms).
+# The loop ends when the off-diagonal norm is at most this fraction of the matrix norm (Frobenius norms).
 _TOLERANCE = {"f64": 1e-14, "c128": 1e-14}
 _NARROW_TOLERANCE = 1e-6
 
@@ -53,11 +53,11 @@ def _diagonalise(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
 
     def goes_on(value: HloValue) -> HloValue:
         inner = value.builder
-        assert isinstance(inner, HloBuilder), "the loop is built by one"
+        assert isinstance(inner, HloBuilder), "the loop is built by an HloBuilder"
         return inner.and_(value[0] < sweeps, _is_unfinished(inner, value[1], tolerance))
 
     result = b.while_(state, goes_on, _sweep)
-    # After a whole sweep every row is where it was: the one that made the size even is the last.
+    # A whole sweep moves every row back to its position; the padding row is the last.
     whole = (0, size)
     vectors = minor_slice(b, result[2], whole, whole)
     values = _diagonal(b, minor_slice(b, result[1], whole, whole))
@@ -67,13 +67,13 @@ def _diagonalise(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
 
 
 def _symmetric(b: HloBuilder, a: HloValue, lower: bool) -> HloValue:
-    """Return the matrix that the chosen triangle stands for."""
+    """Return the full matrix of the chosen triangle."""
     rows, columns = minor_iota(b, a.shape.dims, 2), minor_iota(b, a.shape.dims, 1)
     return b.select(rows >= columns if lower else rows <= columns, a, adjoint(b, a))
 
 
 def _even(b: HloBuilder, a: HloValue) -> HloValue:
-    """Return the matrix with a row and a column of zeros if it needs them: nothing is rotated into them."""
+    """Return the matrix with even size, padded by a row and a column of zeros, which no rotation changes."""
     missing = a.shape.dims[-1] % 2
     edges = [(0, 0)] * (a.shape.rank - 2) + [(0, missing)] * 2
     return b.pad(a, b.constant(0, a.shape.element_type), edges) if missing else a
@@ -85,14 +85,14 @@ def _identity(b: HloBuilder, shape: Shape) -> HloValue:
 
 
 def _diagonal(b: HloBuilder, a: HloValue) -> HloValue:
-    """Return the elements (i, i)."""
+    """Return the diagonal elements (i, i)."""
     zero = b.constant(0, a.shape.element_type)
     on_diagonal = b.compare(minor_iota(b, a.shape.dims, 2), minor_iota(b, a.shape.dims, 1), "EQ")
     return b.reduce(b.select(on_diagonal, a, zero), zero, [a.shape.rank - 1], "add")
 
 
 def _is_unfinished(b: HloBuilder, a: HloValue, tolerance: float) -> HloValue:
-    """Return if some matrix has more off its diagonal than is tolerated."""
+    """Return a scalar pred: true if the off-diagonal norm of a matrix in the batch is above the tolerance."""
     magnitude = b.abs(a)
     square = magnitude * magnitude
     zero = b.constant(0, square.shape.element_type)
@@ -107,9 +107,9 @@ def _is_unfinished(b: HloBuilder, a: HloValue, tolerance: float) -> HloValue:
 
 
 def _sweep(state: HloValue) -> HloValue:
-    """Bring every pair of rows together once."""
+    """Return the state after a sweep, which rotates every pair of rows once."""
     b = state.builder
-    assert isinstance(b, HloBuilder), "the loop is built by one"
+    assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
     size = state[1].shape.dims[-1]
     start = b.tuple([b.constant(0, "s32"), state[1], state[2]])
     result = b.while_(start, lambda value: value[0] < size - 1, _rotate)
@@ -117,9 +117,9 @@ def _sweep(state: HloValue) -> HloValue:
 
 
 def _rotate(state: HloValue) -> HloValue:
-    """Rotate row and column i of one half with those of the other so that element (i, i + n/2) becomes 0, then move on."""
+    """Rotate rows and columns (i, i + n/2) so that element (i, i + n/2) becomes 0, for all i, then permute the rows."""
     b = state.builder
-    assert isinstance(b, HloBuilder), "the loop is built by one"
+    assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
     count, a, vectors = (state[number] for number in range(3))
     rows = a.shape.rank - 2
     cosine, sine = _angles(b, a)
@@ -131,7 +131,7 @@ def _rotate(state: HloValue) -> HloValue:
 
 
 def _angles(b: HloBuilder, a: HloValue) -> tuple[HloValue, HloValue]:
-    """Return the cosine and the sine (of complex matrices with the phase of the element) of each pair's rotation."""
+    """Return the cosine and the sine (for complex matrices, times the phase of the element) of each pair's rotation."""
     half, size = a.shape.dims[-1] // 2, a.shape.dims[-1]
     top, bottom = (0, half), (half, size)
     first, off, second = (_diagonal(b, minor_slice(b, a, *place)) for place in ((top, top), (top, bottom), (bottom, bottom)))
@@ -140,7 +140,7 @@ def _angles(b: HloBuilder, a: HloValue) -> tuple[HloValue, HloValue]:
     magnitude = b.abs(off)
     one, zero = (b.constant(value, magnitude.shape.element_type) for value in (1, 0))
     is_zero = b.compare(magnitude, zero, "EQ")
-    # The smaller root of t^2 + 2 tau t - 1: the rotation by less than 45 degrees.
+    # The smaller root of t^2 + 2 tau t - 1: the rotation by at most 45 degrees.
     tau = (second - first) / (b.select(is_zero, one, magnitude) * 2.0)
     sign = b.select(tau < zero, -one, one)
     tangent = b.select(is_zero, zero, sign / (b.abs(tau) + b.sqrt(tau * tau + one)))
@@ -174,7 +174,7 @@ def _cut(b: HloBuilder, a: HloValue, dim: int, start: int, limit: int) -> HloVal
 
 
 def _move_on(b: HloBuilder, a: HloValue, dim: int) -> HloValue:
-    """The first of the upper half stays, all others go round: down at the end of the upper half, up at the start of the lower."""
+    """Keep row 0; the others rotate: right through the upper half, then left through the lower half, and back."""
     half = a.shape.dims[dim] // 2
     if half == 1:
         return a
@@ -183,7 +183,7 @@ def _move_on(b: HloBuilder, a: HloValue, dim: int) -> HloValue:
 
 
 def _ascending(b: HloBuilder, vectors: HloValue, values: HloValue) -> list[HloValue]:
-    """Return vectors and values in the order of the values."""
+    """Return the vectors and values sorted by value."""
     dims = values.shape.dims
     last = len(dims) - 1
     place = minor_iota(b, dims, 1)
@@ -193,7 +193,7 @@ def _ascending(b: HloBuilder, vectors: HloValue, values: HloValue) -> list[HloVa
         return left < right
 
     ordered = b.sort([values, place], last, smaller, is_stable=True)
-    # A product with a permutation: exact, and nobody needs a gather.
+    # A product with a permutation matrix is exact and needs no gather.
     chosen = b.broadcast(ordered[1], vectors.shape.dims, [*range(last), last + 1])
     permutation = b.convert(b.compare(minor_iota(b, vectors.shape.dims, 2), chosen, "EQ"), vectors.shape.element_type)
     return [contract(b, vectors, permutation), ordered[0]]

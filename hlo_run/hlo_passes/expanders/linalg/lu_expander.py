@@ -1,10 +1,10 @@
-"""Factor a matrix by elimination with row exchanges, a column a step of a loop.
+"""Expand LU decomposition with row pivoting to a loop that eliminates one column per iteration.
 
     (f32[8,8], s32[8], s32[8]) custom-call(a), custom_call_target="LuDecomposition"   =>   call(a), to_apply=xla.lu_f32_8_8_
 
-The results are L below and U on and above the diagonal, the row that each step exchanged, and the order of the rows, from 0. Of
-equal magnitudes the first row is taken; a column of zeros has nothing to eliminate. XLA:GPU knows the call from nobody;
-leaves a call for the inliner, and a loop.
+The results are L (below the diagonal) and U (on and above it) in one matrix, the pivot row of each step, and the permutation of
+the rows, both from 0. Of equal magnitudes, the first row is the pivot; a column of zeros is skipped. XLA:GPU does not expand
+this call. Leaves a call for the inliner, and a loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _factor(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
 
 def _eliminate(state: HloValue) -> HloValue:
     b = state.builder
-    assert isinstance(b, HloBuilder), "the loop is built by one"
+    assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
     k, a, pivots, order = (state[number] for number in range(4))
     *batch, rows, columns = a.shape.dims
     column = b.reshape(dynamic_block(b, a, b.constant(0, "s32"), k, (rows, 1)), (*batch, rows))
@@ -75,14 +75,14 @@ def _eliminate(state: HloValue) -> HloValue:
 
 
 def _largest(b: HloBuilder, magnitude: HloValue, k: HloValue) -> HloValue:
-    """Return the place of the first largest element from `k` on; NaN counts as larger than all."""
+    """Return the position of the first largest element from `k` on; NaN counts as the largest."""
     dims = magnitude.shape.dims
     place = minor_iota(b, dims, 1)
     known = b.select(place < k, b.constant(-1, magnitude.shape.element_type), magnitude)
 
     def better(value: HloValue, at: HloValue, other: HloValue, there: HloValue) -> tuple[HloValue, HloValue]:
         inner = value.builder
-        assert isinstance(inner, HloBuilder), "the reducer is built by one"
+        assert isinstance(inner, HloBuilder), "the reducer is built by an HloBuilder"
         nan, other_nan = inner.compare(value, value, "NE"), inner.compare(other, other, "NE")
         same = inner.or_(inner.and_(nan, other_nan), inner.compare(value, other, "EQ"))
         ahead = inner.or_(value > other, inner.and_(nan, inner.not_(other_nan)))
@@ -94,7 +94,7 @@ def _largest(b: HloBuilder, magnitude: HloValue, k: HloValue) -> HloValue:
 
 
 def _element(b: HloBuilder, value: HloValue, k: HloValue) -> HloValue:
-    """Return the element `k` of the last dimension, which stays with size 1."""
+    """Return element `k` of the last dimension, which keeps size 1."""
     *batch, _ = value.shape.dims
     return b.dynamic_slice(value, [*[b.constant(0, "s32")] * len(batch), k], (*batch, 1))
 
@@ -102,7 +102,7 @@ def _element(b: HloBuilder, value: HloValue, k: HloValue) -> HloValue:
 def _exchange(
     b: HloBuilder, value: HloValue, is_step: HloValue, is_pivot: HloValue, step_row: HloValue
 ) -> tuple[HloValue, HloValue]:
-    """Exchange two rows (elements, of vectors); return the result and what stood in the pivot's row."""
+    """Exchange the step's and the pivot's row (elements, for vectors); return the result and the old pivot row."""
     dims, at = value.shape.dims, is_step.shape.rank - 1
     masks = [spread_batch(b, flags, dims) for flags in (is_step, is_pivot)]
     zero = b.constant(0, value.shape.element_type)

@@ -1,10 +1,10 @@
-"""Make a QR decomposition of Householder reflections, by blocks of columns.
+"""Expand QR decomposition to blocked Householder reflections.
 
     (f32[6,4], f32[4]) custom-call(a), custom_call_target="Qr"   =>   call(a), to_apply=xla.qr_f32_6_4_
     f32[6,4] custom-call(a, taus), custom_call_target="ProductOfElementaryHouseholderReflectors"   =>   call(..)
 
-`Qr` leaves R and above the diagonal's rest the vectors of the reflections I - tau v v^H, as LAPACK's geqrf does; a block of
-them is applied as I - V T V^H. XLA's `qr_expander.cc`; leaves calls for the inliner, and loops.
+`Qr` returns R on and above the diagonal, the vectors of the reflections I - tau v v^H below it, and the factors tau, as LAPACK's
+geqrf does. A block of reflections is applied as I - V T V^H. Leaves calls for the inliner, and loops. XLA's `qr_expander.cc`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _decompose(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
 
 
 def _product(b: HloBuilder, old: HloInstruction, a: HloValue, taus: HloValue) -> HloValue:
-    """Return the first columns of the product of all reflections: the last block is applied first."""
+    """Return the leading columns of the product of all reflections; the last block is applied first."""
     rows, columns = a.shape.dims[-2:]
     count = taus.shape.dims[-1]
     product = b.select(_on_diagonal(b, a.shape.dims), _one(b, a), _zeros(b, a.shape))
@@ -84,7 +84,7 @@ def _product(b: HloBuilder, old: HloInstruction, a: HloValue, taus: HloValue) ->
 
 
 def _apply(b: HloBuilder, vectors: HloValue, weights: HloValue, matrix: HloValue) -> HloValue:
-    """Return (I - V T V^H) times a matrix."""
+    """Return (I - V T V^H) times a matrix; `weights` is T."""
     return matrix - contract(b, contract(b, vectors, weights), contract(b, adjoint(b, vectors), matrix))
 
 
@@ -99,13 +99,13 @@ def _reflect_block(b: HloBuilder, a: HloValue) -> tuple[HloValue, HloValue]:
 
 def _reflect_column(state: HloValue) -> HloValue:
     b = state.builder
-    assert isinstance(b, HloBuilder), "the loop is built by one"
+    assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
     j, a, taus = (state[number] for number in range(3))
     *batch, rows, _ = a.shape.dims
     column = b.reshape(dynamic_block(b, a, b.constant(0, "s32"), j, (rows, 1)), (*batch, rows))
     vector, tau, beta = _reflection(b, column, j)
     place, column_of = minor_iota(b, column.shape.dims, 1), minor_iota(b, a.shape.dims, 1)
-    # conj(tau): the reflection that makes R is the adjoint of the one in Q.
+    # conj(tau): R is made by the adjoint of the reflection in Q.
     row = contract(b, b.reshape(conjugate(b, vector), (*batch, 1, rows)), a)
     step = contract(b, b.reshape(vector, (*batch, rows, 1)), row) * spread_batch(b, conjugate(b, tau), a.shape.dims)
     below = b.select(place > j, vector, b.constant(0, a.shape.element_type))
@@ -118,7 +118,7 @@ def _reflect_column(state: HloValue) -> HloValue:
 
 
 def _reflection(b: HloBuilder, x: HloValue, k: HloValue) -> tuple[HloValue, HloValue, HloValue]:
-    """Return v (1 at k, nothing before), tau and beta, so that (I - tau v v^H)^H x is beta at k and 0 behind."""
+    """Return v (1 at k, 0 before), tau and beta such that (I - tau v v^H)^H x is beta at k and 0 after k."""
     *batch, _ = x.shape.dims
     is_complex, element_type = x.shape.dtype.is_complex, x.shape.element_type
     zero = b.constant(0, element_type)
@@ -156,7 +156,7 @@ def _hypotenuse(b: HloBuilder, sides: list[HloValue]) -> HloValue:
 
 
 def _triangular_factor(b: HloBuilder, vectors: HloValue, taus: HloValue) -> HloValue:
-    """Return the upper triangular T of I - V T V^H, LAPACK's larft; the loop makes a column a step."""
+    """Return the upper triangular T of I - V T V^H, LAPACK's larft; each iteration of the loop computes a column."""
     *batch, _, count = vectors.shape.dims
     dims = (*batch, count, count)
     inner = contract(b, adjoint(b, vectors), vectors)
@@ -167,9 +167,9 @@ def _triangular_factor(b: HloBuilder, vectors: HloValue, taus: HloValue) -> HloV
 
 
 def _factor_column(state: HloValue) -> HloValue:
-    """T[:j, j] = -T[j, j] T[:j, :j] (V^H V)[:j, j]; T is still zero right of its diagonal from column j on."""
+    """T[:j, j] = -T[j, j] T[:j, :j] (V^H V)[:j, j]; right of the diagonal, columns j and later of T are still zero."""
     b = state.builder
-    assert isinstance(b, HloBuilder), "the loop is built by one"
+    assert isinstance(b, HloBuilder), "the loop is built by an HloBuilder"
     j, factor, inner = (state[number] for number in range(3))
     *batch, count, _ = factor.shape.dims
     dims = factor.shape.dims
@@ -186,7 +186,7 @@ def _factor_column(state: HloValue) -> HloValue:
 
 
 def _unit_lower(b: HloBuilder, block: HloValue) -> HloValue:
-    """Return the vectors that stand below the diagonal, with their leading ones."""
+    """Return the vectors that are below the diagonal, with their leading ones."""
     dims = block.shape.dims
     rows, columns = minor_iota(b, dims, 2), minor_iota(b, dims, 1)
     below = b.select(rows > columns, block, b.constant(0, block.shape.element_type))

@@ -1,9 +1,10 @@
-"""Compare floats in the total order by comparing their bits as signed integers, since kernels know the partial order only.
+"""Expand total-order comparisons of floats to comparisons of their bits as signed integers.
 
     compare(x, y), direction=LT, type=TOTALORDER   =>   compare(ordered(x), ordered(y)), direction=LT
         where ordered(x) = select(bits < 0, bits xor 0x7fffffff, bits), bits = s32 bitcast-convert(x)
 
-The integers are as wide as the floats; bf16 goes through f32. XLA's `comparison_expander.cc`.
+Kernels only have the partial order. The integers are as wide as the floats; bf16 is converted to f32. XLA's
+`comparison_expander.cc`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs.expansion import expand
 
-# The bits of what has no sign are in order.
+# This type has no sign: its bits are in order.
 _UNSIGNED = "f8e8m0fnu"
 
 
@@ -28,7 +29,7 @@ class ComparisonExpander:
     name: ClassVar[str] = "comparison-expander"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit `module` in place, comparators of sorts too."""
+        """Edit `module` in place, including the comparators of sorts."""
         del ctx
         expand(module, ("compare",), _compare_bits, _is_total_order)
 
@@ -51,7 +52,7 @@ def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) 
         bits = b.bitcast_convert(value, integer)
         if not dtype.name.endswith("fnuz"):
             return b.select(bits < zero, b.xor(most, bits), bits)
-        # Without a zero below 0 there is one pattern less; what would be it is NaN, and the smallest.
+        # These types have no -0: its bit pattern is NaN, the smallest in the order.
         negative = b.select(b.compare(bits, least, "EQ"), least, least - bits)
         return b.select(bits < zero, negative, bits)
 

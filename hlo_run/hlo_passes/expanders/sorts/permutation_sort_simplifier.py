@@ -1,10 +1,10 @@
-"""Put what is sorted by a permutation where the permutation says: a scatter does it without comparing.
+"""Replace a sort by a permutation's elements by a scatter, which needs no comparisons.
 
     p = get-tuple-element(sort(x, iota)), index=1
     s = (s32[n], f32[n]) sort(p, v), to_apply=(p's element < the other)
         =>   tuple(iota, scatter(broadcast(0), p, v), unique_indices=true)
 
-Sorts of two operands by the first one. XLA's `PermutationSortExpander`.
+Only for sorts of two operands by the first one. XLA's `PermutationSortExpander`.
 """
 
 from __future__ import annotations

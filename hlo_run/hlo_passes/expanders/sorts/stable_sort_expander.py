@@ -1,10 +1,10 @@
-"""Make the order of a stable sort visible to its comparator: equal elements are told apart by where they stood.
+"""Rewrite stable sorts to sorts whose comparator orders equal elements by their original positions.
 
     sort(x), is_stable=true, to_apply=less   =>   sort(x, iota), to_apply=less.clone
         less.clone(a, b, i, j) = select(less(a, b) == less(b, a), i < j, less(a, b))
 
-Kernels that sort need not keep the order of equal elements then. An operand that already counts along the sorted
-dimension is used instead of a new iota. XLA's `stable_sort_expander.cc`.
+The kernels then need not be stable. If an operand is an iota along the sorted dimension, no new iota is added. XLA's
+`stable_sort_expander.cc`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _counts_along(operand: HloInstruction, dimension: int) -> bool:
         operand.opcode == "iota"
         and operand.attrs["iota_dimension"] == dimension
         and shape.dtype.is_integer
-        # A counter that wraps tells nobody apart.
+        # An iota that overflows has equal elements.
         and shape.dims[dimension] <= 1 << (shape.dtype.bits - int(shape.dtype.is_signed))
     )
 

@@ -1,10 +1,10 @@
-"""Sort elements of less than a byte as bytes: two threads cannot exchange elements that share one.
+"""Sort elements of less than a byte as bytes, since two threads cannot exchange elements that share a byte.
 
     sort(x), to_apply=less           with x of s4
         =>  convert(sort(convert(x)), to_apply=less.wide)
             less.wide(a, b) = less(convert(a), convert(b))
 
-XLA has no such pass; its kernels write the whole bytes.
+XLA has no such pass; its kernels write whole bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_narrow(shape: Shape) -> bool:
 
 
 def _wide_type(shape: Shape) -> str:
-    """Return a type of at least a byte that holds every value."""
+    """Return a type of at least a byte that holds every value of the element type."""
     if not _is_narrow(shape):
         return shape.element_type
     if shape.dtype.is_float:

@@ -1,10 +1,10 @@
-"""Find the k largest elements by sorting all of them.
+"""Expand topk to a sort of all elements and slices of the first k.
 
     topk(x), k=5, largest=true   =>   sorted = sort(x, iota), is_stable=true, to_apply=(a > b in the total order)
                                       tuple(slice(sorted 0), slice(sorted 1))
 
-A custom call `TopK` names its comparator itself, of elements alone or of elements and their positions. XLA's
-`topk_decomposer.cc`, without its packed form for bf16, which XLA:GPU does not use either.
+A custom call `TopK` has its own comparator, of elements only or of elements and positions. XLA's `topk_decomposer.cc`, without
+its packed form for bf16, which XLA:GPU does not use either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hlo_run.hlo_passes.subgraphs.library_calls import is_topk_call
 
 @dataclass(frozen=True)
 class TopkDecomposer:
-    """The pass; see the module's docstring. Calls stay unless it `takes_calls`."""
+    """The pass; see the module's docstring. `TopK` calls stay unless `takes_calls`."""
 
     name: ClassVar[str] = "topk-decomposer"
     takes_calls: bool = True
@@ -42,7 +42,7 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     indices = b.iota(Shape.array("s32", x.shape.dims, x.shape.minor_to_major), last)
     given = old.called_computations
     comparator = with_positions(given[0]) if given else _comparator(x.shape.element_type, old.attrs.get("largest", True))
-    # Equal keys come lower index first whatever was asked for: `is_stable=false` allows it as well.
+    # Equal keys are always ordered by index: `is_stable=false` allows it as well.
     ordered = b.sort([x, indices], last, comparator, is_stable=True)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]
     return b.tuple([b.slice(ordered[0], ranges), b.slice(ordered[1], ranges)])

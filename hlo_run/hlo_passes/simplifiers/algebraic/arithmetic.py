@@ -1,4 +1,4 @@
-"""Rules of sums, differences, products and quotients. What changes the last bits of floats XLA changes as well."""
+"""Algebraic rules of sums, differences, products and quotients. They may change the last bits of floats where XLA does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_to_difference(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def add_what_is_subtracted(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A + (B - A) => B of integers."""
+    """A + (B - A) => B for integers."""
     if not is_integer(i):
         return None
     for one, two in (i.operands, i.operands[::-1]):
@@ -56,7 +56,7 @@ def add_what_is_subtracted(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 
 
 def add_products_of_one_factor(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A*C + B*C => (A + B)*C of integers, and of floats if C is a power of two."""
+    """A*C + B*C => (A + B)*C for integers, and for floats if C is a power of two."""
     one, two = i.operands
     if one is two or one.opcode != "multiply" or two.opcode != "multiply" or len(one.users) > 1 or len(two.users) > 1:
         return None
@@ -86,7 +86,7 @@ def subtract_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def subtract_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A - A => 0 of integers."""
+    """A - A => 0 for integers."""
     return rw.splat(0, i.shape) if is_integer(i) and i.operands[0] is i.operands[1] else None
 
 
@@ -100,7 +100,7 @@ def subtract_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def subtract_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A - (A - B) => B, A - (A + B) => -B, (A + B) - A => B of integers."""
+    """A - (A - B) => B, A - (A + B) => -B, (A + B) - A => B for integers."""
     if not is_integer(i):
         return None
     one, two = i.operands
@@ -120,7 +120,7 @@ def multiply_by_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def multiply_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A * 0 => 0 of integers."""
+    """A * 0 => 0 for integers."""
     if not is_integer(i):
         return None
     return next((value for value in i.operands if is_all(value, 0)), None)
@@ -147,7 +147,7 @@ def multiply_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 
 
 def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * C1) * (B * C2) => (A * B) * (C1 * C2) of constants that are no broadcasts."""
+    """(A * C1) * (B * C2) => (A * B) * (C1 * C2) for constants that are not broadcasts."""
     one, two = i.operands
     if one.opcode != "multiply" or two.opcode != "multiply":
         return None
@@ -158,7 +158,7 @@ def multiply_scaled(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A * c) * broadcast(B) => A * broadcast(B * c) of a scalar constant c."""
+    """(A * c) * broadcast(B) => A * broadcast(B * c) for a scalar constant c."""
     for scaled, wide in (i.operands, i.operands[::-1]):
         if scaled.opcode != "multiply" or wide.opcode != "broadcast" or wide.operands[0].opcode == "constant":
             continue
@@ -194,7 +194,7 @@ def divide_by_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def divide_by_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A / 2^k => A >> k of unsigned integers; of signed ones the magnitude is shifted, and the sign put back."""
+    """A / 2^k => A >> k for unsigned integers; for signed ones, the magnitude is shifted and the sign restored."""
     value, k = i.operands[0], power_of_two(i.operands[1])
     if k is None:
         return None
@@ -222,7 +222,7 @@ def divide_by_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A / pow(B, C) => A * pow(B, -C) of floats."""
+    """A / pow(B, C) => A * pow(B, -C) for floats."""
     one, two = i.operands
     if two.opcode != "power" or not is_float(i):
         return None
@@ -230,14 +230,14 @@ def divide_by_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def divide_by_root(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A / sqrt(B) => A * rsqrt(B), A / rsqrt(B) => A * sqrt(B), if nothing else uses the root."""
+    """A / sqrt(B) => A * rsqrt(B), A / rsqrt(B) => A * sqrt(B), if the root has no other users."""
     one, two = i.operands
     opposite = {"sqrt": "rsqrt", "rsqrt": "sqrt"}.get(two.opcode)
     return rw.mul(one, rw.unary(opposite, two.operands[0])) if opposite and len(two.users) == 1 else None
 
 
 def divide_by_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A / C => A * (1 / C) of floats and complex numbers."""
+    """A / C => A * (1 / C) for floats and complex numbers."""
     one, two = i.operands
     if not is_constant(two) or is_constant(one) or not (is_float(i) or i.shape.dtype.is_complex):
         return None
@@ -248,7 +248,7 @@ def divide_by_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def divide_quotients(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(A/B) / (C/D) => (A*D) / (B*C), (A/B) / C => A / (B*C), A / (B/C) => (A*C) / B of floats and complex numbers."""
+    """(A/B) / (C/D) => (A*D) / (B*C), (A/B) / C => A / (B*C), A / (B/C) => (A*C) / B for floats and complex numbers."""
     if not (is_float(i) or i.shape.dtype.is_complex):
         return None
     one, two = i.operands
@@ -281,7 +281,7 @@ def complex_of_parts(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def _joined(rw: Rewriter, opcode: str, one: HloInstruction, two: HloInstruction) -> HloInstruction | None:
-    """Return the sum or product of two constants, for folding; None unless both are constants of one form."""
+    """Return the sum or product of two constants, for folding; None unless both have the same form (plain or broadcast)."""
     if one.opcode == two.opcode == "constant":
         return rw.binary(opcode, one, two)
     scalars = constant_of(one), constant_of(two)

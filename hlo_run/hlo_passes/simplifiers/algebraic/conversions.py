@@ -1,4 +1,4 @@
-"""Rules of conversions and of reading bits as another type."""
+"""Algebraic rules of convert and bitcast-convert."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def convert_to_own_type(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def convert_back(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convert to s8 (convert to s32 (s8 A)) => A if the type between holds all values."""
+    """convert to s8 (convert to s32 (s8 A)) => A if the intermediate type can hold all values."""
     inner = i.operands[0]
     if inner.opcode != "convert":
         return None
@@ -24,20 +24,20 @@ def convert_back(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def convert_at_once(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convert to f64 (convert to f32 (bf16 A)) => convert to f64 (A) if the type between holds all values."""
+    """convert to f64 (convert to f32 (bf16 A)) => convert to f64 (A) if the intermediate type can hold all values."""
     inner = i.operands[0]
     if inner.opcode != "convert":
         return None
     source = inner.operands[0]
     if not _holds_all(inner.shape.dtype, source.shape.dtype) or source.shape.element_type == "pred":
         return None
-    # Integers that leave floats, and that are cut off, go the same way by steps and at once.
+    # Between types of one kind, the result is the same with or without the intermediate step.
     same_kind = {source.shape.dtype.is_float, inner.shape.dtype.is_float}
     return rw.like(i, [source]) if len(same_kind) == 1 else None
 
 
 def convert_around_integers(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convert to s8 (convert to s32 (s8 A) * convert to s32 (s8 B)) => A * B; likewise +, -, and of unsigned /, %."""
+    """convert to s8 (convert to s32 (s8 A) * convert to s32 (s8 B)) => A * B; also +, -, and for unsigned types /, %."""
     inner, narrow = i.operands[0], i.shape.dtype
     if inner.opcode not in ("add", "subtract", "multiply", "divide", "remainder") or len(inner.users) > 1:
         return None
@@ -52,7 +52,7 @@ def convert_around_integers(rw: Rewriter, i: HloInstruction) -> HloInstruction |
 
 
 def _holds_all(wide: DType, narrow: DType) -> bool:
-    """True if every value of the narrow type is one of the wide type."""
+    """Return True if the wide type can represent every value of the narrow type."""
     if narrow.kind == "pred":
         return wide.is_integer or wide.is_float
     if narrow.is_integer and wide.is_integer:
@@ -100,7 +100,7 @@ def bitcast_convert_of_joined(rw: Rewriter, i: HloInstruction) -> HloInstruction
 
 
 def bitcast_convert_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """bitcast-convert(A) => bitcast(A): the same bytes, if what is split or joined is innermost."""
+    """bitcast-convert(A) => bitcast(A): the same bytes, if the dimension that is split or merged is innermost."""
     source, target = i.operands[0].shape, i.shape
     if source.rank == target.rank:
         same = source.minor_to_major == target.minor_to_major and source.dtype.bits == target.dtype.bits

@@ -1,4 +1,4 @@
-"""Rules of convolutions, of modules whose layouts are not settled yet: later they are library calls."""
+"""Algebraic rules of convolutions, before layout assignment: later they are library calls."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _groups(i: HloInstruction) -> tuple[int, int]:
 
 
 def convolution_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convolution(A, B) of no elements => 0."""
+    """convolution(A, B) without elements => 0."""
     return rw.splat(0, i.shape) if any(0 in operand.shape.dims for operand in i.operands) else None
 
 
 def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convolution(pad(A, 0), B) => convolution(A, B), pad=.. or lhs_dilate=.. where only one of them pads with holes."""
+    """convolution(pad(A, 0), B) => convolution(A, B), pad=.. or lhs_dilate=.., unless both use dilation in a dimension."""
     pad, window = i.operands[0], _window(i)
     labels: DimLabels = i.attrs["dim_labels"]
     edges = _zero_edges(pad, labels.input)
@@ -46,7 +46,7 @@ def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstructi
 
 
 def convolution_of_padded_filter(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convolution(A, pad(B, 0)), holes between the elements => convolution(A, B), rhs_dilate=.."""
+    """convolution(A, pad(B, 0)) with interior padding only => convolution(A, B), rhs_dilate=.."""
     pad, window = i.operands[1], _window(i)
     labels: DimLabels = i.attrs["dim_labels"]
     edges = _zero_edges(pad, labels.kernel)
@@ -64,7 +64,7 @@ def convolution_of_padded_filter(rw: Rewriter, i: HloInstruction) -> HloInstruct
 
 
 def _zero_edges(pad: HloInstruction, side: OperandLabels) -> list[tuple[int, int, int]] | None:
-    """Return (low, high, interior) of the window's dimensions, if zeros are padded and no other dimension is."""
+    """Return (low, high, interior) of the window dimensions; None unless the padding is 0 and only in these dimensions."""
     if pad.opcode != "pad" or not is_all(pad.operands[1], 0):
         return None
     edges: tuple[tuple[int, int, int], ...] = pad.attrs["padding"]
@@ -76,7 +76,7 @@ def _zero_edges(pad: HloInstruction, side: OperandLabels) -> list[tuple[int, int
 def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """convolution(A, B), size=7x7 of f32[8,2,2,4] A => convolution(reverse(B), A), size=2x2 rhs_reversal=1x1.
 
-    Batch and output features change places. Only to what a library takes.
+    Swaps batch and output features. Only if the library supports the result.
     """
     if _groups(i) != (1, 1):
         return None
@@ -110,7 +110,7 @@ def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def _stays(dim: WindowDim, size: int) -> bool:
-    """True for a dimension that is contracted as a whole, and for one of groups."""
+    """Return True for a dimension that is contracted as a whole, or represents groups."""
     if dim.reversal or dim.pad_low or dim.pad_high or dim.window_dilation != 1:
         return False
     is_whole = dim.size == size and dim.base_dilation == dim.stride == 1
@@ -118,7 +118,7 @@ def _stays(dim: WindowDim, size: int) -> bool:
 
 
 def _swapped(dim: WindowDim, size: int) -> WindowDim:
-    """Return the window of the input over the filter."""
+    """Return the window dimension of the input moving over the filter."""
     more = (1 + (size - 1) * dim.base_dilation) - (1 + (dim.size - 1) * dim.window_dilation)
     return WindowDim(size, dim.stride, dim.pad_low + more, dim.pad_high + more, dim.window_dilation, dim.base_dilation, True)
 
@@ -133,7 +133,7 @@ def _swapped_labels(labels: DimLabels) -> DimLabels:
 
 
 def convolution_of_single_features(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """convolution(A, B), each feature by itself, a window of one or all elements => sum(A * broadcast(B))."""
+    """convolution(A, B), depthwise, with a window of one or all elements => sum(A * broadcast(B))."""
     labels: DimLabels = i.attrs["dim_labels"]
     source, weights = i.operands
     features = source.shape.dims[labels.input.second_dim]
@@ -160,7 +160,7 @@ def convolution_of_single_features(rw: Rewriter, i: HloInstruction) -> HloInstru
 
 
 def _as_result(rw: Rewriter, i: HloInstruction, product: HloInstruction, summed: list[int]) -> HloInstruction:
-    """Add up some dimensions of the input, and give the others the places that they have in the result."""
+    """Sum over dimensions of the input, and move the others to their positions in the result."""
     labels: DimLabels = i.attrs["dim_labels"]
     kept = [dim for dim in range(product.shape.rank) if dim not in summed]
     if summed:
@@ -175,9 +175,9 @@ def _as_result(rw: Rewriter, i: HloInstruction, product: HloInstruction, summed:
 
 
 def _adder(i: HloInstruction, element_type: str) -> HloComputation:
-    assert i.parent is not None, "it stands in a computation"
+    assert i.parent is not None, "the instruction is in a computation"
     module = i.parent.module
-    assert module is not None, "the computation stands in a module"
+    assert module is not None, "the computation is in a module"
     made, scalar = HloComputation("scalar_add_computation"), Shape.array(element_type, ())
     sides = [
         made.add(HloInstruction(name, "parameter", scalar, attrs={"parameter_number": number}))
@@ -188,7 +188,7 @@ def _adder(i: HloInstruction, element_type: str) -> HloComputation:
 
 
 def biases_of_convolution(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """(convolution + broadcast(C)) + broadcast(D) => convolution + broadcast(C + D), of constants alike."""
+    """(convolution + broadcast(C)) + broadcast(D) => convolution + broadcast(C + D), for constants of one shape."""
     found = either(i, "broadcast")
     if found is None or found[1].opcode != "add":
         return None

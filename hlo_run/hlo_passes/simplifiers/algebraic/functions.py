@@ -1,4 +1,4 @@
-"""Rules of powers, logarithms, extrema and clamping."""
+"""Algebraic rules of powers, exponentials, logarithms, extrema, clamp and reduce-precision."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def power_of_exponential(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 
 
 def log_of_power(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """log(pow(A, B)) => select(B == 0, 0, B * log|A|) of floats."""
+    """log(pow(A, B)) => select(B == 0, 0, B * log|A|) for floats."""
     power = i.operands[0]
     if power.opcode != "power" or not is_float(i):
         return None
@@ -67,7 +67,7 @@ def extremum_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def extremum_of_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(A, lowest) => A, min(A, highest) => A; of integers also max(A, highest) => highest, min(A, lowest) => lowest."""
+    """max(A, lowest) => A, min(A, highest) => A; for integers also max(A, highest) => highest, min(A, lowest) => lowest."""
     for limit, value in (i.operands, i.operands[::-1]):
         number = splat_value(limit)
         if number is None or i.shape.dtype.is_complex:
@@ -82,7 +82,7 @@ def extremum_of_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def _is_limit(number: Any, i: HloInstruction, sign: int) -> bool:
     if is_float(i):
-        # A type without infinities ends at its largest number.
+        # The limit of a type without infinities is its largest number.
         has_infinity = not np.isfinite(np.asarray(np.inf).astype(i.shape.dtype.numpy))
         limit = np.inf if has_infinity else float(float_info(i.shape.dtype).max)
         return float(number) == sign * limit
@@ -90,7 +90,7 @@ def _is_limit(number: Any, i: HloInstruction, sign: int) -> bool:
 
 
 def extremum_of_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(max(A, C1), C2) => max(A, max(C1, C2)), and min likewise."""
+    """max(max(A, C1), C2) => max(A, max(C1, C2)); also for min."""
     inner, two = i.operands
     if inner.opcode != i.opcode or is_constant(inner.operands[0]):
         return None
@@ -101,7 +101,7 @@ def extremum_of_two_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction
 
 
 def extremum_of_its_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(max(A, B), B) => max(A, B), max(clamp(B, A, C), B) => clamp(B, A, C); min likewise."""
+    """max(max(A, B), B) => max(A, B), max(clamp(B, A, C), B) => clamp(B, A, C); also for min."""
     for whole, part in (i.operands, i.operands[::-1]):
         if whole.opcode == i.opcode and part in whole.operands:
             return whole
@@ -111,7 +111,7 @@ def extremum_of_its_part(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 
 
 def extremum_of_flat_functions(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(tanh(A), tanh(B)) => tanh(max(A, B)), likewise of what grows with its operand but not beyond it."""
+    """max(tanh(A), tanh(B)) => tanh(max(A, B)); also for the other functions in `_FLAT`."""
     one, two = i.operands
     if i.opcode != "maximum" or one.opcode != two.opcode or one.opcode not in _FLAT or not is_float(i):
         return None
@@ -119,7 +119,7 @@ def extremum_of_flat_functions(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def clamp_of_extrema(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """min(max(A, C1), C2) => clamp(C1, A, C2), max(min(A, C2), C1) likewise, of arrays if C1 < C2."""
+    """min(max(A, C1), C2) => clamp(C1, A, C2), and max(min(A, C2), C1), for arrays (not scalars) if C1 < C2."""
     opposite = "minimum" if i.opcode == "maximum" else "maximum"
     for inner, outer_bound in (i.operands, i.operands[::-1]):
         if inner.opcode != opposite or i.shape.dtype.is_complex or not i.shape.dims:
@@ -150,7 +150,7 @@ def exponential_of_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     return rw.splat(1, i.shape) if is_all(i.operands[0], 0) else None
 
 
-# Functions that keep the order of numbers.
+# Monotonically increasing functions.
 _FLAT = frozenset(("cbrt", "erf", "logistic", "tanh"))
 _EXTREMA = (
     extremum_of_itself,
@@ -168,5 +168,5 @@ RULES: Rules = {
     "minimum": _EXTREMA,
     "power": (power_of_small_number, power_of_exponential),
 }
-# Only when nothing looks at reduce-precision any more.
+# Only after all passes that read reduce-precision.
 LAST_RULES: Rules = {"reduce-precision": (reduce_to_own_precision,)}

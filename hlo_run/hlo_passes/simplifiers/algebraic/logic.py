@@ -1,4 +1,4 @@
-"""Rules of bits, comparisons, choices and remainders."""
+"""Algebraic rules of bitwise operations, comparisons, select and remainder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bits_of_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def and_of_bounds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A < C1 & A < C2 => A < min(C1, C2) of integers."""
+    """A < C1 & A < C2 => A < min(C1, C2) for integers."""
     one, two = i.operands
     if i.shape.element_type != "pred" or one.opcode != "compare" or two.opcode != "compare":
         return None
@@ -71,7 +71,7 @@ def not_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def not_of_comparison(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """not(A < B) => A >= B of integers, if nothing else uses the comparison."""
+    """not(A < B) => A >= B for integers, if the comparison has no other users."""
     test = i.operands[0]
     if test.opcode != "compare" or len(test.users) > 1 or not is_integer(test.operands[0]):
         return None
@@ -85,7 +85,7 @@ def shift_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A == A => true, A < A => false of integers and pred."""
+    """A == A => true, A < A => false for integers and pred."""
     one, two = i.operands
     if one is not two or not (is_integer(one) or one.shape.element_type == "pred"):
         return None
@@ -93,7 +93,7 @@ def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def compare_with_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A < lowest => false, A >= lowest => true, A > highest => false, A <= highest => true of integers and pred."""
+    """A < lowest => false, A >= lowest => true, A > highest => false, A <= highest => true for integers and pred."""
     for one, two, direction in (
         (*i.operands, i.attrs["direction"]),
         (*i.operands[::-1], _MIRRORED[i.attrs["direction"]]),
@@ -156,7 +156,7 @@ def compare_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def compare_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """select(p, 1, 0) != 0 => p, convert(p) != 0 => p; == is their opposite."""
+    """select(p, 1, 0) != 0 => p, convert(p) != 0 => p; == gives not p."""
     value, two = i.operands
     if i.attrs["direction"] not in ("EQ", "NE") or not is_all(two, 0):
         return None
@@ -240,7 +240,7 @@ def remainder_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def remainder_of_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A % 2^k => A & (2^k - 1) of unsigned integers; of signed ones with the sign of A."""
+    """A % 2^k => A & (2^k - 1) for unsigned integers; for signed ones, with the sign of A."""
     value, k = i.operands[0], power_of_two(i.operands[1])
     if k is None:
         return None
@@ -253,7 +253,7 @@ def remainder_of_power_of_two(rw: Rewriter, i: HloInstruction) -> HloInstruction
 
 
 def remainder_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """iota % N => iota if it ends before N, (iota + N) % N => iota % N."""
+    """iota % N => iota if its maximum is below N, (iota + N) % N => iota % N."""
     value, number = i.operands[0], splat_value(i.operands[1])
     if number is None or not is_integer(i) or int(number) <= 0:
         return None

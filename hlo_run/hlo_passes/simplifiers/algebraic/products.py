@@ -1,4 +1,4 @@
-"""Rules of dots. Those of `LAYOUT_RULES` hold where layouts are settled, too."""
+"""Algebraic rules of dots. Those of `LAYOUT_RULES` are also valid after layout assignment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 
 def dot_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dot(A, B) of no elements => 0."""
+    """dot(A, B) without elements => 0."""
     return rw.splat(0, i.shape) if any(0 in operand.shape.dims for operand in i.operands) else None
 
 
 def dot_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dot(f32[1,8] A, f32[8,4] B) => reshape(dot(reshape f32[8] (A), B)): batch and free dimensions of size 1 go."""
+    """dot(f32[1,8] A, f32[8,4] B) => reshape(dot(reshape f32[8] (A), B)): removes dimensions of size 1."""
     batch, contracted = _dims(i, "batch"), _dims(i, "contracting")
     pairs = list(zip(*batch, strict=True))
     kept_batch = [pair for pair in pairs if i.operands[0].shape.dims[pair[0]] != 1]
@@ -43,7 +43,7 @@ def _without_ones(shape: Shape, kept: list[int]) -> list[int]:
 
 
 def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims: dict[str, tuple[int, ...]]) -> HloInstruction:
-    """Return a product as `old` is, of other operands whose dimensions have other numbers."""
+    """Return a dot like `old`, with other operands and dimension numbers."""
     batch = [operands[0].shape.dims[d] for d in dims["lhs_batch_dims"]]
     sides = zip(("lhs", "rhs"), operands, strict=True)
     free = [
@@ -57,7 +57,7 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
 
 
 def dot_of_one_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dot(f32[2,1] A, f32[1,3] B) => broadcast(A) * broadcast(B): nothing is added up."""
+    """dot(f32[2,1] A, f32[1,3] B) => broadcast(A) * broadcast(B): a contracting size of 1 needs no sum."""
     sides = dot_side(i, 0), dot_side(i, 1)
     if size_of(i, 0, sides[0].contracting) != 1 or "algorithm" in i.attrs:
         return None
@@ -74,7 +74,7 @@ def dot_of_one_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if nothing else uses the product; batches come first."""
+    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if the dot has no other users; batch dimensions stay first."""
     dot = i.operands[0]
     if dot.opcode != "dot" or len(dot.users) > 1 or "operand_precision" in dot.attrs or "algorithm" in dot.attrs:
         return None

@@ -1,4 +1,4 @@
-"""Rules of reshapes, transposes and reversals of each other, of modules whose layouts are not settled yet."""
+"""Algebraic rules of compositions of reshapes, transposes, broadcasts and reverses, before layout assignment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
-# So many reshapes and transposes in a row are looked through.
+# The maximum length of a chain of reshapes and transposes.
 _LONGEST = 8
 
 
 def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reshape(transpose(reshape(A))) => A if all of them only permute, add and drop dimensions, and in the end nothing."""
+    """reshape(transpose(reshape(A))) => A if all only permute, add and remove size-1 dimensions, and their composition is A."""
     order = _moved(i)
     value, steps = i.operands[0], 0
     while order is not None and value.opcode in ("reshape", "transpose") and steps < _LONGEST:
@@ -28,7 +28,7 @@ def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def _moved(i: HloInstruction) -> list[int] | None:
-    """Return which of the operand's dimensions larger than 1 each of the result's is; None if some are split or joined."""
+    """Return for each result dimension > 1 the number of the operand's (among those > 1); None if some are split or merged."""
     before, after = i.operands[0].shape.dims, i.shape.dims
     large = [d for d, size in enumerate(before) if size != 1]
     if i.opcode == "transpose":
@@ -37,7 +37,7 @@ def _moved(i: HloInstruction) -> list[int] | None:
 
 
 def reshape_of_transposed_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reshape(transpose(reshape(A))) => transpose(reshape(A)) if the outer reshape joins what stood side by side before."""
+    """reshape(transpose(reshape(A))) => transpose(reshape(A)) if the dimensions merged by the outer reshape were adjacent."""
     transpose = i.operands[0]
     if transpose.opcode != "transpose" or transpose.operands[0].opcode != "reshape" or 0 in i.shape.dims:
         return None
@@ -52,7 +52,7 @@ def reshape_of_transposed_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruc
 
 
 def _joined_runs(before: tuple[int, ...], after: tuple[int, ...]) -> list[list[int]] | None:
-    """Return the neighbouring dimensions that each new one is made of; None if there are others, or one of none."""
+    """Return for each new dimension the adjacent old ones that it merges; None if the reshape also splits dimensions."""
     runs: list[list[int]] = []
     place = 0
     for number, size in enumerate(after):
@@ -106,7 +106,7 @@ def broadcast_that_permutes(rw: Rewriter, i: HloInstruction) -> HloInstruction |
 
 
 def reverse_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reverse(reverse(A)) => reverse(A) along the dimensions that one of them names."""
+    """reverse(reverse(A)) => reverse(A) along the dimensions that exactly one of them has."""
     inner = i.operands[0]
     if inner.opcode != "reverse":
         return None

@@ -1,4 +1,4 @@
-"""Rules of reductions, of modules whose layouts are not settled yet; and of maps."""
+"""Algebraic rules of reduce and map, before layout assignment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic.windows import neutral_reduction
 
 
 def reduce_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(A, init) of no elements => broadcast(init)."""
+    """reduce(A, init) without elements => broadcast(init)."""
     is_empty = len(i.operands) == 2 and not i.shape.is_tuple and 0 in i.operands[0].shape.dims and 0 not in i.shape.dims
     return rw.spread(i.operands[1], i.shape) if is_empty and i.operands[1].shape.element_type == i.shape.element_type else None
 
@@ -30,7 +30,7 @@ def reduce_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(transpose(A)) => reduce(A), with a transpose after it if what is kept changes places."""
+    """reduce(transpose(A)) => reduce(A), with a transpose after it if the kept dimensions change order."""
     inner = i.operands[0]
     if inner.opcode != "transpose" or len(i.operands) != 2 or not simple_reducer(i.called["to_apply"][0]):
         return None
@@ -41,7 +41,7 @@ def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(reduce(A)) => reduce(A) of one operation."""
+    """reduce(reduce(A)) => reduce(A) for two reductions with the same operation."""
     inner, opcode = i.operands[0], neutral_reduction(i)
     if inner.opcode != "reduce" or not opcode or neutral_reduction(inner) != opcode:
         return None
@@ -53,7 +53,7 @@ def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce(reshape(A)) => reshape(reduce(A)) if the reshape mixes no dimension that stays with one that goes."""
+    """reduce(reshape(A)) => reshape(reduce(A)) if the reshape does not mix reduced and kept dimensions."""
     inner = i.operands[0]
     if inner.opcode != "reshape" or not neutral_reduction(i) or 0 in inner.shape.dims:
         return None
@@ -75,7 +75,7 @@ def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """sum(broadcast(A)) over n that were added => A * n; of max, min, and, or => A; what A has of its own is reduced in it."""
+    """sum(broadcast(A)) over n new elements => A * n; max, min, and, or => A. Dimensions of A are reduced before."""
     inner, opcode = i.operands[0], neutral_reduction(i)
     if inner.opcode != "broadcast" or opcode not in ("add", "maximum", "minimum", "and", "or"):
         return None
@@ -95,7 +95,7 @@ def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """sum(-A) => -sum(A) of floats."""
+    """sum(-A) => -sum(A) for floats."""
     inner = i.operands[0]
     if inner.opcode != "negate" or not is_float(i) or neutral_reduction(i) != "add":
         return None
@@ -103,7 +103,7 @@ def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """sum(concatenate(A, B)) => sum(A) + sum(B) along the dimension that they are joined along, if they are equally large."""
+    """sum(concatenate(A, B)) => sum(A) + sum(B) if the concatenated dimension is reduced and the shapes are equal."""
     inner, opcode = i.operands[0], neutral_reduction(i)
     if inner.opcode != "concatenate" or not opcode or inner.attrs["dimensions"][0] not in i.attrs["dimensions"]:
         return None
@@ -117,7 +117,7 @@ def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def reduce_beside_arg_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """max(A) => get-tuple-element(argmax(A)), index=0 if the largest element's place is looked for as well; min likewise."""
+    """max(A) => get-tuple-element(argmax(A)), index=0 if the module computes that as well; also for min."""
     opcode = neutral_reduction(i)
     if opcode not in ("maximum", "minimum") or not is_float(i):
         return None
@@ -137,7 +137,7 @@ def _fits(count: int, i: HloInstruction) -> bool:
 
 
 def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """map(A, B), to_apply=add => add(A, B), for bodies that are elementwise."""
+    """map(A, B), to_apply=add => add(A, B), for elementwise bodies."""
     body = i.called["to_apply"][0]
     allowed = ELEMENTWISE | {"parameter", "constant"}
     if any(inner.opcode not in allowed or inner.opcode == "map" for inner in body.instructions) or not i.operands:
@@ -159,7 +159,7 @@ def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     return made[body.root]
 
 
-# Of modules whose layouts are not settled yet.
+# Before layout assignment.
 FREE_RULES: Rules = {
     "map": (map_of_one_operation,),
     "reduce": (

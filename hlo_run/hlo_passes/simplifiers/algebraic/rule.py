@@ -1,6 +1,6 @@
-"""What rules stand on: the face of a rule, an editor that knows the mode, and questions about constants.
+"""The base of algebraic rules: the type of a rule, the editor that rules use, and predicates on constants.
 
-A rule looks at one instruction and returns what stands for it from now on, or None. It edits nothing that is there already.
+A rule examines one instruction and returns its replacement, or None. It does not edit existing instructions.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Rules: TypeAlias = "dict[str, tuple[Rule, ...]]"
 
 @dataclass(frozen=True)
 class Rewriter(Editor):
-    """An editor for a rule. `sees_layouts`: layouts are settled, results must have those of what they replace."""
+    """An editor for rules. With `sees_layouts`, layouts are assigned, and a replacement must have the layout of the old value."""
 
     sees_layouts: bool = False
 
     def splat(self, value: Any, shape: Shape) -> HloInstruction:
-        """Return an array of one value: a constant, broadcast where the shape has dimensions."""
+        """Return an array of equal elements: a constant, broadcast if the shape has dimensions."""
         scalar = self.constant(value, shape.element_type)
         return scalar if not shape.dims else self.add("broadcast", _static(shape), [scalar], dimensions=())
 
@@ -38,7 +38,7 @@ class Rewriter(Editor):
         return scalar if not shape.dims else self.add("broadcast", wanted, [scalar], dimensions=())
 
     def like(self, old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape | None = None) -> HloInstruction:
-        """Return an instruction as `old` is, of other operands (and shape)."""
+        """Return an instruction like `old`, with other operands (and optionally another shape)."""
         attributes = {name: value for name, value in old.attrs.items() if name not in ("metadata", "sharding")}
         called = {name: list(group) for name, group in old.called.items()}
         return self.add(old.opcode, shape or old.shape, operands, called, **attributes)
@@ -55,20 +55,20 @@ def _static(shape: Shape) -> Shape:
 
 
 def scalar_of(value: HloInstruction) -> HloInstruction | None:
-    """Return the scalar that a broadcast is made of; a scalar itself."""
+    """Return the scalar that `value` is, or is a broadcast of; None for other values."""
     if value.opcode == "broadcast" and not value.operands[0].shape.dims:
         return value.operands[0]
     return value if value.shape.is_array and not value.shape.dims else None
 
 
 def constant_of(value: HloInstruction) -> HloInstruction | None:
-    """Return the scalar constant that `value` is, or is a broadcast of."""
+    """Return the scalar constant that `value` is, or is a broadcast of; None for other values."""
     scalar = scalar_of(value)
     return scalar if scalar is not None and scalar.opcode == "constant" else None
 
 
 def splat_value(value: HloInstruction) -> Any:
-    """Return the number that every element of a constant or of a broadcast constant is, None if there is no such."""
+    """Return the number that all elements of a constant or broadcast constant have; None if they differ or are not known."""
     if value.opcode == "broadcast":
         value = value.operands[0]
     if value.opcode != "constant" or not value.shape.is_array:
@@ -81,18 +81,18 @@ def splat_value(value: HloInstruction) -> Any:
 
 
 def is_all(value: HloInstruction, number: complex) -> bool:
-    """True if every element is that number; both zeros of floats are 0."""
+    """Return True if every element is known to be `number`; both float zeros are equal to 0."""
     found = splat_value(value)
     return found is not None and bool(found == np.asarray(number).astype(found.dtype))
 
 
 def is_constant(value: HloInstruction) -> bool:
-    """True for a constant and for a broadcast of one."""
+    """Return True for a constant or a broadcast of a constant."""
     return value.opcode == "constant" or (value.opcode == "broadcast" and value.operands[0].opcode == "constant")
 
 
 def power_of_two(value: HloInstruction) -> int | None:
-    """Return k if every element is the integer 2^k."""
+    """Return k if every element is known to be the integer 2^k, else None."""
     found = splat_value(value)
     if found is None or not value.shape.dtype.is_integer or int(found) <= 0 or int(found) & (int(found) - 1):
         return None
@@ -100,7 +100,7 @@ def power_of_two(value: HloInstruction) -> int | None:
 
 
 def either(instruction: HloInstruction, opcode: str) -> tuple[HloInstruction, HloInstruction] | None:
-    """Return (the operand with that opcode, the other one) of an instruction that takes its two in any order."""
+    """Return (the operand with that opcode, the other operand) of a commutative instruction; None if there is no such operand."""
     one, two = instruction.operands
     if one.opcode == opcode:
         return one, two
@@ -116,7 +116,7 @@ def is_integer(value: HloInstruction) -> bool:
 
 
 def lowest_and_highest(element_type: str) -> tuple[int, int]:
-    """Return the range of an integer type; pred counts as 0 and 1."""
+    """Return the closed range (lowest, highest) of an integer type; pred has (0, 1)."""
     dtype = DTYPES[element_type]
     if not dtype.is_integer:
         return 0, 1

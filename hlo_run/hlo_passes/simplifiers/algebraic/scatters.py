@@ -1,4 +1,4 @@
-"""Rules of gathers and scatters."""
+"""Algebraic rules of gathers and scatters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 from hlo_run.hlo_passes.subgraphs.gather_scatter import has_simple_scatter_form
 
-# So many elements are chosen among, instead of being read.
+# The maximum number of elements for which selects replace a gather.
 _FEW_ROWS = 4
 
 
@@ -20,7 +20,7 @@ def gather_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def gather_of_few(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """gather(f32[2] A, at) of elements => select(at >= 1, A[1], A[0]), of up to four."""
+    """gather(f32[2] A, at) of single elements => select(at >= 1, A[1], A[0]), for at most four elements."""
     value, at = i.operands
     count = value.shape.dims[0] if value.shape.rank == 1 else 0
     is_plain = i.attrs["index_vector_dim"] == at.shape.rank and len(i.attrs["collapsed_slice_dims"]) == 1
@@ -35,9 +35,10 @@ def gather_of_few(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A + scatter(B, at, u), to_apply=add => scatter(A + B, at, u) if nothing else uses it.
+    """A + scatter(B, at, u), to_apply=add => scatter(A + B, at, u) if the scatter has no other users.
 
-    Of two scatters the one goes into the other, or they are one with the indices and updates of both, if those are few.
+    Of two scatters, one becomes the operand of the other, or both are merged into one with all indices and updates. Both need
+    fewer updates than the result has elements.
     """
     one, two = i.operands
     scatters = [value for value in (one, two) if _adds(value)]
@@ -70,7 +71,7 @@ _FORM = ("index_vector_dim", "scatter_dims_to_operand_dims", "inserted_window_di
 
 
 def _may_join(one: HloInstruction, two: HloInstruction) -> bool:
-    """True for scatters of one form, neither sorted nor unique, whose updates are equally large."""
+    """Return True for scatters of one form, without promises (sorted, unique), with equal types and update windows."""
     simple = has_simple_scatter_form(one) and has_simple_scatter_form(two)
     alike = all(one.attrs.get(name) == two.attrs.get(name) for name in _FORM)
     promised = any(scatter.attrs.get(name) for scatter in (one, two) for name in ("unique_indices", "indices_are_sorted"))
@@ -87,5 +88,5 @@ def scatter_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 RULES: Rules = {"gather": (gather_of_nothing, gather_of_few), "scatter": (scatter_of_nothing,)}
-# Of modules whose layouts are not settled yet.
+# Before layout assignment.
 FREE_RULES: Rules = {"add": (add_to_scattered,)}

@@ -1,4 +1,4 @@
-"""Rules of reshapes, transposes, broadcasts, copies, iotas and constants. Those of `LAYOUT_RULES` need settled layouts."""
+"""Algebraic rules of data movement, iotas and constants. Those of `LAYOUT_RULES` need assigned layouts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def reshape_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reshape(reshape(A)) => reshape(A); bitcasts and copies likewise."""
+    """reshape(reshape(A)) => reshape(A); also for bitcasts and copies."""
     inner = i.operands[0]
     return rw.like(i, inner.operands) if inner.opcode == i.opcode else None
 
 
 def move_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """What moves or picks elements of broadcast(scalar) => broadcast(scalar)."""
+    """reshape(broadcast(scalar)) => broadcast(scalar); also for other opcodes that move elements."""
     value = i.operands[0]
     is_splat = value.opcode == "broadcast" and not value.operands[0].shape.dims
     return rw.spread(value.operands[0], i.shape) if is_splat else None
 
 
 def reshape_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reshape(broadcast(A)) => broadcast(A) if the reshape leaves alone the dimensions that A has."""
+    """reshape(broadcast(A)) => broadcast(A) if the reshape keeps the dimensions of A."""
     inner = i.operands[0]
     if inner.opcode != "broadcast" or 1 in inner.operands[0].shape.dims:
         return None
@@ -45,7 +45,7 @@ def reshape_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 
 
 def reshape_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reshape(iota) => iota if the reshape leaves alone the dimension along which it counts."""
+    """reshape(iota) => iota if the reshape keeps the iota dimension."""
     inner = i.operands[0]
     if inner.opcode != "iota":
         return None
@@ -54,7 +54,7 @@ def reshape_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def _kept_dims(before: tuple[int, ...], after: tuple[int, ...]) -> dict[int, int]:
-    """Return the new numbers of the dimensions, larger than 1, that a reshape neither splits nor joins."""
+    """Map the dimensions, larger than 1, that a reshape neither splits nor merges to their new numbers."""
     if 0 in before:
         return {}
     groups = common_groups(before, after)
@@ -94,14 +94,14 @@ def transpose_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def transpose_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """transpose(A) => reshape(A) if only dimensions of size 1 change places."""
+    """transpose(A) => reshape(A) if only dimensions of size 1 move."""
     source = i.operands[0]
     real = [d for d in i.attrs["dimensions"] if source.shape.dims[d] != 1]
     return rw.reshape(source, i.shape.dims) if real == sorted(real) and source.shape.dims != i.shape.dims else None
 
 
 def broadcast_to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(A) of all dimensions => A; of all but some of size 1 => reshape(A)."""
+    """broadcast(A) that adds no dimension => A; that adds only dimensions of size 1 => reshape(A)."""
     value, dims = i.operands[0], list(i.attrs["dimensions"])
     if value.shape.element_count != i.shape.element_count or dims != sorted(dims):
         return None
@@ -118,7 +118,7 @@ def broadcast_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def broadcast_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """broadcast(iota) => iota, but what is computed of it is computed before it is broadcast."""
+    """broadcast(iota) => iota, unless a user will be computed before the broadcast (`compute_before_broadcast`)."""
     inner = i.operands[0]
     if inner.opcode != "iota" or any(_computes_before(user) for user in i.users):
         return None
@@ -149,7 +149,7 @@ def constant_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
         return None
     literal = i.attrs["literal"]
     first = literal.reshape(-1)[0]
-    # By bits, since zeros have signs, and NaN is not itself.
+    # Compares bits, since zeros have signs, and NaN differs from itself.
     if not bool((_bits(literal) == _bits(np.asarray(first))).all()):
         return None
     return rw.spread(rw.constant(first, i.shape.element_type), i.shape)
@@ -160,7 +160,7 @@ def _bits(array: Array) -> Array:
 
 
 def constant_that_counts(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """constant({0, 1, 2, 3}) => iota, constant({0, 2, 4}) => iota * 2, of integers."""
+    """constant({0, 1, 2, 3}) => iota, constant({0, 2, 4}) => iota * 2, for integers."""
     if i.shape.rank != 1 or not i.shape.dtype.is_integer or i.shape.dtype.bits < 8 or i.shape.element_count < 2:
         return None
     literal = i.attrs["literal"]
@@ -174,7 +174,7 @@ def constant_that_counts(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 
 
 def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """tanh(broadcast(A)) => broadcast(tanh(A)); other operands must be broadcast alike, or broadcast scalars."""
+    """tanh(broadcast(A)) => broadcast(tanh(A)); all operands must have the same broadcast, or be broadcast scalars."""
     wide = [operand for operand in i.operands if operand.opcode == "broadcast"]
     if not wide or len(wide) != len(i.operands) or i.opcode in ("copy", "map") or not is_elementwise(i):
         return None
@@ -194,7 +194,7 @@ def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction 
 
 
 def _computes_before(user: HloInstruction) -> bool:
-    """True if the operands are broadcast alike, or broadcast scalars."""
+    """Return True if all operands have the same broadcast or are broadcast scalars, at least one not a scalar."""
     if user.opcode not in _SINK or any(operand.opcode != "broadcast" for operand in user.operands):
         return False
     full = [o for o in user.operands if o.operands[0].shape.dims]
@@ -246,7 +246,7 @@ RULES: Rules = {
     "reverse": (reverse_of_ones, move_of_one_value),
     "transpose": (transpose_of_nothing, transpose_twice, move_of_one_value),
 }
-# Of modules whose layouts are not settled yet.
+# Before layout assignment.
 FREE_RULES: Rules = {
     **_SINK,
     "broadcast": (broadcast_to_own_shape, broadcast_of_added_ones, broadcast_of_iota, broadcast_twice),

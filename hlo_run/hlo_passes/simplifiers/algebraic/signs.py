@@ -1,4 +1,4 @@
-"""Rules of values that are known not to be negative: their absolute value, their roots, and how they compare with 0."""
+"""Algebraic rules of values that are known to be non-negative: absolute value, roots, and comparisons with 0."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, is_float, is_integer, splat_value
 
-# How far operands are followed.
+# The maximum depth of the analysis of operands.
 _DEPTH = 8
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE"}
 
 
 def is_non_negative(value: HloInstruction, depth: int = _DEPTH) -> bool:
-    """True if no element is below 0, as far as operands tell; NaN may be among them, -0.0 may not."""
+    """Return True if all elements are known to be >= +0.0; NaN is allowed, -0.0 is not."""
     dtype = value.shape.dtype
     if not depth or not value.shape.is_array or any(_is_complex(part) for part in (value, *value.operands)):
         return False
@@ -49,16 +49,16 @@ def _is_complex(value: HloInstruction) -> bool:
 
 
 def abs_of_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """|A| => A if A is not negative: an absolute value, a square, an exponential, .."""
+    """|A| => A if A is non-negative: an absolute value, a square, an exponential, .."""
     value = i.operands[0]
     return value if value.shape == i.shape and is_non_negative(value) else None
 
 
 def compare_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A < 0 => false, 0 > A => false if A is not negative; of integers A >= 0 => true, 0 <= A => true."""
+    """A < 0 => false, 0 > A => false if A is non-negative; for integers A >= 0 => true, 0 <= A => true."""
     mirrored = _MIRRORED.get(i.attrs["direction"])
     for value, zero, direction in ((*i.operands, i.attrs["direction"]), (*i.operands[::-1], mirrored)):
-        # NaN is not at least 0 either.
+        # NaN >= 0 is false, so >= is known for integers only.
         is_known = direction == "LT" or (direction == "GE" and is_integer(value))
         if is_known and is_all(zero, 0) and is_non_negative(value):
             return rw.splat(direction == "GE", i.shape)
@@ -66,7 +66,7 @@ def compare_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction 
 
 
 def multiply_roots(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """sqrt(A) * sqrt(A) => A, rsqrt(A) * rsqrt(A) => 1 / A if A is not negative."""
+    """sqrt(A) * sqrt(A) => A, rsqrt(A) * rsqrt(A) => 1 / A if A is non-negative."""
     one, two = i.operands
     if one.opcode != two.opcode or one.opcode not in ("sqrt", "rsqrt") or one.operands != two.operands:
         return None
@@ -77,13 +77,13 @@ def multiply_roots(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def power_of_one_half(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pow(A, 0.5) => sqrt(A) if A is not negative."""
+    """pow(A, 0.5) => sqrt(A) if A is non-negative."""
     value, exponent = i.operands
     return rw.unary("sqrt", value) if is_float(i) and is_all(exponent, 0.5) and is_non_negative(value) else None
 
 
 def rsqrt_of_inverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """rsqrt(pow(A, -2)) => A, rsqrt(1 / A) => sqrt(A) if A is not negative."""
+    """rsqrt(pow(A, -2)) => A, rsqrt(1 / A) => sqrt(A) if A is non-negative."""
     value = i.operands[0]
     if value.opcode == "power" and is_all(value.operands[1], -2) and is_non_negative(value.operands[0]):
         return value.operands[0]

@@ -1,4 +1,4 @@
-"""Rules of slices of what was broadcast, reversed, reshaped, transposed, padded or reduced in windows: slice first."""
+"""Algebraic rules that move slices before broadcasts, reverses, reshapes, transposes and reduce-windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _slice(rw: Rewriter, value: HloInstruction, ranges: list[_Range]) -> HloInst
 
 
 def slice_with_idle_stride(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(A), slice={[3:5:2]} => slice(A), slice={[3:4]}: a stride that takes one element."""
+    """slice(A), slice={[3:5:2]} => slice(A), slice={[3:4]}: a stride over one element has no effect."""
     ranges: list[_Range] = [
         (start, start + 1, 1) if stride > 1 and start < limit <= start + stride else (start, limit, stride)
         for start, limit, stride in i.attrs["slice"]
@@ -40,7 +40,7 @@ def slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 
 def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(reverse(A)) => reverse(slice(A)) from the other end."""
+    """slice(reverse(A)) => reverse(slice(A)), with indices from the other end."""
     inner = i.operands[0]
     if inner.opcode != "reverse":
         return None
@@ -55,9 +55,9 @@ def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]}: of whole rows.
+    """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]} for whole rows.
 
-    Within the only row, what is first moves alone: the pieces of a pair would become kernels of their own, as the pair is not.
+    Slices of a single row are moved only if they begin at 0: otherwise the two halves of a pair would become two kernels.
     """
     inner, ranges = i.operands[0], i.attrs["slice"]
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
@@ -117,7 +117,7 @@ def dynamic_slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def dynamic_slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(f32[8,1,3] reshape(f32[8,3] A), x, 0, y) => reshape(dynamic-slice(A, x, y)): sizes of 1 come or go."""
+    """dynamic-slice(f32[8,1,3] reshape(f32[8,3] A), x, 0, y) => reshape(dynamic-slice(A, x, y)) if only size-1 dims change."""
     inner = i.operands[0]
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(index.shape.dims for index in i.operands[1:]):
         return None
@@ -150,7 +150,7 @@ RULES: Rules = {
     "dynamic-slice": (dynamic_slice_of_broadcast,),
     "slice": (slice_of_broadcast, slice_of_reverse, slice_with_idle_stride),
 }
-# Of modules whose layouts are not settled yet.
+# Before layout assignment.
 FREE_RULES: Rules = {
     "dynamic-slice": (dynamic_slice_of_reshape, dynamic_slice_of_transpose),
     "slice": (slice_of_running_reduction, slice_of_reshape),

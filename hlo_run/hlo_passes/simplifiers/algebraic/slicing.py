@@ -1,4 +1,4 @@
-"""Rules of slices, updates, concatenations and padding."""
+"""Algebraic rules of slices, updates, concatenates and pads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_al
 
 
 def slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(A) of everything => A; pad(A) by nothing => A."""
+    """slice(A) of the whole array => A; pad(A) by 0 elements => A."""
     return i.operands[0] if i.operands[0].shape == i.shape and _takes_all(i) else None
 
 
@@ -33,14 +33,14 @@ def slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def slice_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice, dynamic-slice of broadcast(scalar) => broadcast(scalar)."""
+    """slice(broadcast(scalar)) => broadcast(scalar); also for dynamic-slice."""
     value = i.operands[0]
     scalar = scalar_of(value)
     return rw.spread(scalar, i.shape) if value.opcode == "broadcast" and scalar is not None else None
 
 
 def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(concatenate(A, B, C)) => slice(concatenate(B, C)) of those that it takes elements of."""
+    """slice(concatenate(A, B, C)) => slice(concatenate(B, C)) without the operands outside of the slice."""
     joined = i.operands[0]
     if joined.opcode != "concatenate":
         return None
@@ -66,7 +66,7 @@ def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 
 
 def slice_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """slice(pad(A, c)) => slice(A) if it takes elements of A alone, A if it takes them all, broadcast(c) if none."""
+    """slice(pad(A, c)) => slice(A) if only elements of A are sliced, A if all of them are, broadcast(c) if none is."""
     padded = i.operands[0]
     if padded.opcode != "pad":
         return None
@@ -88,7 +88,7 @@ def slice_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def dynamic_slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(A, at) of everything => A; dynamic-update-slice(A, B, at) of everything => B."""
+    """dynamic-slice(A, at) of the whole array => A; dynamic-update-slice(A, B, at) of the whole array => B."""
     if i.opcode == "dynamic-slice":
         return i.operands[0] if i.operands[0].shape == i.shape else None
     return i.operands[1] if i.operands[1].shape == i.shape else None
@@ -104,7 +104,7 @@ def dynamic_slice_at_constants(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(A, x, y) => dynamic-slice(A, 0, y) if it takes all of the first dimension."""
+    """dynamic-slice(A, x, y) => dynamic-slice(A, 0, y) if the slice has the full size of dimension 0; also for updates."""
     first = 1 if i.opcode == "dynamic-slice" else 2
     part = i.shape.dims if first == 1 else i.operands[1].shape.dims
     indices = list(i.operands[first:])
@@ -118,7 +118,7 @@ def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruc
 
 
 def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(iota[8], x) of one element => the clamped index."""
+    """dynamic-slice(iota[8], x) with size 1 => the clamped index."""
     source, size = i.operands[0], i.operands[0].shape.dims
     if source.opcode != "iota" or len(size) != 1 or i.shape.dims != (1,) or i.operands[1].shape.dims:
         return None
@@ -132,7 +132,7 @@ def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-update-slice(A, B, at) => A if B has no elements, or is the slice of A at the same place."""
+    """dynamic-update-slice(A, B, at) => A if B has no elements, or is the dynamic-slice of A at the same position."""
     whole, part = i.operands[:2]
     if 0 in part.shape.dims:
         return whole
@@ -232,7 +232,7 @@ def concatenate_of_copies(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def pad_between_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pad(f32[1] A, c), padding=1_2_3 => pad(A, c), padding=1_2: there is nothing between one element."""
+    """pad(f32[1] A, c), padding=1_2_3 => pad(A, c), padding=1_2: one element has no interior padding."""
     edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
     sizes = i.operands[0].shape.dims
     new = tuple((low, high, 0 if size == 1 else interior) for (low, high, interior), size in zip(edges, sizes, strict=True))
@@ -240,7 +240,7 @@ def pad_between_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pad(broadcast(A), c) => broadcast(pad(broadcast(A), c)), the inner one with the dimensions that are padded alone."""
+    """pad(broadcast(A), c) => broadcast(pad(broadcast(A), c)); the inner broadcast only has the padded dimensions."""
     inner = i.operands[0]
     if inner.opcode != "broadcast" or len(inner.users) > 1:
         return None
@@ -271,7 +271,7 @@ def pad_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def pad_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """pad(pad(A, c), c) => pad(A, c) by edges alone, none of them negative."""
+    """pad(pad(A, c), c) => pad(A, c) if both have only edge padding that is not negative."""
     inner = i.operands[0]
     if inner.opcode != "pad" or inner.operands[1] is not i.operands[1]:
         return None
@@ -310,7 +310,7 @@ RULES: Rules = {
     "pad": (slice_of_all, pad_of_nothing, pad_between_nothing, pad_with_itself, pad_twice, pad_by_less_than_nothing),
     "slice": (slice_of_all, slice_twice, slice_of_one_value, slice_of_concatenate, slice_of_pad),
 }
-# Of modules whose layouts are not settled yet.
+# Before layout assignment.
 FREE_RULES: Rules = {
     "concatenate": (concatenate_twice, concatenate_neighbours, concatenate_with_one_value, concatenate_of_copies),
     "dynamic-slice": (dynamic_slice_of_iota,),

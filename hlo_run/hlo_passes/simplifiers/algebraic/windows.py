@@ -1,4 +1,4 @@
-"""Rules of reduce-window, of modules whose layouts are not settled yet."""
+"""Algebraic rules of reduce-window, before layout assignment."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
-# The reductions of windows that the rules know.
+# The reduction opcodes that `window_of_one` knows.
 _EXTREMA_AND_SUM = frozenset(("add", "maximum", "minimum"))
-# What may stand between a broadcast scalar and a window over it.
+# Opcodes that may be between a broadcast scalar and a window over it.
 _SEEN_THROUGH = frozenset(("reshape", "convert", "slice", "copy"))
-# Less padding than this part of a running reduction stays a pad, since the rewriter of such reductions wants them.
+# Padding below this fraction of a running reduction stays a pad: `reduce-window-rewriter` only knows windows without it.
 _LEAST_PADDING = 0.1
 
 
 def neutral_reduction(i: HloInstruction) -> str:
-    """Return the operation of a reduction of one array whose initial value changes nothing, else nothing."""
+    """Return the opcode of a one-array reduction whose init value is an identity, else an empty string."""
     if len(i.operands) != 2 or i.shape.is_tuple or i.operands[0].shape.element_type != i.shape.element_type:
         return ""
     opcode = simple_reducer(i.called["to_apply"][0])
@@ -47,7 +47,7 @@ def window_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def window_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce-window(f32[2,8] A), window={size=1x8} => reshape f32[2,1] (reduce(A)), over all of a dimension."""
+    """reduce-window(f32[2,8] A), window={size=1x8} => reshape f32[2,1] (reduce(A)), for windows of whole dimensions."""
     window = _window(i)
     if window is None:
         return None
@@ -60,7 +60,7 @@ def window_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def window_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """The running sum of a broadcast constant c => (iota + 1) * c."""
+    """reduce-window of a broadcast constant c that is a running sum => (iota + 1) * c."""
     window = _window(i)
     if window is None or neutral_reduction(i) != "add" or i.shape.dtype.is_complex or i.shape.element_type == "pred":
         return None
@@ -84,7 +84,7 @@ def window_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 
 def window_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """reduce-window(pad(A, init), init) => reduce-window(A, init) with wider padding, or dilated; behind a convert likewise."""
+    """reduce-window(pad(A, init), init) => reduce-window(A, init) with more padding or dilation; also through a convert."""
     window, padded = _window(i), i.operands[0]
     if window is None:
         return None
@@ -131,7 +131,7 @@ def _pads_little(window: Window, edges: tuple[tuple[int, int, int], ...], padded
 
 
 def _takes_only_value(window: Window, edges: tuple[tuple[int, int, int], ...], dims: tuple[int, ...]) -> bool:
-    """True if every window has one element of the array and padding besides: what is padded has size 1."""
+    """Return True if every window has one element of the array and otherwise padding: padded dimensions have size 1."""
     for dim, (low, high, interior), size in zip(window.dims, edges, dims, strict=True):
         if dim.stride != 1 or low != high or interior or dim.base_dilation != 1 or dim.window_dilation != 1:
             return False

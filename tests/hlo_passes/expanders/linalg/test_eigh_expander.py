@@ -1,4 +1,4 @@
-"""Eigenvectors may have any sign, so not they but what makes them eigenvectors is checked."""
+"""Eigendecompositions by the expander; eigenvectors may have any sign, so the tests check their defining equations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo_run.target import DEFAULT_TARGET, preset
 
 
 def _symmetric(a: Any, lower: bool) -> Any:
-    """Return the matrix that a triangle stands for."""
+    """Return the full matrix of a triangle."""
     triangle = np.tril(a, -1) if lower else np.triu(a, 1)
     diagonal = np.einsum("...i,ij->...ij", np.einsum("...ii->...i", a), np.eye(a.shape[-1]))
     return triangle + np.conj(np.swapaxes(triangle, -1, -2)) + diagonal
