@@ -31,8 +31,7 @@ __all__ = [
     "run",
 ]
 
-# Where the other names come from. They are loaded when first used, so that `import hlo_run` (and `hlo-run --help`) waits for
-# neither numpy nor xDSL.
+# The module of each lazily loaded name. `import hlo_run` and `hlo-run --help` import neither numpy nor xDSL.
 _HOMES = {
     "HloBuilder": "hlo_run.builder.builder",
     "HloModule": "hlo_run.hlo.graph",
@@ -60,13 +59,12 @@ def __dir__() -> list[str]:
 
 
 def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
-    """Return the module that HLO `text` spells: parsed, with every shape filled, and verified unless `verified` is False.
+    """Return the module of HLO `text`, with every shape filled in, and verified unless `verified` is False.
 
-    `file` is the name that errors and `where` show. The verifier is that of `run_hlo_module`: layouts need not fit, and
-    floats of different widths may meet. Raises ParseError for text that is not valid HLO, Unsupported for
-    valid HLO beyond us.
+    `file` is the name that errors and `where` show. The verifier is that of XLA's `run_hlo_module`: layouts may be
+    inconsistent, and an instruction may mix float widths. Raises ParseError for invalid HLO, Unsupported for valid HLO that
+    hlo-run does not handle.
     """
-    # Imported late, like all the rest.
     from hlo_run.garbage_collection import paused_collection
     from hlo_run.hlo.text.parser import parse_module
     from hlo_run.ops.infer import fill_shapes
