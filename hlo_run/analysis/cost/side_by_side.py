@@ -67,7 +67,7 @@ class XlaDiff:
 
     @property
     def different(self) -> list[Pair]:
-        """What is not alike, those first that move most."""
+        """The pairs that are not alike, in descending order of bytes moved."""
         rest = [pair for pair in self.pairs if not pair.alike]
         return sorted(rest, key=lambda pair: -max(work.bytes_accessed for work in (pair.ours, pair.xla) if work is not None))
 
