@@ -31,7 +31,7 @@ def has_form_of_library(convolution: HloInstruction) -> bool:
 
 
 def is_forward_of_library(window: Window) -> bool:
-    """True if cuDNN has a forward convolution with this window: up to three dimensions, none reversed, or both of two reversed."""
+    """True if cuDNN has a forward convolution with this window: at most three dimensions, none reversed, or both of two."""
     turned = {dim.reversal for dim in window.dims}
     return len(window.dims) <= 3 and (turned <= {False} or (turned == {True} and len(window.dims) == 2))
 

@@ -8,7 +8,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
 def computation_post_order(module: HloModule) -> list[HloComputation]:
-    """Return all computations, callees before callers. Keeps the module's own order if it is such an order, as after XLA's parser."""
+    """Return all computations, callees before callers: the module's own order if it is one, as after XLA's parser."""
     places = {computation: number for number, computation in enumerate(module.computations)}
     if all(places[callee] < places[c] for c in module.computations for i in c.instructions for callee in i.called_computations):
         return list(module.computations)

@@ -7,7 +7,7 @@ from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 
 
 def is_elementwise(instruction: HloInstruction) -> bool:
-    """True for an elementwise instruction, as XLA's `HloInstruction::IsElementwise`; not for a rank-changing `bitcast-convert`."""
+    """True for an elementwise instruction (XLA's `HloInstruction::IsElementwise`); not for a rank-changing `bitcast-convert`."""
     if instruction.opcode == "bitcast-convert":
         return instruction.shape.same_dims(instruction.operands[0].shape)
     return instruction.opcode in ELEMENTWISE

@@ -34,7 +34,7 @@ class BufferSharing:
         self._verdicts: dict[tuple[HloInstruction, int, ShapeIndex], bool] = {}
 
     def may_take_place(self, user: HloValue, value: HloValue) -> bool:
-        """Return whether the value `user` may be written to the buffer of `value`, if its instruction is the last to read `value`."""
+        """Return whether `user` may be written to the buffer of `value`. Its instruction must be the last to read `value`."""
         instruction = user.instruction
         if instruction.opcode == "copy" or user.is_phi:
             return False
@@ -127,7 +127,7 @@ def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex)
 
 
 def _keeps_place(operand: HloInstruction, user: HloInstruction, update: HloInstruction) -> bool:
-    """True if an element of `user` needs only the operand's element at the same place in memory, or the slice `update` changes."""
+    """True if an element of `user` needs only the operand's element at the same place in memory, or the slice of `update`."""
     if user.opcode == "bitcast":
         return operand.shape.is_array and operand.shape.dtype.bits == user.shape.dtype.bits
     if user.opcode == "dynamic-slice" and update.opcode == "dynamic-update-slice" and user.operands[0] is update.operands[0]:

@@ -119,7 +119,7 @@ class Congruence:
 
 
 def _neighbours(interval: Interval, others: list[Interval]) -> list[Interval]:
-    """Return the intervals that overlap or touch `interval`. `others` are sorted by start, and so by end, since they at most touch."""
+    """Return the intervals that overlap or touch `interval`. `others` are sorted by start and at most touch each other."""
     place = bisect_left(others, (interval.end + 1,))
     found: list[Interval] = []
     while place and others[place - 1].end >= interval.start:

@@ -32,7 +32,7 @@ _Places: TypeAlias = "dict[HloInstruction, dict[HloInstruction, list[int]]]"
 
 @dataclass(eq=False)
 class Dataflow:
-    """The result of the analysis: the value tree of every instruction of executed computations and reducers, and all values by id.
+    """The result of the analysis: the value tree of each instruction of executed computations and reducers, and all values by id.
 
     `embedded` are the reducers: computations that instructions other than fusions embed in a kernel.
     """
@@ -265,7 +265,7 @@ def _callers(order: list[HloInstruction]) -> dict[HloComputation, HloInstruction
 
 
 def _reducers(module: HloModule, callers: dict[HloComputation, HloInstruction]) -> dict[HloComputation, None]:
-    """Return the computations that instructions other than fusions and control flow embed in kernels: reducers, comparators, .."""
+    """Return the computations that instructions other than fusions and control flow embed in kernels: reducers, comparators."""
     walked = [module.entry, *callers]
     reached = dict.fromkeys(walked)
     found: dict[HloComputation, None] = {}

@@ -16,7 +16,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 def in_place_operands(fusion: HloInstruction) -> dict[int, int]:
-    """Return the number of the operand that each in-place result changes, by the result's number among the leaves of the shape."""
+    """Return the number of the operand that each in-place result changes, by the result's number among the shape's leaves."""
     roots = fusion_roots(fusion)
     if len(roots) == 1 and roots[0].opcode == "scatter":
         changed = roots[0].operands[: len(roots[0].operands) // 2]
