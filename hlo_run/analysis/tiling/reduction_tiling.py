@@ -190,7 +190,7 @@ def _row(description: ReductionDescription, analysis: FusionAnalysis, groups: in
 
 
 def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling | None:
-    """A warp computes several rows, or a thread one row, with shuffles only. None for rows that are too long and variadic reduces."""
+    """A warp computes several rows, or a thread one row, with shuffles only. None for long rows and variadic reductions."""
     a, b, c = description.dims
     if len(description.instruction.operands) > 2:
         return None
