@@ -34,8 +34,7 @@ __all__ = [
     "run",
 ]
 
-# Where the other names come from. They are loaded when first used, so that `import hlo_run` (and `hlo-run --help`) waits for
-# neither numpy nor xDSL.
+# The module of each lazily loaded name. `import hlo_run` and `hlo-run --help` import neither numpy nor xDSL.
 _HOMES = {
     "HloBuilder": "hlo_run.builder.builder",
     "HloModule": "hlo_run.hlo.graph",

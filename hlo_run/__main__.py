@@ -1,4 +1,4 @@
-"""Run the command line as `python -m hlo_run`."""
+"""Runs the command line as `python -m hlo_run`."""
 
 from hlo_run.cli import main
 

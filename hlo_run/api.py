@@ -1,4 +1,4 @@
-"""What `import hlo_run` offers beside `parse`: running modules, and making them from JAX functions and files."""
+"""The Python interface beside `parse`: load, run, evaluate and isolate modules, and lower JAX functions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from hlo_run.reference.evaluate.evaluate import evaluate as evaluate_reference
 
 
 def load(path: str, input_format: str = "") -> HloModule:
-    """Return the module in a file: HLO text, or with the extra `xla` a proto, StableHLO or MHLO (by extension or format).
+    """Return the module in a file: HLO text, or with the extra `xla` a proto, StableHLO or MHLO.
 
-    Raises UsageError for a file that cannot be read, ParseError for one that is not valid.
+    `input_format` is a name of `--input_format`; empty: the format of the file's extension. Raises UsageError for a file that
+    cannot be read, ParseError for an invalid module.
     """
     return parse(read_module(path, input_format).text, path)
 
@@ -39,12 +40,12 @@ def load(path: str, input_format: str = "") -> HloModule:
 def evaluate(
     module: HloModule, *arguments: ArgumentLike, infeed: Sequence[ArgumentLike] = (), **keywords: ArgumentLike
 ) -> Literal:
-    """Return what the numpy reference computes: an array, or a tuple of such, for one argument per entry parameter.
+    """Return the result of the numpy reference, an array or a tuple, for one argument per entry parameter.
 
-    Arrays must have the parameters' types and dimensions, numbers are converted. A module of `from_jax` also takes what its
-    function takes, and any module trees of JAX whose leaves are one per parameter. `infeed` are the arrays that infeeds take,
-    in order, tuples as their leaves. Raises UsageError where they do not fit, Unsupported for an instruction beyond the
-    reference.
+    Arrays must have the types and dimensions of the parameters; numbers are converted. A module of `from_jax` also takes the
+    arguments of its function. Every module also takes JAX trees with one leaf per parameter. `infeed` are the arrays for infeeds
+    in order; a tuple is the list of its leaves. Raises UsageError for arguments that do not fit, Unsupported for an instruction
+    that the reference does not handle.
     """
     return _result(
         module, evaluate_reference(module, _values(module, arguments, keywords), feeds=given_feeds(map(plain, infeed)))
@@ -59,11 +60,11 @@ def run(
     infeed: Sequence[ArgumentLike] = (),
     **keywords: ArgumentLike,
 ) -> Literal:
-    """Compile and run `module` as `hlo-run` does, and return the result; nothing is compared.
+    """Compile and run `module` as `hlo-run` does, and return the result without a comparison. Does not change `module`.
 
-    `platform` is CUDA, Host (PTX on the CPU) or Interpreter; empty: CUDA if a device can be opened, else Host. `target` is
-    the GPU to compile for, by default the device, or h100. Arguments and `infeed` are as in `evaluate`. The module stays as it
-    is. Raises errors of the HloRunError family.
+    `platform` is CUDA, Host (PTX on the CPU) or Interpreter; empty: CUDA if a device can be opened, else Host. `target` is the
+    GPU to compile for; empty: the platform's device, else h100. Arguments and `infeed` are as in `evaluate`. Raises errors of
+    the HloRunError family.
     """
     name = choose_platform(platform)
     feeds = given_feeds(map(plain, infeed))
@@ -83,7 +84,9 @@ def _values(module: HloModule, arguments: Sequence[ArgumentLike], keywords: Mapp
     if module.convention is not None:
         return fit_arguments(module, module.convention.values(module, arguments, keywords))
     if keywords:
-        raise UsageError(f"'{module.name}' has no argument called '{next(iter(keywords))}'", hint="modules of from_jax have")
+        raise UsageError(
+            f"'{module.name}' has no argument called '{next(iter(keywords))}'", hint="only modules of from_jax take keywords"
+        )
     return fit_arguments(module, plain_values(module, arguments))
 
 
@@ -92,18 +95,18 @@ def _result(module: HloModule, literal: Literal) -> Literal:
 
 
 def isolate(module: HloModule, name: str, target: str = "") -> HloModule:
-    """Return the fusion called `name` as a module whose parameters are the fusion's operands; `module` stays as it is.
+    """Return the fusion called `name` as a module whose parameters are the fusion's operands. Does not change `module`.
 
-    Fusions are looked up in the module as executed, by their own name or their kernel's. Raises UsageError for another name.
+    `name` is a fusion of the optimised module, or the kernel of one. Raises UsageError if no fusion has that name.
     """
     return isolate_instruction(_find_fusion(module, name, target))
 
 
 def isolate_in_run(module: HloModule, name: str, *arguments: ArgumentLike, target: str = "") -> tuple[HloModule, list[Literal]]:
-    """Return what `isolate` returns, and the operands that the fusion has where `module` runs on `arguments`.
+    """Return the module of `isolate`, and the fusion's operands when `module` runs on `arguments`.
 
-    In a loop they are those of the first iteration. Raises Unsupported where the reference cannot evaluate what leads to
-    the fusion.
+    In a loop they are those of the first iteration. Raises UsageError if no fusion has that name, Unsupported if the reference
+    cannot evaluate the operands.
     """
     fusion = _find_fusion(module, name, target)
     return isolate_instruction(fusion), operands_in_run(fusion, _values(module, arguments, {}), MODULE_SEED)
@@ -114,16 +117,17 @@ def _find_fusion(module: HloModule, name: str, target: str) -> HloInstruction:
 
 
 def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywords: Any) -> HloModule:
-    """Return the module that JAX lowers `function` to for such arguments (arrays, or jax.ShapeDtypeStruct: values do not matter).
+    """Return the module that JAX lowers `function` to. Only the shapes of the arguments matter (arrays, jax.ShapeDtypeStruct).
 
-    Parameters are the arrays and numbers in the arguments, in JAX's order, keys of random numbers as their words; those that
-    `function` ignores stay, unless it is jitted already. All else in the arguments (functions, strings) is constant, and so are
-    numbers beside such things in one argument (a model), those that `function` has to know while it is traced, and all for
-    a `function` with a `lower` of its own, such as Equinox's `filter_jit`. `function` may also be traced, lowered, compiled or
-    exported already. The result is the arrays in what `function` returns. `jax_platform` says for which platform JAX lowers
-    (`cpu`, `cuda`, ..), which decides between plain HLO and a library's custom calls; the default makes the same module on
-    every machine. Raises UsageError where jax is missing or `function` is nothing to lower; what `function` or JAX raises
-    passes through.
+    The parameters are the arrays and numbers in the arguments, in JAX's order. A random key is the array of its words. Unused
+    parameters are kept, unless `function` is already jitted. Other arguments (functions, strings) are constants. Numbers are
+    constants too if they are in one argument with such a thing (a model), if `function` needs their values during tracing, or
+    if `function` has its own `lower`, as Equinox's `filter_jit` has. `function` may also be a traced, lowered, compiled or
+    exported JAX function. The module's result is the arrays that `function` returns.
+
+    `jax_platform` is the platform that JAX lowers for (`cpu`, `cuda`, ..). It decides between plain HLO and a library's custom
+    calls. The default gives the same module on every machine. Raises UsageError if jax is not installed or `function` cannot be
+    lowered. Exceptions of `function` and of JAX pass through.
     """
     lowered = lower_to_text(function, arguments, keywords, jax_platform)
     module = parse(lowered.text, lowered.name)

@@ -1,7 +1,8 @@
-"""What costs time to make again, kept in files of the user's cache directory: by the digest of what it was made from.
+"""Files of the user's cache directory, each under the digest of its inputs.
 
-A file is written whole or not at all, and says its contents' own digest: several processes may share the directory, and a
-file that was damaged is made anew. What is found stays there longest. `--cache=off|DIR` or `HLO_RUN_CACHE` choose.
+A file is written whole or not at all, so processes can share the directory. It begins with a digest of its contents, so a
+damaged file counts as missing. When the cache is full, the least recently used files are removed. `--cache=off|DIR` or
+`HLO_RUN_CACHE` choose the directory.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from pathlib import Path
 OFF = "off"
 VARIABLE = "HLO_RUN_CACHE"
 LIMIT_BYTES = 512 << 20
-# What is left when files were removed, so that not every file that is written removes another.
+# Cleaning goes down to this share of the limit, so that not every new file removes another.
 _AFTER_CLEANING = 0.8
 _DIGEST_CHARACTERS = 64
-# What compiled code depends on beside this package.
+# Compiled code depends on the versions of these packages, too.
 _PACKAGES = ("xdsl", "llvmlite", "numpy")
 _chosen = ""
 
 
 def choose_cache(choice: str) -> None:
-    """Let this process use the directory `choice`, none for `off`, and for nothing what the environment says."""
+    """Set this process's cache directory; `off`: no cache; empty: the choice of HLO_RUN_CACHE."""
     global _chosen
     _chosen = choice
 
 
 def open_cache(kind: str) -> FileCache | None:
-    """Return the cache of one kind of file, which need not exist; None if it is off, or there is no home to put it in."""
+    """Return the cache of one kind of file; its directory need not exist. None if the cache is off or the user has no home."""
     choice = _chosen or os.environ.get(VARIABLE, "")
     if choice == OFF:
         return None
@@ -46,15 +47,15 @@ def open_cache(kind: str) -> FileCache | None:
 
 
 def digest(*parts: str) -> str:
-    """Return the key of what is made from these texts."""
+    """Return the SHA-256 key of a file whose inputs are these texts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 @functools.cache
 def compiler_digest(*parts: str) -> str:
-    """Return what tells these folders of this package from others: versions, and every source file's size and time.
+    """Return the digest of a compiler: the versions of packages, and size and time of each source file in the folders `parts`.
 
-    Files that lie beside the folders count always; without folders all of the package does.
+    Without `parts` all folders of this package count. Source files directly in the package always count.
     """
     root = Path(__file__).parent
     folders = [root / part for part in parts] if parts else [folder for folder in root.iterdir() if folder.is_dir()]
@@ -65,7 +66,7 @@ def compiler_digest(*parts: str) -> str:
 
 
 def _version(package: str) -> str:
-    """Return the version of an installed package, which is not imported: its metadata lies beside it, the version in its name."""
+    """Return the version of an installed package without importing it, from the name of its metadata folder."""
     spec = find_spec(package)
     if spec is not None and spec.origin is not None:
         found = sorted(path.name for path in Path(spec.origin).parent.parent.glob(f"{package}-*.dist-info"))
@@ -78,14 +79,14 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True)
 class FileCache:
-    """Files of one kind in `root`, all kinds of which together are kept below `limit_bytes`."""
+    """The files of one kind in `root`. `limit_bytes` bounds the files of all kinds together."""
 
     root: Path
     kind: str
     limit_bytes: int = LIMIT_BYTES
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put there under a digest; None if there is nothing, or it is damaged."""
+        """Return the data that was put under a digest; None if the file is missing or damaged."""
         file = self._file(key)
         try:
             stored = file.read_bytes()
@@ -99,24 +100,24 @@ class FileCache:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep `data`; a directory that cannot be written only costs time."""
+        """Write `data` under a digest. Ignores a directory that cannot be written."""
         file = self._file(key)
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            import tempfile  # a run that finds what it needs makes no file
+            import tempfile  # slow to import, and not needed after a hit
 
             handle, part = tempfile.mkstemp(suffix=".part", dir=file.parent)
             try:
                 with os.fdopen(handle, "wb") as stream:
                     stream.write(_seal(key, data) + data)
-                # Readers see the old state or the whole file, never half of it.
+                # Atomic: readers see no half-written file.
                 os.replace(part, file)
             except OSError:
                 os.unlink(part)
                 raise
 
     def clean(self) -> None:
-        """Remove the files that were not asked for longest, of every kind, if all together are more than the limit."""
+        """Remove the least recently used files of all kinds if they exceed the limit together."""
         files: list[tuple[float, int, Path]] = []
         for file in self.root.glob("*/*"):
             with contextlib.suppress(OSError):
@@ -137,5 +138,5 @@ class FileCache:
 
 
 def _seal(key: str, data: bytes) -> bytes:
-    """Return what a file begins with: neither other data nor another file's contents have it."""
+    """Return the head of a file, a digest of its key and data that detects damage."""
     return hashlib.sha256(key.encode() + data).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""The command line: flags to `Options`, results to text and exit code. The only place that prints."""
+"""The command line: turns flags into `Options`, and results into text and an exit code. Only this file prints."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT,
 _INTRODUCTION = """Compile HLO modules as XLA:GPU does, run them, and compare with a reference.
 
 FILE is HLO text (.hlo, .txt; - is stdin) or, with 'hlo-run[xla]' installed, an HLO proto or snapshot (.pb, .pbtxt),
-StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). Exit codes: 0 agrees, 1 differs, 2 bad flags or file, 3 not valid HLO,
-4 not supported yet, 5 device error, 70 our bug. XLA_FLAGS is read; the command line wins."""
+StableHLO or MHLO (.mlir, .stablehlo, .mhlo, .mlirbc). Exit codes: 0 results agree, 1 results differ, 2 bad flags or file,
+3 invalid HLO, 4 not supported yet, 5 device error, 70 bug in hlo-run. XLA_FLAGS is read; the command line overrides it."""
 
 
-_OPT_INTRODUCTION = """Run HLO passes on a module, or its pipeline up to a stage, and print what comes out.
+_OPT_INTRODUCTION = """Run HLO passes, or a pipeline up to a stage, on a module and print the result.
 
-FILE is one file of HLO text (- is stdin), or what hlo-run reads besides. Exit codes are those of hlo-run. XLA_FLAGS is read;
-the command line wins."""
+FILE is one file of HLO text (- is stdin) or of another format that hlo-run reads. The exit codes are those of hlo-run.
+XLA_FLAGS is read; the command line overrides it."""
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A console script: its name, help and flags."""
+    """A console script: its name, the introduction of its help, and its flags."""
 
     name: str
     introduction: str
@@ -51,7 +51,7 @@ _HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, OPT_FLAGS)
 
 
 class _Command(click.Command):
-    """Prints flags by section and as XLA spells them (`--name=VALUE`)."""
+    """The command of a program. Its help prints flags by section and as XLA spells them (`--name=VALUE`)."""
 
     flags: Flags
 
@@ -87,7 +87,7 @@ def _collect(files: tuple[str, ...], **values: Any) -> tuple[dict[str, Any], tup
 
 
 def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """Return (values of the flags, files, warnings); raises UsageError, and prints help on `--help` (SystemExit)."""
+    """Return (values of the flags, files, warnings); raises UsageError. `--help` and `--version` print and raise SystemExit."""
     command = _make_command(program)
     if "--help" in arguments:
         command.main(["--help"], prog_name=program.name)
@@ -101,7 +101,7 @@ def _parse(program: _Program, arguments: Sequence[str]) -> tuple[dict[str, Any],
     except click.ClickException as error:
         raise UsageError(error.format_message(), hint="--help lists every flag") from None
     if values["xla_enable_hlo_passes_only"] and values["xla_disable_hlo_passes"]:
-        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes exclude each other")
+        raise UsageError("--xla_enable_hlo_passes_only and --xla_disable_hlo_passes cannot be used together")
     return values, files, raw.warnings
 
 
@@ -112,7 +112,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Options, tuple[str, ...],
 
 
 def parse_opt_arguments(arguments: Sequence[str]) -> tuple[Options, OptFlags, tuple[str, ...], tuple[str, ...]]:
-    """Return (options, flags of its own, files, warnings) of hlo-opt's command line; see `_parse`."""
+    """Return (options, flags that only hlo-opt has, files, warnings) of hlo-opt's command line; see `_parse`."""
     values, files, warnings = _parse(_HLO_OPT, arguments)
     own = {name: values.pop(name) for name in OWN_OPT_FLAGS}
     return Options(**values), OptFlags(**own), files, warnings
@@ -126,7 +126,7 @@ def _print_version(program: str) -> None:
 
 
 class PlainConsole:
-    """Text as it is: for files, pipes and tests."""
+    """The console for files, pipes and tests: prints text without colour."""
 
     def out(self, text: str) -> None:
         _stdout(text)
@@ -148,7 +148,7 @@ class PlainConsole:
 
             show_mismatch(findings)
             return
-        # Whoever has findings has imported the reference already.
+        # Costs nothing: findings come from the reference, which is imported already.
         from hlo_run.reference.compare.report import report
 
         _stdout(report(findings))
@@ -170,7 +170,7 @@ class PlainConsole:
 
 
 class TerminalConsole(PlainConsole):
-    """For a person: colour and a spinner on stderr, through rich."""
+    """The console for a terminal: colour and a spinner on stderr, through rich."""
 
     def __init__(self) -> None:
         from rich.console import Console  # costs 40 ms: only on a terminal
@@ -200,7 +200,7 @@ def _stderr(text: str) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run hlo-run's command line and return its exit code; errors of the family are printed, no other leaves."""
+    """Run hlo-run's command line and return its exit code. Prints errors of the HloRunError family."""
 
     def work() -> int:
         options, files, warnings = parse_arguments(arguments)
@@ -214,7 +214,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def run_opt(arguments: Sequence[str]) -> int:
-    """Run hlo-opt's command line, as `run` does hlo-run's."""
+    """Run hlo-opt's command line and return its exit code. Prints errors of the HloRunError family."""
 
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
@@ -246,7 +246,7 @@ def _exit_code(work: Callable[[], int]) -> int:
         _stderr("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader of stdout went away (`| head`); that is no failure of ours, but Python would complain at exit.
+        # The reader of stdout closed it (`| head`). That is not an error, but Python would report one at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

@@ -1,12 +1,12 @@
-"""Functions that custom calls run: `@custom_call("name")` registers one, for every platform or for one of them.
+"""The registry of functions for custom calls: `@custom_call("name")` registers one, for one platform or for all.
 
     @hlo_run.custom_call("scale")
     def scale(x: np.ndarray, config: str) -> np.ndarray:
         return x * float(config)
 
-The function gets the operands as numpy arrays in logical order (tuples as Python tuples), which it must not change, and
-returns the result the same way. With a parameter called `config` it gets the text of the call's backend_config, without the
-quotes. What it raises becomes a DeviceError that names the call.
+The function gets the operands as numpy arrays in logical dimension order (tuples as Python tuples), must not change them, and
+returns the result in the same form. A parameter called `config` gets the text of the call's backend_config without quotes. An
+exception in the function becomes a DeviceError that names the call.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _REGISTRY: dict[tuple[str, str], _Registered] = {}
 
 
 def custom_call(target: str, platform: str = "") -> Callable[[FunctionT], FunctionT]:
-    """Return a decorator that registers a function for the custom calls of `target`; raises UsageError.
+    """Return a decorator that registers a function for the custom calls of `target`.
 
-    `platform` is Host, CUDA or Interpreter (the reference), in any case; empty: all of them. A later registration
-    replaces an earlier one.
+    `platform` is Host, CUDA or Interpreter (the reference), in upper or lower case; empty: all of them. A later registration
+    replaces an earlier one. Raises UsageError for an empty `target` or an unknown platform.
     """
     names = {name.lower(): name for name in PLATFORMS}
     if platform and platform.lower() not in names:
@@ -66,22 +66,22 @@ def unregister(target: str) -> None:
 
 
 def is_registered(target: str, platform: str = "") -> bool:
-    """True if there is a function for `target` on the platform, or on any if none is named."""
+    """True if `target` has a function on the platform; without a platform, on any."""
     return any((target, name) in _REGISTRY for name in ((platform,) if platform else PLATFORMS))
 
 
 def registered_targets() -> list[str]:
-    """Return the names that have a function on some platform, in order."""
+    """Return the sorted names that have a function on at least one platform."""
     return sorted({target for target, _ in _REGISTRY})
 
 
 def how_to_register(target: str) -> str:
     """Return the hint for a custom call that has no function."""
-    return f'@hlo_run.custom_call("{target}") registers one; --custom_calls=FILE.py reads a file of them'
+    return f'@hlo_run.custom_call("{target}") registers a function; --custom_calls=FILE.py runs a file that registers functions'
 
 
 def call(target: str, platform: str, operands: list[Any], config: str, instruction: str) -> Any:
-    """Call the function of `target`; raises Unsupported if there is none, DeviceError if it raises."""
+    """Return the result of the function of `target`; raises Unsupported if it has none, DeviceError if the function raises."""
     registered = _REGISTRY.get((target, platform))
     if registered is None:
         raise Unsupported(

@@ -1,4 +1,4 @@
-"""The one family of errors that leaves the package; the class fixes the exit code of the command line."""
+"""The HloRunError family, the only errors that leave the package. The class determines the command line's exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A place in a text the user gave: line and column count from 1; `source_line` is that line without its newline."""
+    """A place in a text from the user. Line and column count from 1. `source_line` is that line without its newline."""
 
     file: str
     line: int
@@ -22,8 +22,8 @@ class Where:
 class HloRunError(Exception):
     """Base of all errors that users see.
 
-    `message` is one sentence, `where` the place in the user's file if there is one, `hint` an action that helps,
-    `notes` further lines (the failing instruction, the row, the dump to reproduce from).
+    `message` is one sentence. `where` is the place in the user's file, if known. `hint` is an action that helps. `notes` are
+    further lines (the failing instruction, the row, the file that reproduces the error).
     """
 
     exit_code: ClassVar[int] = 70
@@ -37,7 +37,7 @@ class HloRunError(Exception):
         self.notes = notes
 
     def __reduce__(self) -> tuple[type[HloRunError], tuple[str, Where | None, str, tuple[str, ...]]]:
-        # Exceptions pickle by their args alone; a compile worker must hand every field to its parent.
+        # By default only `args` are pickled. A compile worker must send every field to its parent.
         return type(self), (self.message, self.where, self.hint, self.notes)
 
     def render(self) -> str:
@@ -74,7 +74,7 @@ class UsageError(HloRunError):
 
 
 class ParseError(HloRunError):
-    """Not valid HLO: parser, shape inference or verifier."""
+    """Invalid HLO, found by the parser, shape inference or the verifier."""
 
     exit_code = 3
 
@@ -87,14 +87,14 @@ class Unsupported(HloRunError):
 
 
 class DeviceError(HloRunError):
-    """No driver, out of memory, launch failed, a fault inside a kernel, or a timeout."""
+    """A missing driver, exhausted memory, a failed launch, a fault inside a kernel, or a timeout."""
 
     exit_code = 5
     kind = "device error"
 
 
 class InternalError(HloRunError):
-    """A bug of ours: names the row, the kernel and the dump to reproduce from."""
+    """A bug in hlo-run. Names the row, the kernel and a file that reproduces it."""
 
     exit_code = 70
     kind = "internal error"

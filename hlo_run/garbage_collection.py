@@ -1,4 +1,4 @@
-"""When Python's garbage collector runs: pauses for work on one large graph, and seldom in a command."""
+"""Reduces runs of Python's garbage collector: none during work on a large graph, few in a command."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-# Objects that are allocated before the collector looks for cycles; Python's own number is 700.
+# Allocated objects between two collections. Python's default is 700.
 _COLLECT_AFTER = 50_000
 
 
 def collect_seldom() -> None:
-    """Let the collector wait for more allocations: it would walk all modules some hundred times while they load."""
+    """Collect after more allocations than by default: otherwise imports alone would cause some hundred collections."""
     gc.set_threshold(_COLLECT_AFTER)
 
 
 @contextmanager
 def paused_collection() -> Generator[None, None, None]:
-    """Collect nothing until the end of the `with`.
+    """Disable the garbage collector until the end of the `with`.
 
-    Nothing of a growing graph is garbage, yet the collector would walk it again and again: a quarter to a third of the time.
+    A growing graph has no garbage, but the collector would walk it again and again, in a quarter to a third of the time.
     """
     collects = gc.isenabled()
     gc.disable()

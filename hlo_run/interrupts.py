@@ -1,4 +1,4 @@
-"""Ctrl-C while native code runs: Python sees it only when that code returns, which a kernel that loops for ever never does."""
+"""Ends the process at Ctrl-C while native code runs. Python sees Ctrl-C only after that code returns, which may be never."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-# What unwinding may take: nothing that runs meanwhile is left half done but the run itself.
+# Time for Python to unwind before the process ends. Only the run itself may be incomplete then.
 _GRACE_SECONDS = 1.5
 _CODE = 130
 
 
 @contextmanager
 def ends_when_interrupted() -> Generator[None]:
-    """End the process with code 130 some time after SIGINT if the main thread is still inside; other threads: do nothing."""
+    """End the process with code 130 if the main thread is still inside 1.5 s after SIGINT. In other threads: do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""Independent pieces of work in processes of their own: Python has one lock, so threads would not make it faster."""
+"""Runs independent pieces of work in several processes. Threads would not be faster, because Python has a global lock."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ T = TypeVar("T")
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def can_fork() -> bool:
-    """True if processes can be copies of this one, so that they need not import and parse again.
+    """True if this process can fork, so that the copies need not import and parse again.
 
-    A copy has but the thread that made it: what JAX's threads, or a caller's own, hold locked would stay so in it.
+    A fork has only the thread that made it. A lock that another thread of JAX or of a caller holds would never be released.
     """
     if "jaxlib" in sys.modules or threading.current_thread() is not threading.main_thread():
         return False
-    import multiprocessing  # few runs have work for several processes
+    import multiprocessing  # slow to import, and few runs need several processes
 
     return "fork" in multiprocessing.get_all_start_methods() and not multiprocessing.current_process().daemon
 
 
 def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list[T]:
-    """Return `work(0)` to `work(count - 1)`, made by so many processes; results are pickled, the work need not be.
+    """Return `work(0)` to `work(count - 1)`, computed by up to `workers` forks. Results must be picklable, `work` need not be.
 
-    Raises the error of the first piece that failed, of the HloRunError family; a process that dies is an InternalError.
+    Raises the HloRunError of the first piece that failed, and InternalError if a process dies.
     """
     import multiprocessing
 
@@ -51,7 +51,7 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
         receive, send = context.Pipe(duplex=False)
         process = context.Process(target=_work, args=(send, next_piece, count, work), daemon=True)
         with warnings.catch_warnings():
-            # Later Pythons warn of other threads (a spinner's, say), whose locks the copy does not need.
+            # From 3.12 on Python warns about other threads, such as the spinner's. The fork does not need their locks.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         send.close()
@@ -67,7 +67,9 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
     results: list[T] = []
     for number in range(count):
         if number not in done:
-            raise InternalError(f"a compile process died in kernel {number}", notes=("--compile_processes=1 does without them",))
+            raise InternalError(
+                f"a compile process died in kernel {number}", notes=("--compile_processes=1 compiles in one process",)
+            )
         result = done[number]
         if isinstance(result, HloRunError):
             raise result
@@ -76,7 +78,7 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
 
 
 def _collect(receiving: set[Connection], done: dict[int, Any]) -> None:
-    """Take in results until all processes have no more, or have died."""
+    """Receive results until all processes have finished or died."""
     from multiprocessing.connection import Connection, wait
 
     while receiving:
@@ -93,7 +95,7 @@ def _collect(receiving: set[Connection], done: dict[int, Any]) -> None:
 
 
 def _work(send: Connection, next_piece: Any, count: int, work: Callable[[int], object]) -> None:
-    """Do pieces until none is left, or one fails: pieces before it are then already taken."""
+    """Work on pieces until none is left or one fails. Then all pieces before it are already taken."""
     while True:
         with next_piece.get_lock():
             number = next_piece.value

@@ -1,4 +1,4 @@
-"""Which platform a run uses: the names people write, and the choice when they write none."""
+"""Chooses and opens the platform of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMES = {"cuda": CUDA, "gpu": CUDA, "host": HOST, "cpu": HOST, "interpreter": I
 
 
 def platform_name(text: str) -> str:
-    """Return the platform that `text` names, in any case; raises UsageError."""
+    """Return the platform that `text` names, in upper or lower case; raises UsageError for an unknown name."""
     name = _NAMES.get(text.lower())
     if name is None:
         raise UsageError(f"unknown platform '{text}'", hint=f"choose one of {CUDA}, {HOST}, {INTERPRETER}")
@@ -22,31 +22,31 @@ def platform_name(text: str) -> str:
 
 
 def choose_platform(text: str) -> str:
-    """Return the platform named by `text`; empty: CUDA if a device can be opened, else Host."""
+    """Return the platform named by `text`; empty: CUDA if a device can be opened, else Host. Raises UsageError."""
     if text:
         return platform_name(text)
-    # Only asked when the user leaves the choice to us; pycuda is imported there alone.
+    # Imports pycuda, so only without a choice of the user.
     from hlo_run.backends.cuda.device import device_problem
 
     return CUDA if not device_problem() else HOST
 
 
 def reference_platform(options: RunOptions) -> str:
-    """Return the platform (or the file) to compare with, or nothing; raises UsageError."""
+    """Return the platform or file to compare with; empty: no comparison. Raises UsageError for an unsupported platform."""
     if options.expected_output:
         return options.expected_output
     text = options.reference_platform
     if text == "default":
         return INTERPRETER
     if text and platform_name(text) != INTERPRETER:
-        raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for none')
+        raise UsageError(f"--reference_platform={text} is not available", hint=f'{INTERPRETER}, or "" for no comparison')
     return platform_name(text) if text else ""
 
 
 def open_backend(name: str, options: RunOptions) -> Backend:
-    """Open the device platform called `name` (not the Interpreter, which runs modules, not executables).
+    """Open CUDA or Host. (The Interpreter runs modules, not executables, and has no backend.)
 
-    Raises DeviceError when there is no device.
+    Raises DeviceError if no device can be opened.
     """
     make = load_backend(name)
     if name == HOST:

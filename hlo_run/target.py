@@ -1,6 +1,6 @@
-"""The device as data: what the heuristics and the PTX back end ask about a GPU, by preset or from XLA's spec file.
+"""Describes a GPU to the heuristics and the PTX back end, from a preset or from an XLA `gpu_target_config`.
 
-Values are those of XLA's `backends/gpu/target_config/specs`; a live card may report other clocks and memory sizes.
+Presets have the values of XLA's `backends/gpu/target_config/specs`. A real GPU may report other clocks and memory sizes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hlo_run.errors import UsageError
 
 WARP_THREADS = 32
-# From here on a card has instructions that no later one has (`sm_90a`).
+# From this major version on a GPU has instructions that later ones lack (`sm_90a`).
 _FIRST_ACCELERATED_MAJOR = 9
 
 
@@ -19,8 +19,9 @@ _FIRST_ACCELERATED_MAJOR = 9
 class TargetSpec:
     """One GPU.
 
-    `core_count` is the number of SMs, `threads_per_core_limit` the resident threads of one; `toolkit_version` is the
-    CUDA version that decides about newer instructions. Sizes are bytes, bandwidth bytes per second, clocks GHz.
+    `core_count` is the number of SMs, `threads_per_core_limit` the largest number of resident threads of an SM.
+    `toolkit_version` is the CUDA version, which limits the available instructions. Sizes are in bytes, bandwidths in bytes per
+    second, clocks in GHz.
     """
 
     name: str
@@ -50,7 +51,7 @@ class TargetSpec:
 
     @property
     def sm_name(self) -> str:
-        """The plain PTX target, without `a` or `f`: PTX for it runs on every later card of the major version."""
+        """The PTX target without `a` or `f`. PTX for it runs on every later GPU of the major version."""
         return f"sm_{self.sm}"
 
     @property
@@ -61,12 +62,12 @@ class TargetSpec:
 
     @property
     def max_resident_threads(self) -> int:
-        """Threads that fill the card: loop-like emitters unroll from this many elements."""
+        """The number of threads that fill the GPU. Loop emitters unroll at this number of elements or more."""
         return self.core_count * self.threads_per_core_limit
 
     @property
     def is_blackwell(self) -> bool:
-        """Capability 10.x exactly; XLA does not count 12.0."""
+        """True for capability 10.x. XLA does not count 12.0."""
         return self.compute_capability[0] == 10
 
 
@@ -174,11 +175,11 @@ DEFAULT_TARGET = "h100"
 
 
 def preset(name: str) -> TargetSpec:
-    """Return the preset called `name` (XLA's spec names, or `a100`, `h100`); raises UsageError with the list."""
+    """Return the preset called `name` (XLA's spec names, or `a100`, `h100`); raises UsageError for an unknown name."""
     spec = PRESETS.get(ALIASES.get(name, name))
     if spec is None:
         known = ", ".join(sorted((*PRESETS, *ALIASES)))
-        raise UsageError(f"unknown target '{name}'", hint=f"choose one of {known}, or give a gpu_target_config text proto")
+        raise UsageError(f"unknown target '{name}'", hint=f"choose one of {known}, or set --xla_gpu_target_config_filename=FILE")
     return spec
 
 
@@ -189,8 +190,8 @@ _REQUIRED_FIELDS = ("core_count", "threads_per_core_limit")
 def from_text_proto(text: str, name: str) -> TargetSpec:
     """Read an XLA `gpu_target_config` text proto (`specs/*.txtpb`).
 
-    Fields that the file leaves out keep the values of the default preset, but for the SM count, the threads per SM
-    and the compute capability, which must be there. Raises UsageError.
+    A missing field gets the value of the default preset. The SM count, the threads per SM and the compute capability must be
+    present. `name` is the file's name. Raises UsageError for a missing or malformed field.
     """
     clean = re.sub(r"#[^\n]*", "", text)
     fields = {key: value.strip('"') for key, value in _FIELD.findall(clean)}
@@ -225,7 +226,7 @@ def from_text_proto(text: str, name: str) -> TargetSpec:
 
 
 def to_text_proto(spec: TargetSpec) -> str:
-    """Return an XLA `gpu_target_config` of a GPU, which `from_text_proto` reads."""
+    """Return the XLA `gpu_target_config` of a GPU as a text proto, which `from_text_proto` can read."""
     major, minor = spec.compute_capability
     version = "{}.{}.0".format(*spec.toolkit_version)
     fields = {
@@ -256,7 +257,7 @@ def to_text_proto(spec: TargetSpec) -> str:
 
 
 def _version(text: str) -> tuple[int, int] | None:
-    """Read `12.8.0`; None for an unset version (`0.0.0` or nothing)."""
+    """Read `12.8.0`; None for an unset version (`0.0.0` or empty)."""
     parts = text.split(".")
     if len(parts) < 2 or not parts[0].isdigit() or not parts[1].isdigit() or int(parts[0]) == 0:
         return None

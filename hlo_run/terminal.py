@@ -1,4 +1,4 @@
-"""A mismatch, and a comparison with XLA, as a person at a terminal sees them: tables and bars in place of plain text."""
+"""Prints a mismatch, or a comparison with XLA, to a terminal as coloured tables and bars."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TOP = 10
 _MAX_DETAILED = 4
 _MAX_LISTED = 30
 _BAR_CELLS = 40
-# So much more than XLA's is red.
+# A value above XLA's times this factor is red.
 _MUCH_MORE = 1.05
 
 
 def show_mismatch(findings: Findings) -> None:
-    """Print the findings to stdout; as plain text where it cannot show the marks of the tables."""
+    """Print the findings to stdout; as plain text if the terminal supports only ASCII."""
     console = Console(highlight=False)
     console.print(Text(report(findings)) if console.options.ascii_only else mismatch_view(findings))
 
@@ -37,7 +37,7 @@ def show_xla_diff(diff: XlaDiff) -> None:
 
 
 def xla_diff_view(diff: XlaDiff) -> RenderableType:
-    """Return the totals, and a row for each piece of work that is not alike."""
+    """Return the totals and a table with a row for each piece of work that differs."""
     totals = _table(headline(diff))
     totals.add_column("")
     for name in ("ours", "XLA", "ours/XLA"):
@@ -56,12 +56,12 @@ def xla_diff_view(diff: XlaDiff) -> RenderableType:
         contents = ("" if work is None else work.contents for work in (pair.ours, pair.xla))
         table.add_row(*map(Text, (*side_cells(pair.ours), *side_cells(pair.xla), *contents)))
     if len(different) > _MAX_LISTED:
-        table.caption = f"those that move most, {_MAX_LISTED} of {len(different)}; --report_json=FILE has all"
+        table.caption = f"the {_MAX_LISTED} that move most bytes, of {len(different)}; --report_json=FILE lists all"
     return Group(totals, Text(""), alike, Text(""), table)
 
 
 def mismatch_view(findings: Findings) -> RenderableType:
-    """Return the whole view: an overview if there are several arrays, then the arrays that differ, one by one."""
+    """Return an overview if the result has several arrays, then the details of each array that differs."""
     if findings.problem:
         return Text(findings.problem, style="bold red")
     parts: list[RenderableType] = []
@@ -71,12 +71,12 @@ def mismatch_view(findings: Findings) -> RenderableType:
     parts += [_leaf_view(found, several) for found in findings.leaves[:_MAX_DETAILED]]
     left = len(findings.leaves) - _MAX_DETAILED
     if left > 0:
-        parts.append(Text(f"{left} more arrays differ; --report_json=FILE says all about them", style="dim"))
+        parts.append(Text(f"{left} more arrays differ; --report_json=FILE lists all of them", style="dim"))
     return Group(*parts)
 
 
 def _overview(leaves: tuple[LeafComparison, ...]) -> Table:
-    """Return one row per array; of many, those that differ come first and the rest is counted."""
+    """Return a table with one row per array. Of many arrays it lists only those that differ, and counts the others."""
     table = _table("Arrays of the result")
     table.add_column("")
     table.add_column("array")
@@ -116,7 +116,7 @@ def _leaf_view(found: LeafFindings, several: bool) -> RenderableType:
 
 
 def _top_table(found: LeafFindings) -> Table:
-    """Return the worst mismatches; the side that is nearer to the float64 value is green, the other one red."""
+    """Return the table of the worst mismatches. The side nearer to the float64 value is green, the other side red."""
     dtype = found.leaf.shape.dtype
     table = _table()
     names = ["index", "expected", "actual"]
@@ -150,7 +150,7 @@ def _side_cells(mismatch: TopMismatch, dtype: DType) -> list[Text]:
 
 
 def _magnitude_table(histograms: Histograms) -> Table:
-    """Return the magnitudes of actual values, a bar each."""
+    """Return a histogram of the magnitudes of actual values, one bar per range."""
     table = _table()
     table.add_column("|actual|")
     table.add_column("elements", justify="right")
@@ -164,7 +164,7 @@ def _magnitude_table(histograms: Histograms) -> Table:
 
 
 def _error_table(histograms: Histograms) -> Table:
-    """Return how many elements have errors of at least so much: one column per bound of XLA's breakdowns."""
+    """Return the numbers of elements with errors of at least each bound: one column per bound of XLA's breakdowns."""
     table = _table()
     table.add_column("errors")
     for name in ("any", *(f">={bound:g}" for bound in ERROR_BOUNDS)):
@@ -185,7 +185,7 @@ def _table(title: str = "") -> Table:
 
 
 def _bar(count: int, wrong: int, largest: int) -> Text:
-    """Return a bar as long as the count, its wrong part in red; what is there shows, however little it is."""
+    """Return a bar for a count, its wrong part in red. A count above 0 has at least one cell."""
     cells = -(-count * _BAR_CELLS // largest)
     red = min(cells, -(-wrong * _BAR_CELLS // largest))
     return Text("█" * red, style="red") + Text("█" * (cells - red), style="blue")

@@ -67,7 +67,7 @@ def test_many_arrays_are_counted() -> None:
     assert text.count("✗") == 7
     assert "✓" not in text
     assert "43 more of 50 arrays" in text
-    assert "3 more arrays differ; --report_json=FILE says all about them" in text
+    assert "3 more arrays differ; --report_json=FILE lists all of them" in text
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

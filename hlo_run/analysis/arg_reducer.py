@@ -1,4 +1,4 @@
-"""Is a reduction of two arrays the search for the largest or least element and its place?"""
+"""Recognises reductions that find the largest or smallest element and its index (argmax, argmin)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _BETTER = {"GT": "maximum", "LT": "minimum"}
 
 
 def arg_extremum(reduce: HloInstruction) -> str:
-    """Return "maximum" or "minimum" for a reduction that finds it and its place, NaN first, the first of equals; else nothing.
+    """Return "maximum" or "minimum" for an argmax or argmin as JAX writes it, else "".
 
-    The places are an iota, and the search begins at an infinity and 0. What JAX makes of `argmax` and `argmin`.
+    The first NaN wins, then the first of equal extrema. The indices are an iota; the init values are an infinity and 0.
     """
     if len(reduce.operands) != 4 or reduce.operands[1].opcode != "iota":
         return ""
@@ -31,7 +31,7 @@ def arg_extremum(reduce: HloInstruction) -> str:
 
 
 def _better(test: HloInstruction, values: list[HloInstruction]) -> str:
-    """Return which extremum a test for `one > other or one is NaN` is about, else nothing."""
+    """Return the extremum that a test `one > other or one is NaN` selects, else ""."""
     if test.opcode != "or":
         return ""
     for one, two in (test.operands, test.operands[::-1]):
@@ -43,7 +43,7 @@ def _better(test: HloInstruction, values: list[HloInstruction]) -> str:
 
 
 def _better_or_first(test: HloInstruction, found: str, values: list[HloInstruction], places: list[HloInstruction]) -> bool:
-    """True for `better or (one == other and its place is lower)`."""
+    """True for `better or (one == other and its index is lower)`."""
     if test.opcode != "or":
         return False
     for one, two in (test.operands, test.operands[::-1]):

@@ -1,8 +1,8 @@
-"""Is a convolution the gradient of another one by its input or by its filter, and does a library have its form?
+"""Recognises convolutions that are gradients of another convolution, and those in a form that cuDNN has.
 
-Gradients are convolutions too: of the result's gradient with holes and the filter turned round, or of the input and the
-result's gradient with batch and features exchanged. Libraries have kernels of their own for them, which take the window and
-the dimension numbers of the forward convolution.
+The gradient by the input is a convolution of the result's gradient, dilated, with the reversed filter. The gradient by the
+filter is a convolution of the input and the result's gradient with batch and features exchanged. Libraries have kernels for
+both, which take the window and the dimension numbers of the forward convolution.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hlo_run.hlo.values.attribute_values import OperandLabels
 
 @dataclass(frozen=True)
 class Forward:
-    """The forward convolution of which another one is a gradient: its window and its dimension numbers."""
+    """The window and the dimension numbers of the forward convolution whose gradient another one is."""
 
     window: Window
     labels: DimLabels
 
 
 def has_form_of_library(convolution: HloInstruction) -> bool:
-    """True for what cuDNN computes in one of its directions, whatever the types. XLA's `ConvIsLowerable`."""
+    """True for a convolution that cuDNN computes in one of its directions, for any element types. XLA's `ConvIsLowerable`."""
     window: Window = convolution.attrs.get("window") or Window()
     if as_backward_filter(convolution) or as_backward_input(convolution):
         return True
@@ -31,7 +31,7 @@ def has_form_of_library(convolution: HloInstruction) -> bool:
 
 
 def is_forward_of_library(window: Window) -> bool:
-    """True if cuDNN knows such a window: of at most three dimensions, turned round altogether in two dimensions or not at all."""
+    """True if cuDNN has a forward convolution with this window: at most three dimensions, none reversed, or both of two."""
     turned = {dim.reversal for dim in window.dims}
     return len(window.dims) <= 3 and (turned <= {False} or (turned == {True} and len(window.dims) == 2))
 
@@ -39,8 +39,8 @@ def is_forward_of_library(window: Window) -> bool:
 def as_backward_filter(convolution: HloInstruction) -> Forward | None:
     """Return the forward convolution if this one looks like its gradient by the filter, else None.
 
-    Whether an operand is a filter or the gradient of a result is a guess: a gradient is larger than what comes out, along
-    all dimensions or, where it has holes, since the forward convolution had a stride, along one. XLA's `MatchBackwardFilter`.
+    XLA's `MatchBackwardFilter` guesses: an operand is the gradient of a result, not a filter, if it is larger than the
+    convolution's result along all window dimensions, or along one if it is dilated (the forward convolution had a stride).
     """
     labels: DimLabels = convolution.attrs["dim_labels"]
     window: Window = convolution.attrs.get("window") or Window()
@@ -65,7 +65,7 @@ def as_backward_filter(convolution: HloInstruction) -> Forward | None:
 
 
 def _filter_labels(labels: DimLabels) -> DimLabels:
-    """Batch and features of the input change places; the operand is the forward result, the result the forward filter."""
+    """Exchange batch and features of the input. The operand becomes the forward result, the result the forward filter."""
     given, kernel, result = labels.input, labels.kernel, labels.output
     return DimLabels(
         OperandLabels("bf", given.second_dim, given.first_dim, given.spatial_dims),
@@ -77,7 +77,7 @@ def _filter_labels(labels: DimLabels) -> DimLabels:
 def as_backward_input(convolution: HloInstruction) -> Forward | None:
     """Return the forward convolution if this one looks like its gradient by the input, else None.
 
-    It does if the filter is reversed, or, where there are holes in the input, if it has one element or is a constant.
+    It does if the filter is reversed, or if the input is dilated and the filter has one element or is constant.
     XLA's `MatchBackwardInput`.
     """
     labels: DimLabels = convolution.attrs["dim_labels"]
@@ -102,7 +102,7 @@ def as_backward_input(convolution: HloInstruction) -> Forward | None:
 
 
 def is_reversed(convolution: HloInstruction) -> bool:
-    """True if the filter is reversed along all of the window's dimensions and along no others."""
+    """True if the filter is reversed along all window dimensions and along no others."""
     weights, labels = convolution.operands[1], convolution.attrs["dim_labels"]
     if weights.opcode != "reverse" or not labels.kernel.spatial_dims:
         return False
@@ -110,11 +110,11 @@ def is_reversed(convolution: HloInstruction) -> bool:
 
 
 def _is_its_own_reverse(convolution: HloInstruction, window: Window) -> bool:
-    """True if the reverse of the filter costs nothing; without holes it is a forward convolution nevertheless."""
+    """True if reversing the filter costs nothing. Without dilation such a convolution is still a forward convolution."""
     has_holes = any(dim.base_dilation != 1 for dim in window.dims)
     return has_holes and (convolution.operands[1].opcode == "constant" or all(dim.size == 1 for dim in window.dims))
 
 
 def _high(low: int, needed: int, stride: int) -> int:
-    """Return the padding at the end that is nearest to that at the start: windows that do not fit any more do not count."""
+    """Return the high padding that is nearest to the low padding and gives the same number of windows."""
     return max(needed, min(low, needed + stride - 1))

@@ -1,6 +1,6 @@
-"""Is a change of shape a mere reinterpretation of the bytes: as a reshape, or as a transpose?
+"""Decides whether a reshape or transpose moves no bytes, and is therefore a bitcast.
 
-Element types are ignored; dimensions of size 1 count in no layout.
+Ignores element types. Dimensions of size 1 have no influence on any layout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hlo_run.hlo.values.shape import Shape
 
 
 def physical_dims(shape: Shape) -> tuple[int, ...]:
-    """Return the logical dimension numbers from slowest to fastest varying, without those of size 1."""
+    """Return the logical dimension numbers from the slowest to the fastest varying, without those of size 1."""
     return tuple(dim for dim in reversed(shape.minor_to_major) if shape.dims[dim] != 1)
 
 
@@ -33,16 +33,16 @@ def reshape_is_bitcast(source: Shape, target: Shape) -> bool:
 
 
 def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the minor-to-major order in which `source` reshaped to `dims` lies as it is, None if no order does it.
+    """Return the minor-to-major order in which `source` reshaped to `dims` keeps its bytes, None if no such order exists.
 
-    There is one at most, but for dimensions of size 1, which come as far out as they can. XLA's `AlignLayouts`.
+    The order is unique but for dimensions of size 1, which are as far out as possible. XLA's `AlignLayouts`.
     """
     groups = common_groups(source.dims, dims)
     order = physical_dims(source)
     place = {dim: number for number, dim in enumerate(order)}
     starts: list[tuple[int, list[int]]] = []
     for ours, theirs in groups:
-        # What is split or joined must lie as the logical index counts.
+        # A group of dimensions that is split or joined must be contiguous in logical order.
         if any(place[b] != place[a] + 1 for a, b in pairwise(ours)):
             return None
         starts.append((place[ours[0]], theirs))
@@ -54,7 +54,7 @@ def aligned_order(source: Shape, dims: tuple[int, ...]) -> tuple[int, ...] | Non
 
 
 def common_groups(one: tuple[int, ...], two: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Return the shortest runs of dimensions of both, without those of size 1, that have as many elements."""
+    """Return the shortest pairs of runs of dimensions with equal numbers of elements, without dimensions of size 1."""
     first = [dim for dim, size in enumerate(one) if size != 1]
     second = [dim for dim, size in enumerate(two) if size != 1]
     groups: list[tuple[list[int], list[int]]] = []
@@ -85,7 +85,7 @@ def is_reshape_or_transpose_bitcast(source: Shape, target: Shape) -> bool:
 
 
 def is_bitcast(instruction: HloInstruction) -> bool:
-    """True for a `bitcast`, and for a reshape or transpose that is one."""
+    """True for a `bitcast`, and for a reshape or transpose that moves no bytes."""
     match instruction.opcode:
         case "bitcast":
             return True

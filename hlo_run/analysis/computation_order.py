@@ -1,4 +1,4 @@
-"""In which order does XLA walk the computations of a module, and in which order would their instructions run?"""
+"""Orders the computations of a module as XLA walks them, and their instructions as they would run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
 def computation_post_order(module: HloModule) -> list[HloComputation]:
-    """Return all computations, callees before callers: the module's own order if it is such a one, as XLA's is after reading."""
+    """Return all computations, callees before callers: the module's own order if it is one, as after XLA's parser."""
     places = {computation: number for number, computation in enumerate(module.computations)}
     if all(places[callee] < places[c] for c in module.computations for i in c.instructions for callee in i.called_computations):
         return list(module.computations)
@@ -37,7 +37,7 @@ def _add_callees_first(start: HloComputation, done: dict[HloComputation, None]) 
 
 
 def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ...]:
-    """Return the computations that run as code of their own when the instruction runs, in the order of a flat schedule."""
+    """Return the computations that run as separate code when the instruction runs, in the order of a flat schedule."""
     if instruction.opcode == "while":
         return (*instruction.called["condition"], *instruction.called["body"])
     if instruction.opcode in ("call", "conditional", "async-start"):
@@ -46,7 +46,7 @@ def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ..
 
 
 def flat_post_order(module: HloModule) -> list[HloInstruction]:
-    """Return the instructions of all executed computations: each in post-order, and what a call runs before the call."""
+    """Return the instructions of all executed computations in post-order. The instructions of a callee come before its caller."""
     order: list[HloInstruction] = []
     waiting: list[Iterator[HloInstruction]] = [iter(module.entry.post_order())]
     entered: dict[HloComputation, None] = {module.entry: None}

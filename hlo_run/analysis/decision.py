@@ -1,4 +1,4 @@
-"""The answer to a question that can be refused: yes, or no with a reason that `triage/explain.py` lists."""
+"""The result of a check: allowed, or refused with a reason that `--explain` prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`allowed` with an empty or informative `reason`, or refused with the reason why. Truthiness is `allowed`."""
+    """A verdict. An allowed one may have a `reason`, a refused one has one. Truthiness is `allowed`."""
 
     allowed: bool
     reason: str = ""
@@ -24,10 +24,10 @@ YES = Decision(True)
 
 
 def yes(reason: str) -> Decision:
-    """Return a yes that says why."""
+    """Return an allowed verdict with a reason."""
     return Decision(True, reason)
 
 
 def no(reason: str) -> Decision:
-    """Return a refusal."""
+    """Return a refused verdict with its reason."""
     return Decision(False, reason)

@@ -1,4 +1,4 @@
-"""Which instruction defines the buffer that a value lives in?"""
+"""Finds the instruction that defines the buffer of a value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ShapeIndex = tuple[int, ...]
 def defining_value(instruction: HloInstruction, index: ShapeIndex = ()) -> tuple[HloInstruction, ShapeIndex]:
     """Return (instruction, shape index) that defines the buffer of `instruction` at `index`.
 
-    Looks through tuple, get-tuple-element and what forwards its operand.
+    Looks through tuple, get-tuple-element and instructions that forward their operand.
     """
     while True:
         if instruction.opcode in FORWARDING:

@@ -1,4 +1,4 @@
-"""The dimensions of a dot by what they are: of the batch, contracted, or free."""
+"""Sorts the dimensions of a dot's operands into batch, contracting and free dimensions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One operand's dimension numbers; `free` ascend."""
+    """The dimension numbers of one operand. `batch` and `contracting` are in the order of the attributes, `free` ascends."""
 
     batch: tuple[int, ...]
     contracting: tuple[int, ...]
@@ -18,7 +18,7 @@ class Side:
 
 
 def dot_side(dot: HloInstruction, number: int) -> Side:
-    """Return the dimensions of operand 0 or 1."""
+    """Return the dimensions of operand 0 (lhs) or 1 (rhs) of a dot."""
     name = ("lhs", "rhs")[number]
     batch = tuple(dot.attrs.get(f"{name}_batch_dims", ()))
     contracting = tuple(dot.attrs.get(f"{name}_contracting_dims", ()))
@@ -27,5 +27,5 @@ def dot_side(dot: HloInstruction, number: int) -> Side:
 
 
 def size_of(dot: HloInstruction, number: int, dims: tuple[int, ...]) -> int:
-    """Return how many elements some dimensions of an operand have."""
+    """Return the product of the sizes of dimensions `dims` of operand `number`."""
     return math.prod(dot.operands[number].shape.dims[d] for d in dims)

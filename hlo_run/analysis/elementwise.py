@@ -1,4 +1,4 @@
-"""Does an instruction compute each element of its result from the operands' elements at the same index?"""
+"""Recognises instructions that compute each result element from the operands' elements at the same index."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 
 
 def is_elementwise(instruction: HloInstruction) -> bool:
-    """Mirrors XLA's `HloInstruction::IsElementwise`; a `bitcast-convert` that changes the rank is not elementwise."""
+    """True for an elementwise instruction (XLA's `HloInstruction::IsElementwise`); not for a rank-changing `bitcast-convert`."""
     if instruction.opcode == "bitcast-convert":
         return instruction.shape.same_dims(instruction.operands[0].shape)
     return instruction.opcode in ELEMENTWISE

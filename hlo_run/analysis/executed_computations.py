@@ -1,4 +1,4 @@
-"""Which computations run as instructions of their own, and which are embedded in a kernel?"""
+"""Finds the computations whose instructions run separately, rather than inside a kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
 def executed_computations(module: HloModule) -> list[HloComputation]:
-    """Return the entry and every computation reached from it through control flow, callers first."""
+    """Return the entry and every computation that control flow reaches from it, callers first."""
     found = [module.entry]
     reached = set(found)
     for computation in found:  # grows while we walk
@@ -20,6 +20,6 @@ def executed_computations(module: HloModule) -> list[HloComputation]:
 
 
 def fusible_computations(module: HloModule) -> list[HloComputation]:
-    """Return the entry and what runs as bodies of its loops and branches, where XLA fuses; callers first."""
+    """Return the entry and the bodies and conditions of its loops and branches, where XLA fuses; callers first."""
     executed = executed_computations(module)
     return [c for c in executed if all(caller.opcode in ("while", "conditional") for caller in c.callers)]

@@ -1,4 +1,4 @@
-"""Do two computations compute the same? A digest of what they mean: names, metadata and places in the text do not count."""
+"""Computes digests of computations. Equal digests mean equal results; names, metadata and places in the text do not count."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.literal import Array, Literal
 
-# Attributes that change nothing about the value.
+# Attributes without influence on the value.
 _NO_MEANING = frozenset(("metadata", "origin", "statistics", "frontend_attributes", "sharding"))
 
 
 def computation_fingerprint(computation: HloComputation) -> str:
     """Return a digest of the instructions reachable from the root, in post-order, with literals in full.
 
-    Layouts count: they decide which element a kernel reads.
+    Layouts count, because they decide which element a kernel reads.
     """
     digest = hashlib.sha256()
     numbers: dict[HloInstruction, int] = {}

@@ -1,7 +1,6 @@
-"""Which instructions compute in a narrow type as it is, and in which type do the others compute?
+"""Decides which instructions a GPU computes in a narrow type, and the wider type for the others.
 
-XLA's `GpuFloatSupport`. Where its bits matter an integer of 4 bits is never widened: the number of ones of -1 is not that of
-the same value in 8 bits.
+XLA's `GpuFloatSupport`. An op on the bits of a 4-bit integer is never widened: -1 has fewer ones in 4 bits than in 8 bits.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, CONTROL_FLOW, MOVES_ELEMENTS, NO_CODE, SIDE_EFFECT
 
-# The type in which what has no support computes, in the order in which the types are looked at.
+# The type to compute in if a narrow type has no support. Types are handled in this order.
 WIDE_TYPES = {
     "bf16": "f32",
     "f8e5m2": "f16",
@@ -24,7 +23,7 @@ WIDE_TYPES = {
     "f4e2m1fn": "f16",
     "f8e8m0fnu": "f32",
 }
-# XLA's `FloatSupport`: what only hands values on, between computations, devices, or out of tuples.
+# XLA's `FloatSupport`: instructions that only pass values on, between computations, devices, or out of tuples.
 _HANDING_ON = frozenset(
     (
         *(NO_CODE | CONTROL_FLOW | ASYNC_START | ASYNC_DONE | COLLECTIVE | SIDE_EFFECT),
@@ -35,7 +34,7 @@ _MOVING = MOVES_ELEMENTS | frozenset(
     """bitcast-convert compare concatenate convert convolution dynamic-reshape dynamic-slice dynamic-update-slice gather pad
     ragged-dot reduce-precision scaled-dot scatter select set-dimension-size sort stochastic-convert topk""".split()
 )
-# What a GPU computes in a narrow type: integers of 4 bits, then bf16 by architecture (XLA's `GpuFloatSupport`).
+# Instructions that a GPU computes in a narrow type: 4-bit integers, then bf16 by architecture (XLA's `GpuFloatSupport`).
 _BITS = frozenset("xor shift-right-arithmetic shift-right-logical count-leading-zeros popcnt".split())
 _BF16_FUNCTIONS = frozenset(("exponential", "log"))
 _BF16_SINCE_SM_80 = frozenset(("abs", "maximum", "minimum", "negate"))
@@ -43,7 +42,7 @@ _BF16_SINCE_SM_90 = frozenset(("add", "multiply", "subtract"))
 
 
 def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
-    """True if the instruction takes and returns values of the narrow type as they are on a GPU of architecture `sm`."""
+    """True if a GPU of architecture `sm` (90 for 9.0) computes the instruction in the `narrow` type itself."""
     opcode = instruction.opcode
     if opcode in _HANDING_ON or opcode in _MOVING:
         return True

@@ -1,4 +1,4 @@
-"""Who a custom fusion was made for: `__triton`, `__custom_fusion`, ..; XLA's `FusionBackendConfig.kind`."""
+"""Reads the owner of a custom fusion: `__triton`, `__custom_fusion`, ..; XLA's `FusionBackendConfig.kind`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OWNER = re.compile(r'"fusion_backend_config":\s*{\s*"kind":\s*"([^"]*)"')
 
 
 def fusion_owner(fusion: HloInstruction) -> str:
-    """Return the kind that the backend config of a kCustom fusion names; empty for other fusions and where it names none."""
+    """Return the kind in the backend config of a kCustom fusion; empty for other fusions and without a kind."""
     if fusion.attrs.get("kind") != "kCustom":
         return ""
     found = _OWNER.search(str(fusion.attrs.get("backend_config", "")))
@@ -18,5 +18,5 @@ def fusion_owner(fusion: HloInstruction) -> str:
 
 
 def is_tritons(fusion: HloInstruction) -> bool:
-    """True for a fusion that XLA has Triton compile tile by tile; a matrix product among it is another kind."""
+    """True for a fusion that XLA compiles with Triton by tiles. Fusions with a matrix product have another kind."""
     return fusion_owner(fusion) == "__triton"

@@ -1,4 +1,4 @@
-"""How often does a loop run? A counter in its state that begins and ends with constants tells."""
+"""Finds the trip count of a loop from a counter in its state that starts and ends at constants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
-# What is looked through on the way to a counter, where it moves its one element.
+# The search for a counter looks through these if they move one element.
 _MOVES = frozenset(("copy", "bitcast", "reshape", "transpose", "broadcast"))
 _INTEGERS = ("signed", "unsigned")
 _MAX_STEPS = 256
@@ -16,7 +16,7 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True)
 class LoopCounter:
-    """Element `index` of the state: `init`, `init + step`, .. as long as `value direction limit`."""
+    """Element `index` of the state: `init`, `init + step`, .. The loop runs while `value direction limit`."""
 
     index: int
     init: int
@@ -28,7 +28,7 @@ class LoopCounter:
 
     @property
     def trip_count(self) -> int | None:
-        """How often the body runs; None if the counter wraps around first."""
+        """The number of times that the body runs; None if the counter wraps around first."""
         match self.direction:
             case "LT" | "LE" if self.step > 0:
                 last = self.limit if self.direction == "LT" else self.limit + 1
@@ -46,7 +46,7 @@ class LoopCounter:
 
 @dataclass(frozen=True)
 class _Place:
-    """A value, and the place of the fusion that it is inside of."""
+    """A value, and the fusion that contains it, if any."""
 
     value: HloInstruction
     fusion: _Place | None = None
@@ -61,10 +61,10 @@ class _Linear:
 
 
 def find_counter(loop: HloInstruction) -> LoopCounter | None:
-    """Return the counter of a loop; None if nothing in the state is seen to be one.
+    """Return the counter of a loop; None if no element of the state is recognised as one.
 
-    Sees through copies and into fusions, so that it finds the counter of a compiled loop too. A loop whose condition has a
-    side effect has none here: its condition must run.
+    Looks through copies and into fusions, so it also finds the counter of a compiled loop. Returns None if the condition has a
+    side effect, since such a condition must run.
     """
     body, condition, state = loop.called["body"][0], loop.called["condition"][0], loop.operands[0]
     if body.root.opcode != "tuple" or state.opcode != "tuple" or any(map(has_side_effect, condition.instructions)):
@@ -78,7 +78,7 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
     direction = test.comparison_direction
     if value is not None and value.index is None:
         value, limit, direction = limit, value, _MIRRORED.get(direction, "")
-    # What is compared is the element itself: an offset could wrap around.
+    # The compared value must be the element itself: an offset could wrap around.
     if value is None or value.index is None or value.offset or limit is None or limit.index is not None:
         return None
     init, step = (search.linear(_Place(whole.operands[value.index])) for whole in (state, body.root))
@@ -102,19 +102,19 @@ def _wrapped(value: int, bits: int, is_signed: bool) -> int:
 
 
 class _Search:
-    """Follows values to where they come from. Gives up after `_MAX_STEPS` steps: shared operands make paths without end."""
+    """Follows values to their sources. Gives up after `_MAX_STEPS` steps, since shared operands make exponentially many paths."""
 
     def __init__(self) -> None:
         self._steps = 0
 
     def source(self, place: _Place) -> _Place:
-        """Return what a scalar is a mere copy of."""
+        """Return the source that a scalar is a copy of."""
         while (before := self._before(place)) is not None:
             place = before
         return place
 
     def linear(self, place: _Place) -> _Linear | None:
-        """Return a scalar integer as element of the state and offset; the offset is right modulo the range of its type."""
+        """Return a scalar integer as element of the state plus offset. The offset is right modulo the range of its type."""
         place = self.source(place)
         value = place.value
         self._steps += 1
@@ -133,7 +133,7 @@ class _Search:
         return _Linear(other.index if one.index is None else one.index, one.offset + sign * other.offset)
 
     def _before(self, place: _Place) -> _Place | None:
-        """Return where a value was one step earlier; None if it is made here."""
+        """Return the value that a copy copies, one step back; None if the value is computed here."""
         value, fusion = place.value, place.fusion
         if value.opcode == "parameter":
             # The parameter of a loop's computation, outside of fusions, is the state.

@@ -1,4 +1,4 @@
-"""The state of a loop, where it is a tuple whose elements can be told apart."""
+"""Describes the state of a loop that is a tuple with separately used elements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """A loop with its initial state (a `tuple`); `unchanged` are the elements that the body hands on as it got them."""
+    """A loop with its initial state (a `tuple`). `unchanged` are the elements that the body returns unchanged."""
 
     loop: HloInstruction
     init: HloInstruction
@@ -19,7 +19,7 @@ class LoopState:
 
 
 def loop_state(loop: HloInstruction) -> LoopState | None:
-    """Return the state of a `while` if all that makes or reads it names single elements, and nobody else calls its parts."""
+    """Return the state of a `while`. None unless all its makers and readers name single elements and it alone calls its parts."""
     init, body, condition = loop.operands[0], loop.called["body"][0], loop.called["condition"][0]
     if init.opcode != "tuple" or body.root.opcode != "tuple" or body is condition:
         return None
@@ -39,9 +39,9 @@ def _is_element(value: HloInstruction, number: int) -> bool:
 
 
 def doubled_elements(state: LoopState) -> dict[int, int]:
-    """Return the elements of a state that always are what an earlier one is, and that one.
+    """Return the elements that always equal an earlier element, each with the number of the earlier one.
 
-    Both begin alike, and either the body hands on one value for both, or it adds equal constants to each.
+    Both start equal, and the body either returns one value for both or adds equal constants to both.
     """
     found: dict[int, int] = {}
     first: dict[tuple[object, ...], int] = {}

@@ -1,4 +1,4 @@
-"""Is a dot a product of matrices that a BLAS library takes? (XLA's `IsMatrixMultiplication`)"""
+"""Recognises dots that BLAS libraries compute (XLA's `IsMatrixMultiplication`), and layouts that they can read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _RESULTS = frozenset("f8e3m4 f8e4m3 f8e4m3fn f8e5m2 f8e4m3fnuz f8e5m2fnuz f16 bf
 
 
 def is_matrix_product(dot: HloInstruction) -> bool:
-    """True for a dot of matrices, batched or not, with a result of floats, or of s32 if both operands are s8.
+    """True for a dot of matrices, batched or not, with a float result, or with an s32 result of two s8 operands.
 
-    Each side and the result must have exactly two dimensions besides those of the batch.
+    Both operands and the result must have exactly two dimensions besides the batch dimensions.
     """
     if dot.opcode != "dot":
         return False
@@ -27,7 +27,7 @@ def is_matrix_product(dot: HloInstruction) -> bool:
 
 
 def lies_as_matrices(minor_to_major: Sequence[int], batch: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> bool:
-    """True if a library can read an array in this layout as matrices: each group of dimensions lies together and in order.
+    """True if a library can read an array in this layout as matrices: each group of dimensions is contiguous and in order.
 
     The batch must not be innermost. XLA's `MatrixLayout::For`.
     """

@@ -1,4 +1,4 @@
-"""Is a reducer one operation of its two parameters, and which value changes nothing under it?"""
+"""Recognises reducers of one operation, and the identity values of operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.hlo.values.literal import float_info
 
 
 def simple_reducer(computation: HloComputation) -> str:
-    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else nothing."""
+    """Return the opcode of a reducer that combines its two parameters by one commutative instruction, else ""."""
     root = computation.root
     if root.opcode not in ASSOCIATIVE or len(computation.parameters) != 2:
         return ""
@@ -19,7 +19,7 @@ def simple_reducer(computation: HloComputation) -> str:
 
 
 def is_identity(value: HloInstruction, opcode: str) -> bool:
-    """True if a constant scalar changes nothing under a reducer of that opcode; both zeros of floats count for sums."""
+    """True if a constant scalar is the identity of reducers of that opcode. For sums of floats, -0 counts as well."""
     if value.opcode != "constant" or value.shape.dims or not value.shape.is_array:
         return False
     number, dtype = value.attrs["literal"][()], value.shape.dtype
@@ -35,7 +35,7 @@ def is_identity(value: HloInstruction, opcode: str) -> bool:
 
 
 def _limit(element_type: str, lowest: bool) -> float:
-    """Return the least or largest value of a type."""
+    """Return the smallest or largest value of a type."""
     dtype = DTYPES[element_type]
     if dtype.is_float:
         has_infinity = not np.isfinite(np.asarray(np.inf).astype(dtype.numpy))

@@ -1,11 +1,11 @@
-"""By which keys does a comparator sort? Found where its form proves that it is an order.
+"""Finds the keys by which a comparator sorts, for comparators whose form proves that they are an order.
 
     compare(f(a), f(b)), direction=LT                               by f(a), descending if it is GT
     select(less(a, b) == less(b, a), next(a, b), less(a, b))        by less, then by next
     or(less(a, b), and(f(a) == f(b), next(a, b)))                   the same, if less compares f(a) with f(b)
 
-`f` is one function for both sides, of one element each: what compares its values is an order whatever it computes. The
-second form is what `stable-sort-expander` makes, the third what JAX makes of several keys.
+`f` is the same function of one element on both sides, so comparing its values is an order for every `f`. The
+second form comes from `stable-sort-expander`, the third from JAX's sorts by several keys.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def _compares_preds(value: HloInstruction) -> bool:
 
 
 def _same_sides(less: HloInstruction, equal: HloInstruction) -> bool:
-    """True if `equal` says that what `less` compares is equal: integers, of which there is one of each value."""
+    """True if `equal` tests the operands of `less` for equality. Only for integers: equal floats may have different bits."""
     if equal.opcode != "compare" or equal.attrs["direction"] != "EQ" or less.operands[0].shape.dtype.is_float:
         return False
     return tuple(equal.operands) in (tuple(less.operands), tuple(less.operands)[::-1])
 
 
 def _key(compare: HloInstruction) -> SortKey | None:
-    """Return the key if both sides of a strict comparison are one function of the two elements of an operand."""
+    """Return the key of a strict comparison whose sides are one function of the two elements of an operand."""
     descending = _DESCENDING.get(compare.attrs["direction"])
     is_total = compare.attrs.get("type") == "TOTALORDER" and compare.operands[0].shape.dtype.is_float
     left, right = compare.operands
@@ -108,7 +108,7 @@ def _bits(constant: HloInstruction) -> int:
 
 
 def _write(value: HloInstruction, ops: list[KeyOp], numbers: dict[HloInstruction, int], sides: set[int]) -> bool:
-    """Append the steps that compute a value; False for what is no step."""
+    """Append the steps that compute a value; False for an instruction that no step can express."""
     if value in numbers:
         return True
     dtype = value.shape.element_type

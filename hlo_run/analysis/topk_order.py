@@ -1,4 +1,4 @@
-"""Does a custom call `TopK` ask for the largest elements, or for the smallest?"""
+"""Decides whether a custom call `TopK` picks the largest or the smallest elements."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 def picks_largest(call: HloInstruction) -> bool | None:
-    """Return True for the largest, which a call without a comparator asks for, False for the smallest.
+    """Return True for the largest (also without a comparator), False for the smallest.
 
-    None if the comparator is another one than a comparison of the two elements: only a sort does what it says. Of
-    `__gpu$TopK`, which always stands for the total order, the comparator may be the comparison of the elements' bits that
-    `comparison-expander` makes.
+    None if the comparator does not compare the two elements directly; only a sort can run such a comparator. `__gpu$TopK`
+    always uses the total order, so its comparator may also compare the elements' bits, as `comparison-expander` makes it.
     """
     if not call.called_computations:
         return True

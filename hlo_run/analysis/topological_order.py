@@ -1,4 +1,4 @@
-"""An order of a computation's instructions that takes new edges as long as they close no circle."""
+"""Keeps a topological order of a computation's instructions up to date while edges are added."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 
 class TopologicalOrder:
-    """Predecessors before successors: operands and control predecessors at first, and what `add_edge` adds.
+    """An order with predecessors before successors: operands, control predecessors, and the edges of `add_edge`.
 
-    Keeps the order up to date as Pearce and Kelly do: an edge against it moves only what lies between its ends.
+    Uses the algorithm of Pearce and Kelly: an edge against the order moves only instructions between its ends.
     """
 
     def __init__(self, computation: HloComputation) -> None:
@@ -23,7 +23,7 @@ class TopologicalOrder:
                 self._after[earlier].add(instruction)
 
     def add_edge(self, first: HloInstruction, second: HloInstruction) -> bool:
-        """Let `first` come before `second`; False, and nothing changes, if it comes after it already."""
+        """Add the edge `first` -> `second`. Returns False without a change if it would close a cycle."""
         low, high = self._place[second], self._place[first]
         if low < high:
             later = list(self._reached(second, self._after, low, high))
@@ -45,7 +45,7 @@ class TopologicalOrder:
     def _reached(
         self, start: HloInstruction, edges: dict[HloInstruction, set[HloInstruction]], low: int, high: int
     ) -> Iterator[HloInstruction]:
-        """Yield what edges lead to from `start`, itself too, within a range of places."""
+        """Yield `start` and the instructions that edges reach from it, within positions `low` to `high`, both included."""
         seen, waiting = {start}, [start]
         while waiting:
             instruction = waiting.pop()

@@ -1,4 +1,4 @@
-"""Keys that are equal for instructions which compute the same of the same operands, as far as that can be seen."""
+"""Makes keys of instructions. Equal keys mean equal computations of equal operands."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.shape import Shape
 
-# What says nothing about the value.
+# Attributes without influence on the value.
 _SILENT = frozenset(("metadata", "origin", "statistics"))
 
 
 class ValueKeys:
-    """Makes keys; digests of computations are kept, so that none may be edited while the keys are used."""
+    """Makes keys. Caches the keys of computations, so computations must not be edited while the keys are used."""
 
     def __init__(self, sees_layouts: bool) -> None:
         self._sees_layouts = sees_layouts
@@ -25,7 +25,7 @@ class ValueKeys:
         self._shapes: dict[Shape, Shape] = {}
 
     def of(self, instruction: HloInstruction, operands: tuple[Hashable, ...]) -> Hashable:
-        """Return the key of an instruction, its operands being known by the keys given."""
+        """Return the key of an instruction whose operands have the given keys."""
         if instruction.opcode in COMMUTATIVE and len(operands) == 2:
             operands = tuple(sorted(operands, key=hash))
         attributes = tuple((name, freeze(value)) for name, value in sorted(instruction.attrs.items()) if name not in _SILENT)
@@ -41,7 +41,7 @@ class ValueKeys:
         return known
 
     def of_computation(self, computation: HloComputation) -> Hashable:
-        """Return what a computation does: its instructions in order of their operands, by number."""
+        """Return the key of a computation: its instructions in post-order, with operands by number."""
         known = self._computations.get(computation)
         if known is None:
             numbers: dict[HloInstruction, int] = {}
@@ -61,7 +61,7 @@ def _without_order(leaf: Shape) -> Shape:
 
 
 def freeze(value: Any) -> Hashable:
-    """Return an attribute's value as one that can be compared and hashed; arrays by their bytes."""
+    """Return an attribute's value in a form that can be compared and hashed; arrays as their bytes."""
     match value:
         case int() | str():
             return value

@@ -1,1 +1,1 @@
-"""The modes of the command line, one per file; `dispatch` gives every input file to its mode."""
+"""The modes of the command line, one per file. `dispatch` runs the mode of every input file."""

@@ -1,4 +1,4 @@
-"""`--stage=fusion-analysis`: the table of fusions, for each of the targets."""
+"""`--stage=fusion-analysis`: prints the table of fusions for each target of `--target`."""
 
 from __future__ import annotations
 

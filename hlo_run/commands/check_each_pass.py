@@ -1,4 +1,4 @@
-"""`--check_each_pass`: the reference's result after every HLO row that changed something, and what changed its meaning."""
+"""`--check_each_pass`: evaluates the module after every HLO row that changed it, and reports the row that changed its result."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hlo_run.hlo_passes.observer import Level, Observer, Step
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
 
-# A text of so many lines is shown, a longer one is only written.
+# The text of a module below this number of lines is part of the message. A longer one is only in the file.
 _SHOWN_LINES = 60
 
 
 def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observer]:
-    """Return what makes the observer that evaluates `module` after every row, on the first iteration's arguments."""
+    """Return a function from the module that is compiled to its PassChecker, on the first iteration's arguments."""
     options = task.options
     source = Arguments(replace(options, save_inputs=""), module, task.given, task.place, task.given_from)
     values, _ = source.next(1)
@@ -42,18 +42,18 @@ def pass_checker(task: Task, module: HloModule) -> Callable[[HloModule], Observe
 
 @dataclass(frozen=True)
 class _State:
-    """A module at some point of the pipeline, and its result where the reference has one."""
+    """A module at some point of the pipeline. `result` is None where the reference cannot evaluate it."""
 
     module: HloModule
     result: Literal | None
 
 
 class PassChecker(Observer):
-    """Evaluates `working` by `run` after every row that changed it; raises Mismatch for the first that changed its meaning.
+    """Evaluates `working` by `run` after every row that changed it; raises Mismatch at the first row that changed its result.
 
-    What differs is cut out on both sides, with the values that go into it, and written into `folder`. `arguments` are the
-    module's on one device; without them nothing is cut out. Where the reference has no result the row is passed over, which
-    `say` is told.
+    Writes the smallest computation that differs, before and after the row, with its arguments into `folder`. `arguments` are
+    those of the module on one device; without them nothing is written. Where the reference cannot evaluate the module, the
+    row is not checked and `say` gets a message.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PassChecker(Observer):
         self._working, self._run, self._arguments, self._spec = working, run, arguments, spec
         self._folder, self._say = folder, say
         self._version = working.version
-        self._last = self._state("the module")
+        self._last = self._state("parsing")
 
     def after(self, step: Step) -> None:
         if step.level is not Level.HLO or self._working.version == self._version:
@@ -92,7 +92,7 @@ class PassChecker(Observer):
         try:
             return _State(copy, self._run(copy))
         except (Unsupported, DeviceError, MemoryError) as error:
-            self._say(f"the reference cannot evaluate what {what} gives: {error}")
+            self._say(f"the reference cannot evaluate the module after {what}: {error}")
             return _State(copy, None)
 
     def _mismatch(self, step: Step, before: HloModule, after: HloModule, comparison: Comparison) -> Mismatch:
@@ -109,7 +109,7 @@ class PassChecker(Observer):
         return Mismatch(message, notes=tuple(notes))
 
     def _show(self, step: Step, name: str, found: Difference) -> list[str]:
-        """Write the two modules with their arguments and return what to say about them."""
+        """Write the two modules with their arguments and return the notes of the message."""
         notes = [f"smallest computation that shows it: %{found.name}, {found.comparison.summary()}"]
         for when, module in (("before", found.before), ("after", found.after)):
             path = write_isolated(self._folder, f"{name}.{step.row}.{when}", module, found.values)
@@ -128,7 +128,7 @@ def _dims(shape: Shape) -> object:
 
 @dataclass(frozen=True)
 class Difference:
-    """One value, called `name`, as two modules of the same parameters compute it, and where the two results differ."""
+    """Two modules with the same parameters that compute the value `name` differently, their arguments, and the comparison."""
 
     name: str
     before: HloModule
@@ -138,10 +138,10 @@ class Difference:
 
 
 def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence[Literal], spec: ErrorSpec) -> Difference | None:
-    """Return the first instruction of the entry, in the order of `after`, whose value is another than before.
+    """Return the first difference between the entries of two modules, in the order of `after`.
 
-    Values are those of instructions that have one name, type and dimensions in both; the results are one more. What goes in
-    are values that agree. None if both modules agree, or only differ where they start from values that do.
+    Compares the values of instructions with equal names, types and dimensions, and the results. The parameters of the two
+    cut-out modules are values that agree. None if both modules agree, or if the cut-out modules agree.
     """
     pairs = _pairs(before, after)
     values = [_values(module, instructions, arguments) for module, instructions in zip((before, after), pairs, strict=True)]
@@ -166,14 +166,14 @@ def smallest_difference(before: HloModule, after: HloModule, arguments: Sequence
 
 
 def _inputs_of(root: HloInstruction, inputs: Sequence[HloInstruction]) -> set[int]:
-    """Return the places of the inputs that `root` is computed from; constants are never inputs."""
+    """Return the indices of the inputs that `root` depends on; constants are never inputs."""
     places = {instruction: place for place, instruction in enumerate(inputs)}
     needed = needed_for(root, places)
     return {places[operand] for instruction in needed for operand in instruction.operands if operand in places}
 
 
 def _pairs(before: HloModule, after: HloModule) -> tuple[list[HloInstruction], list[HloInstruction]]:
-    """Return the instructions of both entries that stand for the same values, operands before users in `after`."""
+    """Return pairs of instructions that represent the same value in both entries, operands before users in `after`."""
     named = {instruction.name: instruction for instruction in before.entry.instructions}
     parameters = before.entry.parameters
     places = {parameter: number for number, parameter in enumerate(after.entry.parameters)}
@@ -190,7 +190,7 @@ def _pairs(before: HloModule, after: HloModule) -> tuple[list[HloInstruction], l
 
 
 def _values(module: HloModule, instructions: Sequence[HloInstruction], arguments: Sequence[Literal]) -> list[Literal]:
-    """Return what instructions of the entry evaluate to; the module is changed and put back."""
+    """Return the values of instructions of the entry. Changes the module's root for the evaluation, and restores it."""
     entry, root = module.entry, module.entry.root
     shape = Shape.make_tuple(tuple(instruction.shape for instruction in instructions))
     everything = entry.add(HloInstruction("everything", "tuple", shape, instructions), is_root=True)

@@ -1,4 +1,4 @@
-"""How the modes compile: for which target, and watched by whom."""
+"""The compilation that the modes share: chooses the target and the observers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlo_run.options import RunOptions
 
 
 def set_device_counts(options: RunOptions, module: HloModule) -> None:
-    """Write the flags' numbers of devices into the header, which passes ask."""
+    """Write the flags' numbers of devices into the module's header, where passes read them."""
     for header, count in (("replica_count", options.num_replicas), ("num_partitions", options.num_partitions)):
         if count:
             module.attrs[header] = count
@@ -28,10 +28,10 @@ def compiling(
     device: targets.TargetSpec | None = None,
     watching: Sequence[Callable[[HloModule], Observer]] = (),
 ) -> Generator[tuple[PassContext, HloModule]]:
-    """Give what to compile with, and the copy of `module` to work on, for as many devices as the flags say.
+    """Yield the context of a compilation and the copy of `module` to compile, with the flags' numbers of devices.
 
-    The target is that of the flags, else `device`, which will run it, else the default. `watching` make observers of the copy,
-    beside those that the flags ask for.
+    The target is that of the flags, else `device` (the GPU that runs the module), else the default. `watching` are functions
+    from the copy to an observer, in addition to the observers that flags ask for.
     """
     options = task.options
     set_device_counts(options, module)

@@ -1,4 +1,4 @@
-"""`--custom_calls=FILES.py`: Python files that register functions for custom calls."""
+"""`--custom_calls=FILES.py`: runs Python files that register functions for custom calls."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hlo_run.errors import HloRunError, UsageError
 
 
 def load_custom_calls(files: str) -> None:
-    """Run Python files, comma separated, that register functions; raises UsageError for one that fails."""
+    """Run the Python files of a comma-separated list; raises UsageError for a file that is missing or raises."""
     for path in filter(None, (name.strip() for name in files.split(","))):
         if not os.path.exists(path):
-            raise UsageError(f"--custom_calls={path}: there is no such file")
+            raise UsageError(f"--custom_calls={path}: the file does not exist")
         try:
             runpy.run_path(path)
         except HloRunError:

@@ -1,4 +1,4 @@
-"""Every file of a command line through its mode, and what the reports say of them; flags are checked before."""
+"""Checks the flags, runs every file of a command line in its mode, and writes the reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 
 def run_files(options: Options, files: Sequence[str], console: Console) -> int:
-    """Run every file and return the first exit code that is not 0; raises UsageError when there is nothing to do."""
+    """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files."""
     if options.list_passes:
         from hlo_run.commands.list_passes import list_passes
 
@@ -46,14 +46,14 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
         for number, file in enumerate(files):
             result = FileResult(file)
             _run_file(options, Place(number, len(files)), result, console)
-            results.append(result)  # an interrupted one has no outcome
+            results.append(result)  # reports omit an interrupted file, which has no outcome
     finally:
         _write_reports(options, results)
     return next((result.exit_code for result in results if result.exit_code), 0)
 
 
 def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
-    """Run one file, say what failed, and keep it in `result`."""
+    """Run one file. Print an error and keep it in `result`."""
     try:
         _run_mode(Task.of(options, place, result, console))
     except StopAtStage:
@@ -62,7 +62,7 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
         result.error = error
     except MemoryError:
         result.error = DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory")
-    except Exception as error:  # a bug of ours outside the rows, which report their own
+    except Exception as error:  # a bug outside of the rows; the runner reports those inside
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{type(error).__name__}: {error}"
         result.error = InternalError(message, notes=(f"at {Path(frame.filename).name}:{frame.lineno}, {frame.name}",))
@@ -71,9 +71,9 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
 
 
 def _run_mode(task: Task) -> None:
-    """Do what the flags ask for; raises the first error, StopAtStage once the stage asked for is printed.
+    """Run the mode that the flags ask for. Raises its first error, and StopAtStage once the stage is printed.
 
-    Each mode is imported when it is chosen: a stage needs no reference, a run that finds its executable in the cache no compiler.
+    A mode is imported when it is chosen: a stage needs no reference, and a run with a cached executable needs no compiler.
     """
     if not task.options.stage:
         task.console.out(f"\n** Running {task.file} **")
@@ -129,36 +129,36 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
 
 
 def _check_run_flags(options: Options) -> None:
-    """Raise UsageError for bounds and times that are none and for files that cannot be written, before anything runs."""
+    """Raise UsageError for invalid bounds and timeouts and for files that cannot be written, before anything runs."""
     if (options.abs_error_bound, options.rel_error_bound) != _BOUNDS or options.low_precision_fp_error_spec:
         from hlo_run.execution.error_bounds import error_spec  # imports the reference
 
         error_spec(options)
     if not options.timeout >= 0:
-        raise UsageError(f"--timeout={options.timeout:g} is no time", hint="0 is no limit")
+        raise UsageError(f"--timeout must be >= 0, got {options.timeout:g} seconds", hint="--timeout=0 sets no limit")
     for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
         path: str = getattr(options, flag)
-        if path and (flag, path) != ("profile", "-"):  # that is the table alone
+        if path and (flag, path) != ("profile", "-"):  # prints only the table
             check_writable(path, flag)
 
 
 def _check_output(options: Options, files: Sequence[str]) -> None:
-    """Raise UsageError for output flags that nothing will obey."""
+    """Raise UsageError for output flags that would have no effect or contradict each other."""
     if options.output_format != "hlo" and options.stage not in (HLO_INPUT, OPTIMIZED_HLO):
-        hint = f"--stage={OPTIMIZED_HLO} is the module as executed, --stage={HLO_INPUT} the one that was read"
+        hint = f"add --stage={OPTIMIZED_HLO} for the optimised module or --stage={HLO_INPUT} for the module as read"
         raise UsageError(f"--output_format={options.output_format} needs a stage that is an HLO module", hint=hint)
     if options.output_file and not options.stage:
-        raise UsageError("--output_file needs --stage, which says what to write")
+        raise UsageError("--output_file needs --stage, which chooses what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
-        raise UsageError("--output=FILE.hlox takes the executable of one input file, without --stage")
+        raise UsageError("--output=FILE.hlox needs exactly one input file, a name that ends in .hlox, and no --stage")
     shown = [flag for flag in ("stage", "output", "xla_diff", "explain") if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
-        raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} exclude each other")
+        raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
     if options.explain:
         from hlo_run.commands.explain_fusion import asked_names
 
         asked_names(options.explain)
     if options.output_machine_code and not options.output:
-        raise UsageError("--output_machine_code needs --output=FILE.hlox, where the code goes")
+        raise UsageError("--output_machine_code needs --output=FILE.hlox, the file that holds the code")
     if options.output_file and len(files) > 1:
-        raise UsageError("--output_file takes the output of one input file")
+        raise UsageError("--output_file needs exactly one input file")

@@ -1,4 +1,4 @@
-"""`--explain=fusion`: why instructions were fused or not, in the order in which the fusion passes decided.
+"""`--explain=fusion`: prints why instructions were fused or not, in the order of the fusion passes' decisions.
 
 priority-fusion
   fused      %exp -> %neg    saves 1.00 us: 2.08 us apart, 1.08 us together
@@ -25,7 +25,7 @@ from hlo_run.pipeline.compile import optimize
 _TOPIC = "fusion"
 # Rows that fuse, in their order.
 _PASSES = ("priority-fusion", "multi_output_fusion")
-# What is not shown as a kernel of its own.
+# Instructions without a kernel of their own.
 _NO_KERNEL = frozenset("parameter constant tuple get-tuple-element bitcast".split())
 
 
@@ -42,7 +42,7 @@ def asked_names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What was decided about a producer and its consumers; `sides` are the instructions that each side stood for then."""
+    """A decision about a producer and its consumers. `sides` are the original instructions that each side contained then."""
 
     pass_name: str
     answer: str
@@ -51,7 +51,7 @@ class _Line:
     sides: tuple[frozenset[str], frozenset[str]]
 
     def concerns(self, names: Sequence[str]) -> bool:
-        """True if the names are on its sides: a single one on either, two on one each."""
+        """True if a single name is on either side, or two names are on different sides. True without names."""
         first, second = self.sides
         if len(names) < 2:
             return not names or names[0] in first or names[0] in second
@@ -61,18 +61,18 @@ class _Line:
 
 @dataclass(slots=True)
 class _Story:
-    """The lines so far, and which instructions each name stands for."""
+    """The decisions so far. `members` maps a fusion's name to the original instructions in it."""
 
     members: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     lines: list[_Line] = field(default_factory=list[_Line])
     weighed: dict[str, Weighed] = field(default_factory=dict[str, Weighed])
 
     def of(self, *names: str) -> frozenset[str]:
-        """Return the instructions that nodes of these names stand for."""
+        """Return the original instructions that the nodes of these names contain."""
         return frozenset[str]().union(*(self.members.get(name, frozenset((name,))) for name in names))
 
     def tell(self, pass_name: str, steps: Sequence[AnyFusionStep]) -> None:
-        """Add what a pass decided."""
+        """Add the decisions of a pass."""
         for step in steps:
             match step:
                 case Fused():
@@ -95,7 +95,7 @@ class _Story:
                     self._add(pass_name, "not joined", step.other, (step.one,), both + step.reason, "+" if both else "->")
 
     def _saving(self, producer: str) -> str:
-        """Return what fusing the producer was expected to save when it was last weighed."""
+        """Return the text of the time that fusing the producer saves, by its last estimate."""
         step = self.weighed.get(producer)
         if step is None:
             return "costs nothing"
@@ -115,7 +115,7 @@ def _times(fused: float, unfused: float) -> str:
 
 
 def _slower(step: Weighed) -> str:
-    """Say that fusing costs time, and what it does to each user's kernel if there are several."""
+    """Return the text of a fusion that costs time, with the change of each user's kernel if the producer has several users."""
     text = f"slower: {_times(step.fused, step.unfused)}"
     if len(step.consumers) < 2:
         return text
@@ -124,9 +124,9 @@ def _slower(step: Weighed) -> str:
 
 
 class FusionExplainer(Observer):
-    """Collects what the fusion passes decide about `working`, prints what concerns `names`, and stops (StopAtStage).
+    """Collects the decisions of the fusion passes about `working`, prints those about `names`, and raises StopAtStage.
 
-    Names are those of instructions as fusion finds them. Raises UsageError for others.
+    `names` are instructions of the module before fusion. Raises UsageError for other names.
     """
 
     def __init__(self, working: HloModule, target: str, names: Sequence[str], write: Callable[[str], None]) -> None:
@@ -154,7 +154,7 @@ class FusionExplainer(Observer):
             raise StopAtStage
 
     def _look(self) -> None:
-        """Note the instructions that there are before anything is fused."""
+        """Record the instructions before fusion."""
         for computation in fusible_computations(self._working):
             graph = FusionGraph(computation)
             for instruction, node in graph.nodes.items():
@@ -172,7 +172,7 @@ class FusionExplainer(Observer):
             return
         self._check_names()
         what = " and ".join(f"%{name}" for name in self._names) or "its instructions"
-        yield f"{self._working.name} for {self._target}: how {what} came to be fused or not"
+        yield f"{self._working.name} for {self._target}: decisions about {what} by the fusion passes"
         lines = [line for line in self._story.lines if line.concerns(self._names)]
         width = max((len(line.pair) for line in lines), default=0)
         for name in _PASSES:
@@ -187,11 +187,11 @@ class FusionExplainer(Observer):
             if name not in self._before:
                 close = difflib.get_close_matches(name, self._before, n=3)
                 meant = f"did you mean {', '.join(close)}? " if close else ""
-                hint = f"{meant}names are those before fusion; --explain=fusion lists what was decided"
-                raise UsageError(f"--explain: there is no %{name} when fusion begins", hint=hint)
+                hint = f"{meant}use a name from before fusion; --explain=fusion lists all decisions"
+                raise UsageError(f"--explain: the module has no %{name} before fusion", hint=hint)
 
     def _verdict(self, has_lines: bool) -> Iterator[str]:
-        """Say where the named instructions ended."""
+        """Yield the lines about the kernels that compute the named instructions."""
         if not self._names:
             return
         yield ""
@@ -202,10 +202,10 @@ class FusionExplainer(Observer):
             common = [name for name in homes[0] if name in homes[1]]
             yield "they share a kernel" if common else "they share no kernel"
             if not common and not has_lines:
-                yield "nothing was decided between them: neither reads what the other computes, nor do both read the same value"
+                yield "no decision concerns both: neither reads the other's value, and they read no common value"
 
     def _homes(self, name: str) -> list[str]:
-        """Return the kernels that compute an instruction, by the names that they have in the end."""
+        """Return the final names of the kernels that compute an instruction."""
         return [kernel.name for node, kernel in self._kernels.items() if name in self._story.of(node)]
 
     def _where(self, name: str, homes: Sequence[str]) -> str:
@@ -215,11 +215,11 @@ class FusionExplainer(Observer):
         if name in self._unfusible:
             return f"%{name} ({opcode}) is never part of a fusion"
         places = ", ".join(f"%{home}" for home in homes)
-        return f"%{name} ({opcode}) is computed " + (f"in {places}" if homes else "nowhere: something equal is")
+        return f"%{name} ({opcode}) is computed " + (f"in {places}" if homes else "nowhere: an equal instruction replaces it")
 
 
 def explain_fusion(task: Task, module: HloModule) -> None:
-    """Print what the fusion passes decided; raises StopAtStage when it is printed, errors of the HloRunError family."""
+    """Print the decisions of the fusion passes. Raises StopAtStage once they are printed, and UsageError for unknown names."""
     names = asked_names(task.options.explain)
     target = choose_target(task.options)
 

@@ -1,4 +1,4 @@
-"""`--isolate_fusion`: one fusion of the module as executed, alone, with the operands that it has in a run."""
+"""`--isolate_fusion`: turns one fusion of the optimised module into a module, with the operands that it has in a run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hlo_run.target import TargetSpec
 
 
 def find_fusion(module: HloModule, name: str, target: TargetSpec, options: CompileOptions) -> HloInstruction:
-    """Return the fusion called `name` (or whose kernel is) in `module` as executed, a copy on which the HLO rows ran.
+    """Return the fusion called `name`, or with a kernel called `name`, of a copy of `module` that the HLO rows optimised.
 
-    Raises UsageError for a name that is no fusion's.
+    Raises UsageError if no fusion has that name.
     """
     from hlo_run.pipeline.compile import optimize  # imports passes
 
@@ -46,13 +46,13 @@ def find_fusion(module: HloModule, name: str, target: TargetSpec, options: Compi
         return found
     other = next((i for i in executed.instructions if i.name == wanted), None)
     if other is not None:
-        raise UsageError(f"%{wanted} is no fusion but a {other.opcode}", other.where, _hint(wanted, list(fusions)))
+        raise UsageError(f"%{wanted} is not a fusion but a {other.opcode}", other.where, _hint(wanted, list(fusions)))
     raise UsageError(f"no fusion of '{module.name}' is called '{wanted}'", hint=_hint(wanted, list(fusions)))
 
 
 def _hint(name: str, fusions: Sequence[str]) -> str:
     if not fusions:
-        return "the module has no fusion; --stage=hlo prints it as executed"
+        return "the optimised module has no fusion; --stage=hlo prints it"
     close = difflib.get_close_matches(name, fusions, n=1)
     if close:
         return f"did you mean {close[0]}?"
@@ -60,10 +60,10 @@ def _hint(name: str, fusions: Sequence[str]) -> str:
 
 
 def operands_in_run(fusion: HloInstruction, arguments: Sequence[Literal], seed: int) -> list[Literal]:
-    """Return what the isolated fusion's parameters are where its module is called with `arguments`, by the reference.
+    """Return the operands of `fusion`, a result of `find_fusion`, when its module runs on `arguments`, by the reference.
 
-    In the body of a loop that is its first iteration; a branch is taken whether the run takes it or not. `fusion` is one
-    of `find_fusion`. Raises errors of the HloRunError family where the reference cannot evaluate what leads there.
+    In the body of a loop they are those of the first iteration. A branch is evaluated whether the run takes it or not. Raises
+    Unsupported or DeviceError where the reference cannot evaluate the operands.
     """
     assert fusion.parent is not None
     module = fusion.parent.module
@@ -82,7 +82,7 @@ def _return_operands(module: HloModule, computation: HloComputation, fusion: Hlo
     """Give `module` a new entry that returns the distinct operands of an instruction of `computation` as a tuple."""
     wanted = list(dict.fromkeys(fusion.operands))
     while True:
-        # A copy: what leads to the fusion may call the computation as it was.
+        # A copy, since the path to the fusion may also call the computation itself.
         copy, copies = copy_computation(computation, lambda callee: callee)
         is_entry = computation.is_entry
         module.add_computation(copy, is_entry=is_entry)
@@ -104,7 +104,7 @@ def _return_operands(module: HloModule, computation: HloComputation, fusion: Hlo
 
 
 def _operands_of(caller: HloInstruction, called: HloComputation) -> list[HloInstruction]:
-    """Return the arguments with which a call, loop or branch calls a computation first."""
+    """Return the arguments of the first call of a computation by a call, loop or conditional."""
     if caller.opcode != "conditional":
         return list(caller.operands)
     branches = [computation for group in caller.called.values() for computation in group]
@@ -112,15 +112,15 @@ def _operands_of(caller: HloInstruction, called: HloComputation) -> list[HloInst
 
 
 def write_isolated(folder: str, name: str, module: HloModule, values: Sequence[Literal]) -> str:
-    """Write the module and its arguments as `name.hlo` and `name.npz`; return their path without the ending.
+    """Write the module and its arguments to `name.hlo` and `name.npz` in `folder`; return their path without the extension.
 
-    Raises UsageError where they cannot be written.
+    Raises UsageError if a file cannot be written.
     """
     path = os.path.join(folder, re.sub(r"[^A-Za-z0-9_.\-]", "_", name))
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"'{folder}' cannot be made: {os.strerror(error.errno or 0)}") from None
+        raise UsageError(f"'{folder}' cannot be created: {os.strerror(error.errno or 0)}") from None
     write_artefact(f"{path}.hlo", module.to_string(FULL))
     parameters = module.entry.parameters
     write_values(f"{path}.npz", {"arg": [(value, p.shape) for value, p in zip(values, parameters, strict=True)]})
@@ -128,9 +128,9 @@ def write_isolated(folder: str, name: str, module: HloModule, values: Sequence[L
 
 
 def isolate(task: Task, module: HloModule) -> HloModule:
-    """Return the fusion of the flag as a module, written as a file together with its operands in this run.
+    """Return the fusion of the flag as a module, and write it to a file together with its operands in this run.
 
-    What remains of the task's options concerns the new module, whose arguments are those found here.
+    Changes the task to one of the new module: `given` are the operands, and the options for the old arguments are cleared.
     """
     options = task.options
     fusion = find_fusion(module, options.isolate_fusion, choose_target(options), options.compile)
@@ -146,7 +146,9 @@ def isolate(task: Task, module: HloModule) -> HloModule:
     except (Unsupported, DeviceError) as error:
         task.given = make_fake_arguments(alone, options.seed)
         task.given_from = f"seed {options.seed}"
-        task.console.err(f"%{fusion.name} gets random operands, the reference cannot make those of a run: {error.message}")
+        task.console.err(
+            f"%{fusion.name} gets random operands, because the reference cannot compute those of the run: {error.message}"
+        )
     path = write_isolated(task.folder, f"{module.name}.{fusion.name}", alone, task.given)
     task.console.err(f"%{fusion.name} is isolated: hlo-run --inputs={path}.npz {path}.hlo")
     return alone

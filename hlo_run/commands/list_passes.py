@@ -1,4 +1,4 @@
-"""`--list_passes`, and the names of rows in other flags."""
+"""`--list_passes`: prints the rows of the pass tables; checks the names of rows in other flags."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from hlo_run.options import Options
 
 
 def list_passes() -> str:
-    """Return the rows of both tables: pipeline, name, `required`, and the first line of the pass's docstring."""
+    """Return the rows of both pass tables as lines: pipeline, name, `required`, and the first line of the pass's docstring."""
     from hlo_run.pipeline.table import describe_rows
 
     return describe_rows()
 
 
 def check_names(options: Options) -> tuple[str, ...]:
-    """Return warnings about rows in flags, raise UsageError for a stage that does not exist; costs nothing without such flags."""
+    """Return warnings about unknown rows in flags; raises UsageError for an unknown stage. Imports nothing without such flags."""
     if options.only_rows or options.disabled_rows or options.xla_fuel or options.stage not in ("", HLO_INPUT):
         from hlo_run.pipeline.table import check_row_names
 

@@ -1,4 +1,4 @@
-"""Reading an input file: HLO text and what converts to it, a saved executable, or the dump of a kernel."""
+"""Reads an input file: HLO text, a format that converts to it, a saved executable, or a dump of kernel IR."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ from hlo_run.pipeline.observers.stage import StageObserver
 
 
 def load(task: Task) -> HloModule:
-    """Return the module of the file; raises StopAtStage where nothing else is asked for, errors of the HloRunError family."""
+    """Return the module of the task's file; raises errors of the HloRunError family.
+
+    Raises StopAtStage for `--stage=hlo-input` and for a stage of a kernel's dump, after it is printed.
+    """
     if is_kernel_dump(task.file):
         _resume(task, read_kernel_dump(task.file))
     options = task.options
     if is_executable_file(task.file):
         if options.stage or options.output:
-            raise UsageError(f"'{task.file}' is compiled already", hint="--stage and --output want a module")
+            raise UsageError(
+                f"'{task.file}' is an executable, which is already compiled", hint="--stage and --output need a module"
+            )
         from hlo_run.execution.saved_executables import read_executable
 
         task.executable = read_executable(task.file)
@@ -45,7 +50,10 @@ def load(task: Task) -> HloModule:
 
 
 def _resume(task: Task, dump: KernelIr) -> None:
-    """Let the module that a kernel's dump lies beside run with it; with a stage, compile the kernel alone (StopAtStage)."""
+    """Change the task to the module beside a kernel's dump, with the dump as that kernel.
+
+    With a stage, compile only the kernel and raise StopAtStage. Raises UsageError if the module's file does not exist.
+    """
     options = task.options
     known = dump.target in targets.PRESETS and not options.xla_gpu_target_config_filename
     target = options.target or (dump.target if known else "")
@@ -65,7 +73,7 @@ def _resume(task: Task, dump: KernelIr) -> None:
         raise StopAtStage
     module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"
     if not module.exists():
-        hint = f"--kernel_ir_file={dump.file} with the HLO file, or --stage=ptx"
-        raise UsageError(f"'{dump.file}' is kernel IR, and '{module}', its module, does not exist", hint=hint)
+        hint = f"give the HLO file with --kernel_ir_file={dump.file}, or compile only the kernel with --stage=ptx"
+        raise UsageError(f"'{dump.file}' is kernel IR, and the file of its module, '{module}', does not exist", hint=hint)
     task.file = str(module)
     task.options = replace(options, input_format="hlo")

@@ -1,4 +1,4 @@
-"""`hlo-opt`: one module, or many in a file, through named passes or up to a stage, for tests that read the output."""
+"""`hlo-opt`: runs named passes, or a pipeline up to a stage, on the modules of one file and prints the result."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 HLO, HLO_BACKEND, LLVM_AFTER_OPTIMIZATIONS = "hlo", "hlo-backend", "llvm-after-optimizations"
 TRANSFORMS, GPU = "transforms", "gpu"
-# XLA's names of one platform.
+# Each platform has several names in XLA.
 PLATFORMS = {TRANSFORMS: TRANSFORMS, "gpu": GPU, "cuda": GPU}
 _SEPARATOR = "// -----"
 _Texts = Callable[[PassContext, HloModule], str]
 
 
 def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Console) -> int:
-    """Do what the command line asks and return 0; raises errors of the HloRunError family."""
+    """Run the command line of hlo-opt and return 0; raises errors of the HloRunError family."""
     platform = PLATFORMS.get(flags.platform.lower())
     if platform is None:
         raise UsageError(f"no platform is called '{flags.platform}'", hint=f"--platform is one of {', '.join(PLATFORMS)}")
@@ -67,7 +67,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
 
 
 def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
-    """Yield the modules of a file, each on the lines where it stands."""
+    """Yield the modules of a file, each after empty lines that keep its line numbers."""
     text = read_module(file, input_format).text
     lines = text.split("\n")
     if not flags.split_input_file:
@@ -79,7 +79,7 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
         left = next((number for number, line in enumerate(chunk, begin + 1) if line.startswith("// ---")), 0)
         if left:
             hint = f"modules are separated by lines that are exactly '{_SEPARATOR}', with --split-input-file"
-            raise UsageError(f"{file}:{left}: a separator of modules stands within a module", hint=hint)
+            raise UsageError(f"{file}:{left}: a separator of modules is inside a module", hint=hint)
         yield "\n" * begin + "\n".join(chunk)
 
 
@@ -90,7 +90,7 @@ def _chunk(text: str, file: str, work: _Texts, watch: Watch, options: Options) -
 
 
 def _work(flags: OptFlags, platform: str, options: Options) -> _Texts:
-    """Return what to do with a module: (context, module) to text."""
+    """Return the function from a context and a module to the text to print."""
     if flags.emit_proto:
         return lambda ctx, module: _text_proto(module)
     if flags.passes:
@@ -132,12 +132,12 @@ def _spelling(name: str) -> str:
 
 
 def _passes() -> dict[str, str]:
-    """Return the HLO passes by their names with dashes; XLA writes them with dashes or underscores."""
+    """Return XLA's names of the HLO passes, which have dashes or underscores, by the same names with dashes."""
     return {_spelling(row.pass_name): row.pass_name for row in _rows().values()}
 
 
 def _rows() -> dict[str, HloRow]:
-    """Return the rows of the HLO table by their names with dashes, in its order."""
+    """Return the rows of the HLO table in order, by their names with dashes."""
     from hlo_run.pipeline.table import PIPELINE
 
     return {_spelling(row.name): row for group in PIPELINE for _, row in group.all_rows()}
@@ -154,10 +154,10 @@ def _text_proto(module: HloModule) -> str:
 
 
 def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> str:
-    """Run passes in this order, whatever a target would leave out; a pass may stand more than once.
+    """Run passes in this order, including those that the target would skip. A pass may appear more than once.
 
-    The modules are those that XLA's tests of passes take: floats of several widths may meet, and layouts need not fit together
-    where a pass stands before layout assignment.
+    Accepts modules as XLA's tests of passes do: an instruction may mix float widths, and layouts may be inconsistent if a pass
+    comes before layout assignment in the table.
     """
     from hlo_run.ops.verify import READING
     from hlo_run.pipeline.runner import run_hlo_groups
@@ -173,7 +173,7 @@ def _run_passes(names: Sequence[str], ctx: PassContext, module: HloModule) -> st
 
 
 def _rows_of_pass(name: str, ctx: PassContext) -> list[HloRow]:
-    """Return the one row that has the name, else the first row of the pass, else all rows that share the pass's work."""
+    """Return the rows to run for a name: all rows that share the work of a pass, else its first row, else the row `name`."""
     rows = _rows()
     asked = _spelling(name)
     found = [row for row in rows.values() if _spelling(row.pass_name) == asked]
@@ -206,7 +206,7 @@ def _scheduled(ctx: PassContext, module: HloModule) -> str:
 
 
 class _Collector(Observer):
-    """Keeps the texts of a stage and stops there; every kernel comes to its own stop."""
+    """Keeps the texts of a stage and stops the compilation there; each kernel stops separately."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -226,7 +226,7 @@ class _Collector(Observer):
 
 
 def _kernel_texts(ctx: PassContext, module: HloModule, stage: str) -> list[str]:
-    """Return the texts of a stage: one of the module, or one of each kernel in the order of the schedule."""
+    """Return the texts of a stage: one for the module, or one for each kernel in the order of the schedule."""
     from hlo_run.pipeline.compile import compile_module
 
     collector = _Collector(stage)
@@ -240,7 +240,7 @@ _DEFINED = re.compile(r"^define [^@\n]*@\"?([^\s\"(]+)", re.MULTILINE)
 
 
 def _linked(ctx: PassContext, module: HloModule, stage: str) -> str:
-    """Return the LLVM modules of all kernels as one; the one with the largest first name leads, as in XLA."""
+    """Return the LLVM modules of all kernels linked into one, in descending order of their smallest function name, as in XLA."""
     from hlo_run.codegen.llvm.nvptx import Module
 
     texts = _kernel_texts(ctx, module, stage)

@@ -1,4 +1,4 @@
-"""The mode without a name: run a module on a platform, and compare with the reference."""
+"""The default mode: runs a module on a platform and compares its result with the reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(task: Task, module: HloModule, reference: str) -> None:
-    """Run on the platform of the flags, compare with `reference` if it has a name; raises Mismatch if results differ."""
+    """Run on the platform of the flags and compare with `reference` (empty: no comparison); raises Mismatch if results differ."""
     options, result = task.options, task.result
     platform = result.platform = choose_platform(options.platform)
     arguments = Arguments(options, module, task.given, task.place, task.given_from)
@@ -62,7 +62,7 @@ def run(task: Task, module: HloModule, reference: str) -> None:
 
 
 def _report(task: Task, backend: Backend) -> None:
-    """Say what the backend knows about the last run."""
+    """Print the backend's report and profile of the last run, and record its launches."""
     task.result.launches = backend.launch_records()
     if report := backend.report():
         task.console.err(report)
@@ -71,7 +71,7 @@ def _report(task: Task, backend: Backend) -> None:
 
 
 def _show_profile(task: Task, profile: Profile) -> None:
-    """Print the table, and write the trace where a file was named."""
+    """Print the profile's table, and write the trace if the flag names a file."""
     task.console.err(profile.table())
     if task.options.profile != "-":
         write_artefact(task.options.profile, profile.chrome_trace())

@@ -1,4 +1,4 @@
-"""`--output=FILE.hlox`: compile, and save the executable."""
+"""`--output=FILE.hlox`: compiles a module and saves the executable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.pipeline.executable_cache import compile_or_load
 
 
 def save_executable(task: Task, module: HloModule) -> None:
-    """Write the file; raises errors of the HloRunError family."""
+    """Compile `module` and write the file of `--output`; raises errors of the HloRunError family."""
     options = task.options
     with compiling(task, module) as (ctx, working):
         executable = compile_or_load(ctx, working)

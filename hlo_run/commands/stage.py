@@ -1,4 +1,4 @@
-"""`--stage=NAME`: print one stage of a compilation, and stop there."""
+"""`--stage=NAME`: prints one stage of a compilation and stops there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hlo_run.pipeline.stage_cache import StageTexts
 
 
 def print_stage(task: Task, module: HloModule) -> None:
-    """Print the stage of the flags; raises StopAtStage once that is done, errors of the HloRunError family."""
+    """Print the stage of the flags. Raises StopAtStage once it is printed, and errors of the HloRunError family."""
     with compiling(task, module) as (ctx, working):
         texts = StageTexts.open(ctx, working) if task.options.output_format == "hlo" else None
         known = texts.get() if texts is not None else None
@@ -28,7 +28,7 @@ def print_stage(task: Task, module: HloModule) -> None:
 
 
 def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts | None) -> None:
-    """Compile until the stage has been printed, and keep what was."""
+    """Compile until the stage has been printed, and keep its text in the cache."""
     from hlo_run.pipeline.compile import compile_module  # imports the passes
 
     printed: list[str] = []
@@ -42,7 +42,7 @@ def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts
 
 
 def _observer(task: Task, working: HloModule, keep: Callable[[str], None]) -> Observer:
-    """Return what shows the stage, of the module that is compiled."""
+    """Return the observer that prints the stage of `working` and passes each text to `keep`."""
 
     def write(text: str) -> None:
         keep(text)

@@ -1,4 +1,4 @@
-"""Where the text of a stage goes, in which format."""
+"""Writes the text of a stage to stdout or a file, in the format of `--output_format`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hlo_run.pipeline.observers.stage import StageObserver
 
 
 class StageOutput:
-    """Where the text of a stage goes: stdout, or the file of `--output_file`."""
+    """Writes stages to stdout, or to the file of `--output_file`."""
 
     def __init__(self, options: Options, console: Console) -> None:
         self._options, self._console = options, console
         self._has_output = False
 
     def observer(self, working: HloModule) -> Observer:
-        """Return what shows the stage of the flags, of the module that is compiled."""
+        """Return the observer that writes the stage of the flags, of `working`, the module that is compiled."""
         if self._options.output_format == "hlo":
             return StageObserver(self._options.stage, self.show)
         return StageObserver(self._options.stage, lambda _: self.show_module(working))
 
     def show(self, text: str) -> None:
-        """Give the text of a stage."""
+        """Write the text of a stage. A second text follows the first in the same file."""
         if not self._options.output_file:
             self._console.out(text)
             return
@@ -34,11 +34,11 @@ class StageOutput:
         self._has_output = True
 
     def show_module(self, module: HloModule) -> None:
-        """Give a module in the format of `--output_format`."""
+        """Write a module in the format of `--output_format`."""
         if self._options.output_format == "hlo":
             self.show(module_to_string(module, dump_options(self._options)).rstrip("\n"))
             return
-        from hlo_run.formats.write import module_to_bytes  # only who asks for another format waits for it
+        from hlo_run.formats.write import module_to_bytes  # slow to import, and only other formats need it
 
         data = module_to_bytes(module, self._options.output_format)
         if self._options.output_file:

@@ -1,4 +1,4 @@
-"""The GPU that the flags choose to compile for."""
+"""Chooses the GPU to compile for, from the flags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.options.text_files import read_text
 
 
 def choose_target(options: CompileOptions) -> targets.TargetSpec:
-    """Return the GPU to compile for: a spec file, a preset, or the default; raises UsageError."""
+    """Return the GPU of the spec file, else the preset of `--target`, else the default; raises UsageError."""
     path = options.xla_gpu_target_config_filename
     if path:
         return targets.from_text_proto(read_text(path, "--xla_gpu_target_config_filename"), path)
@@ -16,6 +16,6 @@ def choose_target(options: CompileOptions) -> targets.TargetSpec:
 
 
 def target_config(options: CompileOptions) -> str:
-    """Return the GPU to compile for as an XLA `gpu_target_config`."""
+    """Return the GPU to compile for as the text proto of an XLA `gpu_target_config`."""
     path = options.xla_gpu_target_config_filename
     return read_text(path, "--xla_gpu_target_config_filename") if path else targets.to_text_proto(choose_target(options))

@@ -1,4 +1,4 @@
-"""One input file on its way through a mode of the command line."""
+"""The state of one input file in a mode of the command line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Task:
-    """A file, the options it is read and run with, and what becomes of it.
+    """A file, the options to read and run it with, and its result.
 
-    A kernel dump and an isolated fusion change `options` and `file` before the mode runs. `given` are the arguments of a snapshot
-    or of an isolated fusion, `given_from` says so to people; `executable` is that of a file that holds one.
+    A kernel dump changes `options` and `file` before the mode runs, an isolated fusion changes `options`. `given` are the
+    arguments of a snapshot or of an isolated fusion, and `given_from` is the text that names their source. `executable` is the
+    content of a .hlox file.
     """
 
     options: Options
@@ -37,11 +38,11 @@ class Task:
 
     @staticmethod
     def of(options: Options, place: Place, result: FileResult, console: Console) -> Task:
-        """Return the task of a file of the command line."""
+        """Return the task of the file of `result`."""
         watch, output = Watch(place.number, console), StageOutput(options, console)
         return Task(options, place, result, console, result.file, watch, output)
 
     @property
     def folder(self) -> str:
-        """Where files go that are written beside a run: the directory of dumps, or the working directory."""
+        """The folder of files that a run writes unasked: the directory of dumps, else the working directory."""
         return self.options.xla_dump_to if self.options.xla_dump_to not in ("", "-") else "."

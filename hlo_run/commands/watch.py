@@ -1,4 +1,4 @@
-"""What sees the compilations of one file: observers, dumps, times, and what a bug of ours leaves behind."""
+"""Sets up the observers of one file's compilations: logs, dumps and times; writes a reproducer after an internal error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hlo_run.target import TargetSpec
 
 
 class Watch:
-    """What sees the compilations of one file; `number` is the file's place on the command line, from 0."""
+    """The observers of one file's compilations. `number` is the file's place on the command line, from 0."""
 
     def __init__(self, number: int, console: Console) -> None:
         self._number, self._console = number, console
@@ -35,9 +35,9 @@ class Watch:
         target: TargetSpec,
         watching: Sequence[Callable[[HloModule], Observer]] = (),
     ) -> Generator[tuple[PassContext, HloModule]]:
-        """Give what to compile with, and the copy of `module` to work on, since compilation edits.
+        """Yield the context of a compilation and the copy of `module` to compile, since compilation edits in place.
 
-        `watching` make more observers, of that copy. An InternalError that leaves names a reproducer.
+        `watching` are functions from that copy to another observer. Adds the path of a reproducer to an InternalError.
         """
         working = module.clone()
         observers = self.observers(options)
@@ -49,7 +49,7 @@ class Watch:
         try:
             with self._console.busy(f"compiling {module.name}"):
                 replacements = read_replacements(options, module.name)
-                # A fault that the Host's checks find shall lead back to the HLO instruction.
+                # With locations, a fault that Host's checks find names the HLO instruction.
                 locates = options.print_locations or bool(options.host_check)
                 yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
         except InternalError as error:
@@ -68,7 +68,7 @@ class Watch:
         return watching
 
     def show_times(self, options: ShowOptions) -> None:
-        """Print the seconds so far, if asked for."""
+        """Print the times so far if `--time_passes` asks for them."""
         if options.time_passes:
             self._console.err(self._timing.table())
 
@@ -83,7 +83,7 @@ class Watch:
 
 def _write_reproducer(module: HloModule, directory: str) -> str:
     """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
-    import tempfile  # only a bug needs it
+    import tempfile  # slow to import, and only a bug needs it
 
     folder = directory if directory not in ("", "-") else None
     with tempfile.NamedTemporaryFile(

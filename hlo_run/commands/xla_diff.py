@@ -1,4 +1,4 @@
-"""`--xla_diff`: what becomes of a module here beside what real XLA:GPU makes of it, on one measure for both."""
+"""`--xla_diff`: compares the compilation of a module with real XLA:GPU's, by the same measures of kernels, bytes and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _AS_IS = "--xla_disable_all_hlo_passes"
 
 
 def xla_flags(options: CompileOptions, mode: str) -> list[str]:
-    """Return the flags that XLA's compiler gets: those that keep it comparable, and what it shares with our command line."""
+    """Return the flags for XLA's compiler: those of `mode`, of the environment, and of our command line that XLA shares.
+
+    Raises UsageError for an unknown mode.
+    """
     if mode not in MODES:
         raise UsageError(f"--xla_diff={mode} is unknown", hint=f"choose one of {', '.join(MODES)}")
     flags = [*(EMITTERS_ONLY if mode == "emitters" else ()), *environment_flags()]
@@ -37,13 +40,13 @@ def xla_flags(options: CompileOptions, mode: str) -> list[str]:
 
 
 def compare_with_xla(ctx: PassContext, working: HloModule, text: str, file: str, target_config: str) -> XlaDiff:
-    """Compile the module of `text` with XLA, and `working`, the same module, with ours; `working` is optimised in place.
+    """Compile `text` with XLA and the same module `working` with our compiler, in place, and return the comparison.
 
-    `target_config` is the card of `ctx` as XLA is told of it. Raises UsageError where XLA's compiler is not installed.
+    `target_config` is the GPU of `ctx` as an XLA `gpu_target_config`. Raises UsageError if XLA's compiler is not installed.
     """
     ptxas = find_ptxas(ctx.options.xla_gpu_cuda_data_dir)
     cuda = ptxas.parent.parent if ptxas is not None else None
-    # XLA's passes do not expect what they themselves have made; here a schedule says so.
+    # XLA's passes cannot run on their own output. A schedule marks such a module.
     as_is = [_AS_IS] if working.schedule is not None else []
     made = compile_with_xla(text, file, target_config, [*xla_flags(ctx.options, ctx.show.xla_diff), *as_is], cuda)
     ours = our_side(ctx, working)
@@ -51,7 +54,7 @@ def compare_with_xla(ctx: PassContext, working: HloModule, text: str, file: str,
 
 
 def our_side(ctx: PassContext, module: HloModule) -> Side:
-    """Optimise `module` in place, and say what is made of it."""
+    """Optimise `module` in place, and return our side of the comparison."""
     plan = plan_module(ctx, module)
     memory = sum(allocation.size_bytes for allocation in plan.buffers.planned)
     return make_side([thunk.kind for thunk in every_thunk(plan.thunks)], memory, device_work(module, ctx.target))
@@ -64,7 +67,7 @@ def xla_side(made: XlaCompilation, target: TargetSpec) -> Side:
 
 
 def show_xla_diff(task: Task, module: HloModule) -> None:
-    """Show what becomes of the module beside what XLA:GPU makes of it; raises errors of the HloRunError family."""
+    """Print and record the comparison of a module with XLA:GPU; raises errors of the HloRunError family."""
     options = task.options
     text = module_to_string(module, FULL)
     with task.watch.compiling(options, module, choose_target(options)) as (ctx, working):

@@ -1,1 +1,1 @@
-"""The run of one file: arguments, platform, iterations, what came out."""
+"""The run of one file: arguments, iterations, comparison with the expected result, reports."""

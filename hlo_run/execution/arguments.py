@@ -1,4 +1,4 @@
-"""The arguments of a run: from where the flags say, for every iteration of every file."""
+"""Reads or makes the arguments of every iteration of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULE_SEED = 42
 
 
 def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
-    """Return the file for one run: `path` itself if there is only one run, else with the run's numbers before the ending.
+    """Return the file of one run: `path` for the only run, else `path` with the run's numbers before the extension.
 
     `in.npz` becomes `in.0002.npz` for the third of several files, `in.0002.iteration1.npz` with several iterations.
     """
@@ -30,7 +30,7 @@ def run_path(path: str, options: Options, place: Place, iteration: int) -> str:
 
 
 class Arguments:
-    """The one place where arguments come from: `--inputs`, else those that came with the module, else made up."""
+    """The only source of arguments: `--inputs`, else the arguments that came with the module, else random numbers or zeros."""
 
     def __init__(
         self, options: Options, module: HloModule, given: Sequence[Literal], place: Place, given_from: str = "the input file"
@@ -44,9 +44,9 @@ class Arguments:
         self.shapes = self.grid.argument_shapes(module)
 
     def prepare(self) -> None:
-        """Read the first iteration's arguments if a file has them, and see that the other files are there.
+        """Read the first iteration's arguments from `--inputs`, and check that the files of the others can be read.
 
-        Compiling may take long: who misspelt a name or gave the wrong array learns it before. Raises UsageError.
+        Reports a misspelt name or a wrong array before the compilation, which may take long. Raises UsageError.
         """
         options = self._options
         if options.inputs:
@@ -60,7 +60,7 @@ class Arguments:
         return read_values(path, "arg", self.shapes, names)
 
     def next(self, iteration: int) -> tuple[list[Literal], str]:
-        """Return the arguments of an iteration (they count from 1), and where they came from, in a few words."""
+        """Return the arguments of an iteration (the first is 1), and the text that names their source (`seed 1`, a file)."""
         options = self._options
         if options.inputs:
             read_ahead, self._read_ahead = self._read_ahead, None
@@ -80,6 +80,6 @@ class Arguments:
 
 
 def existing_path(path: str, options: Options, place: Place, iteration: int) -> str:
-    """Return the file of one run if there is one, as the saving flags name it, else the file for all runs."""
+    """Return the file that `run_path` names for one run if it exists, else `path`, the file for all runs."""
     own = run_path(path, options, place, iteration)
     return own if os.path.exists(own) else path

@@ -1,4 +1,4 @@
-"""Where the text of a run goes, and a file's place on the command line."""
+"""The interface of the console that a run prints to, and a file's place on the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Console(Protocol):
-    """Where a run's text goes: results to `out`, everything else to `err`; both add the last newline."""
+    """The console of a run: results go to `out`, everything else to `err`. Both add the last newline."""
 
     def out(self, text: str) -> None: ...
 
@@ -33,7 +33,7 @@ class Console(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file's place on the command line, from 0, among `count` files."""
+    """The index of a file on the command line, from 0, and the number of files."""
 
     number: int
     count: int

@@ -1,4 +1,4 @@
-"""How far a result may be from what was expected, as the flags say."""
+"""Reads the flags that bound the difference between a result and the expected result."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hlo_run.reference.compare.compare import ErrorSpec
 
 
 def error_spec(options: Options) -> ErrorSpec:
-    """Return the bounds of the flags; raises UsageError for those that make no sense."""
+    """Return the bounds of the flags; raises UsageError for a negative bound, NaN, and a malformed TYPE,N."""
     for name in ("abs_error_bound", "rel_error_bound"):
         if not getattr(options, name) >= 0:
-            raise UsageError(f"--{name}={getattr(options, name):g} is not a bound", hint="bounds are 0 or larger")
+            raise UsageError(f"--{name}={getattr(options, name):g} is not a bound", hint="a bound must be >= 0")
     return ErrorSpec(
         abs=options.abs_error_bound,
         rel=options.rel_error_bound,
@@ -23,11 +23,11 @@ def error_spec(options: Options) -> ErrorSpec:
 
 
 def _low_precision(text: str) -> tuple[str, int] | None:
-    """Return (type, number of values) of `f8e4m3fn,1`; None for nothing."""
+    """Return (type, number of values) of `f8e4m3fn,1`; None for an empty text."""
     if not text:
         return None
     name, _, count = text.partition(",")
     if name not in DTYPES or not DTYPES[name].is_float or not count.isdecimal():
-        hint = "TYPE,N: a float type and how many of its values two results may be apart, f8e4m3fn,1"
-        raise UsageError(f"--low_precision_fp_error_spec={text} is no type and number", hint=hint)
+        hint = "TYPE is a float type and N the largest number of its values between two results: f8e4m3fn,1"
+        raise UsageError(f"--low_precision_fp_error_spec={text} is not of the form TYPE,N", hint=hint)
     return name, int(count)

@@ -1,4 +1,4 @@
-"""The iterations of one file: arguments, the run, the expected result, the comparison."""
+"""Runs the iterations of one file: makes arguments, runs the module, and compares with the expected result."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from hlo_run.reference.numerics.precision import round_value
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A platform as the iterations see it: a name, a line on the device, (arguments, module seed, what infeeds take) to
-    result, and what outfeeds gave each device's host in the last run.
+    """A platform as the iterations use it: its name and the description of its device.
+
+    `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
+    device's outfeeds sent in the last run.
     """
 
     platform: str
@@ -39,7 +41,7 @@ class Runner:
 
 
 def _with_outfeed(result: Literal, shape: Shape, outfeed: Sequence[Sequence[Literal]]) -> tuple[Literal, Shape]:
-    """Return a tuple of the result and of what outfeeds gave, device by device, with its shape; without any, both as they are."""
+    """Return a tuple of the result and of the outfeeds' values, device by device, with its shape. Without outfeeds: unchanged."""
     given = [value for device in outfeed for value in device]
     if not given:
         return result, shape
@@ -53,7 +55,7 @@ def _shape_of(value: Literal) -> Shape:
 
 
 class Execution:
-    """Runs a module that is ready to run, `--iterations` times, and fills in `result`."""
+    """Runs a compiled module `--iterations` times, compares, and fills in `result`."""
 
     def __init__(
         self, options: Options, console: Console, module: HloModule, arguments: Arguments, place: Place, result: FileResult
@@ -62,12 +64,12 @@ class Execution:
         self._spec = error_spec(options)
         self._arguments = arguments
         self._result_shape: Shape = arguments.grid.result_shape(module)
-        self._shape = self._result_shape  # with what outfeeds gave, once a run has ended
+        self._shape = self._result_shape  # after a run: with the values of outfeeds
         self._reference = InterpreterBackend(arguments.grid)
         self._read_ahead: Literal | None = None
 
     def prepare(self) -> None:
-        """Read what the first iteration takes from files, and see that the others' files are there; raises UsageError."""
+        """Read the first iteration's files, and check that the files of the others can be read; raises UsageError."""
         options = self._options
         self._arguments.prepare()
         if options.expected_output:
@@ -76,7 +78,10 @@ class Execution:
             check_readable(paths)
 
     def run(self, runner: Runner, reference: str) -> None:
-        """Run and compare with the platform `reference`, if any; raises the first iteration's Mismatch after all of them."""
+        """Run all iterations and compare with the platform or file `reference` (empty: do not compare).
+
+        Raises the first Mismatch after the last iteration, and other errors of the HloRunError family at once.
+        """
         options, console = self._options, self._console
         mismatches: list[Mismatch] = []
         for iteration in range(1, options.iterations + 1):
@@ -123,7 +128,7 @@ class Execution:
         console.err(done.comparison.summary())
 
     def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int, feeds: Feeds) -> Literal:
-        """Return what the result should be: from a file, or from the reference."""
+        """Return the expected result, from a file or from the reference."""
         options = self._options
         if options.expected_output:
             read_ahead, self._read_ahead = self._read_ahead, None
@@ -142,29 +147,29 @@ class Execution:
         return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
 
     def _feeds(self, iteration: int) -> Feeds:
-        """Return what infeeds take: the arrays of `--infeed`, or random ones."""
+        """Return the values for infeeds: the arrays of `--infeed`, or random ones."""
         if not self._options.infeed:
             return random_feeds(self._options.seed + ((iteration - 1) << 20))
         path = existing_path(self._options.infeed, self._options, self._place, iteration)
         return given_feeds(read_arrays(path, "infeed"), f"'{path}'")
 
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
-        """Return the result in float64, to tell a bug from an ill-conditioned module; None where that cannot be had."""
+        """Return the result in float64, which tells a bug from an ill-conditioned module; None if it cannot be computed."""
         try:
             with self._console.busy("evaluating in float64"):
                 return self._run_reference(arguments, seed, "f64", feeds)
         except (Unsupported, DeviceError, MemoryError) as error:
-            self._console.err(f"no float64 values: {error}")
+            self._console.err(f"the float64 values cannot be computed: {error}")
             return None
 
     def _report(self, comparison: Comparison, findings: Findings, platform: str, reference: str, iteration: int) -> None:
-        """Show what differs, save it where asked to, and raise the Mismatch."""
+        """Save the differences if asked to, print them, and raise the Mismatch."""
         self._save_differences(iteration, comparison)
         self._console.mismatch(findings)
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
         if self._options.xla_allow_excess_precision and platform != INTERPRETER and _rounds_on_the_way(self._module):
             notes.append(
-                "roundings to narrow floats may be left out, as in XLA; --xla_allow_excess_precision=false keeps them all"
+                "fused code may omit roundings to narrow floats, as in XLA; --xla_allow_excess_precision=false keeps them all"
             )
         raise Mismatch(comparison.summary(), notes=tuple(notes))
 
@@ -174,7 +179,7 @@ class Execution:
             write_values(path, {"out": [(actual, self._shape)]})
 
     def _save_differences(self, iteration: int, comparison: Comparison) -> None:
-        """Write the saved outputs anew, with what was expected and a mask of the mismatches."""
+        """Rewrite the saved outputs with the expected values and a mask of the mismatches."""
         if not self._options.save_outputs or comparison.problem:
             return
         path = run_path(self._options.save_outputs, self._options, self._place, iteration)
@@ -198,7 +203,7 @@ class Execution:
 
 
 def _rounds_on_the_way(module: HloModule) -> bool:
-    """True if a narrow float is computed that is no result of the module: what simplify-fp-conversions may keep wider."""
+    """True if an instruction with users computes a narrow float, which simplify-fp-conversions may keep wider."""
     return any(
         instruction.shape.is_array
         and instruction.shape.dtype.is_float

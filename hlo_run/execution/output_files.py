@@ -1,4 +1,4 @@
-"""Files that flags ask for: what their names say, whether they can be written, before a long run, and writing them."""
+"""Checks before a run that the files of output flags can be written, and writes them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _EXECUTABLE_ENDING = ".hlox"
 
 
 def is_executable_file(path: str) -> bool:
-    """True for the name of a saved executable."""
+    """True if `path` names a saved executable (.hlox)."""
     return path.endswith(_EXECUTABLE_ENDING)
 
 
 def check_writable(path: str, flag: str) -> None:
-    """Raise UsageError if a file cannot be made at `path`: better before a long run than after it."""
+    """Raise UsageError if no file can be written at `path`. Callers check before a long run."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
         raise UsageError(f"--{flag}={path} is a directory")
     if not os.path.isdir(folder):
-        raise UsageError(f"--{flag}={path}: there is no directory '{folder}'")
+        raise UsageError(f"--{flag}={path}: directory '{folder}' does not exist")
 
 
 def write_artefact(path: str, text: str) -> None:
-    """Write a text file; raises UsageError."""
+    """Write a text file; raises UsageError if it cannot be written."""
     try:
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -33,7 +33,7 @@ def write_artefact(path: str, text: str) -> None:
 
 
 def write_output(path: str, data: bytes, append: bool = False) -> None:
-    """Write a file of `--output_file`; raises UsageError."""
+    """Write the file of `--output_file`; raises UsageError if it cannot be written."""
     try:
         with open(path, "ab" if append else "wb") as file:
             file.write(data)

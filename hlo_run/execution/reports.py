@@ -1,6 +1,6 @@
-"""The artefacts that say what became of every file: `--report_json`, `--report_junit`.
+"""Writes the results of all files as JSON and as JUnit XML, for `--report_json` and `--report_junit`.
 
-Both are the same, byte for byte, for the same results: no times in them. docs/report.md is the schema of the JSON.
+Reports contain no times, so equal results give equal bytes. docs/report.md is the schema of the JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record
 
 SCHEMA_VERSION = 1
-# What XML 1.0 cannot hold, even escaped.
+# Characters that XML 1.0 forbids, even escaped.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -74,7 +74,7 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
 
 
 def to_junit(results: Sequence[FileResult]) -> str:
-    """Return the results as JUnit XML: one test case per file; a mismatch is a failure, unsupported is skipped."""
+    """Return the results as JUnit XML with one test case per file. A mismatch is a failure; an unsupported file is skipped."""
     outcomes = [result.outcome for result in results]
     counts = {
         "tests": str(len(results)),

@@ -1,4 +1,4 @@
-"""What became of every file of a command line."""
+"""Records of the results of a command line, by file and iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class IterationResult:
-    """One run with one set of arguments; `arguments` says where those came from. No comparison: nothing to compare with."""
+    """One run with one set of arguments. `arguments` names their source. `comparison` is None if the run was not compared."""
 
     number: int
     arguments: str
@@ -24,10 +24,10 @@ class IterationResult:
 
 @dataclass(slots=True)
 class FileResult:
-    """One file of the command line, filled in while it runs; `error` is what ended it.
+    """The result of one file, filled in while it runs. `error` is the error that ended it.
 
-    `launches` are the records of the last run's kernels, where the backend keeps account of them; `xla_diff` is the comparison
-    of `--xla_diff`.
+    `launches` are the records of the last run's kernels, if the backend records them. `xla_diff` is the comparison of
+    `--xla_diff`.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Executables as files: `--output=FILE.hlox`, and such a file in place of a module."""
+"""Reads and writes executables as files (.hlox)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hlo_run.hlo.printer import FULL, module_to_string
 
 
 def read_executable(path: str) -> Executable:
-    """Return the executable in a file; raises UsageError."""
+    """Return the executable in a file; raises UsageError if it cannot be read or is not an executable."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -26,9 +26,13 @@ def read_executable(path: str) -> Executable:
 def write_executable(
     path: str, executable: Executable, source: HloModule, optimized: HloModule, with_machine_code: bool = False
 ) -> None:
-    """Write an executable with the module it came from and the one it was made of; a file is written whole or not at all."""
+    """Write an executable with the text of its module as read (`source`) and of its optimised module.
+
+    Writes the whole file or none. `with_machine_code` adds machine code of the kernels for this processor. Raises UsageError if
+    the file cannot be written.
+    """
     if with_machine_code:
-        # Who does not ask for it does not wait for Host's engines.
+        # Host's engines are slow to import.
         from hlo_run.backends.host.backend import HostBackend
 
         check_memory(executable)

@@ -1,4 +1,4 @@
-"""The flags as frozen records: of a run, of compilation, of what is shown. A flag is a field; passes see compilation's alone."""
+"""The flags as frozen records, one field per flag: run, compile, show, flag files. Passes see only CompileOptions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hlo_run.options.show import ShowOptions
 __all__ = ["CompileOptions", "FlagOptions", "Options", "RunOptions", "ShowOptions"]
 
 
-# The first base comes last in the fields, and in --help.
+# Dataclass fields follow the bases from last to first, and --help follows the fields.
 @dataclass(frozen=True)
 class Options(FlagOptions, ShowOptions, CompileOptions, RunOptions):
-    """All flags of one command; a field's name is the flag's name, its type and default are the flag's."""
+    """All flags of one command. A field has the name, type and default of its flag."""
 
     @property
     def compile(self) -> CompileOptions:
-        """The flags of compilation alone, for passes."""
+        """Only the flags of compilation, for passes."""
         return CompileOptions(**{field.name: getattr(self, field.name) for field in fields(CompileOptions)})
 
     @property
     def show(self) -> ShowOptions:
-        """The flags of what is shown alone."""
+        """Only the flags that decide what is shown."""
         return ShowOptions(**{field.name: getattr(self, field.name) for field in fields(ShowOptions)})

@@ -1,4 +1,4 @@
-"""How a module is compiled: all that passes see of the command line."""
+"""The flags of compilation, the only part of the command line that passes see."""
 
 from __future__ import annotations
 
@@ -7,59 +7,84 @@ from dataclasses import dataclass, fields
 from hlo_run.options.flag import flag, names
 
 
-# Each method that is generated costs a start of the program a millisecond; those of `Options` do for comparing.
+# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class CompileOptions:
-    """The flags that decide what a compilation makes; those that do not say why.
+    """The flags that decide what a compilation makes. A flag without influence on the result gives the reason in `no_effect`.
 
     `compilation_key` is part of the key of everything that is kept from one compilation to the next, so a new field is in it.
     """
 
     target: str = flag(
         "",
-        "GPU to compile for (default h100); a100, v100, h200, b200, ..; several for --stage=fusion-analysis.",
+        "Compile for this GPU: v100, a100, h100, h200, b200, .. "
+        "Default: the GPU of the run, else h100. --stage=fusion-analysis takes a comma-separated list.",
         "NAME",
     )
-    xla_gpu_target_config_filename: str = flag("", "Read the GPU from an XLA gpu_target_config.", "FILE")
-    xla_gpu_cuda_data_dir: str = flag("", "Where to look for ptxas and libdevice first.", "DIR")
-    xla_backend_optimization_level: int = flag(3, "LLVM optimisation level, 0 to 3.", "N")
-    xla_allow_excess_precision: bool = flag(
-        True, "Keep floats in a wider type between conversions; false: round where the module says so."
+    xla_gpu_target_config_filename: str = flag(
+        "", "Compile for the GPU that this XLA gpu_target_config text proto describes.", "FILE"
     )
-    run_test_hlo_passes: bool = flag(True, "false: the input is optimised already, run only required rows.")
-    xla_disable_all_hlo_passes: bool = flag(False, "Run only the rows marked required.")
-    xla_disable_hlo_passes: str = flag("", "Rows to leave out, comma separated (short: --disable).", "ROWS")
-    xla_enable_hlo_passes_only: str = flag("", "Run only these and required rows (short: --only).", "ROWS")
-    xla_fuel: str = flag("", "How many rewrites passes may make (passes without rewrites to count: how many runs).", "PASS=N,..")
-    kernel_ir_file: str = flag("", "Dumps of kernel IR that replace kernels and go on from their row.", "FILES")
-    xla_gpu_llvm_ir_file: str = flag("", "LLVM IR (.ll) that replaces the kernels it defines.", "FILES")
-    xla_gpu_ptx_file: str = flag("", "PTX that replaces the kernels it defines.", "FILES")
+    xla_gpu_cuda_data_dir: str = flag("", "Look for ptxas and libdevice in this CUDA directory first.", "DIR")
+    xla_backend_optimization_level: int = flag(3, "Optimise kernels at this LLVM level, 0 to 3.", "N")
+    xla_allow_excess_precision: bool = flag(
+        True, "Let fused code keep floats in a wider type between conversions. false: round wherever the module converts."
+    )
+    run_test_hlo_passes: bool = flag(
+        True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."
+    )
+    xla_disable_all_hlo_passes: bool = flag(False, "Run only the rows that --list_passes marks required.")
+    xla_disable_hlo_passes: str = flag("", "Skip these rows of --list_passes (comma-separated).", "ROWS")
+    xla_enable_hlo_passes_only: str = flag("", "Run only these rows (comma-separated) and the required ones.", "ROWS")
+    xla_fuel: str = flag(
+        "",
+        "Stop a pass after N rewrites. A pass that does not count rewrites stops after N runs that change the module.",
+        "PASS=N,..",
+    )
+    kernel_ir_file: str = flag(
+        "",
+        "Replace kernels by these dumps of kernel IR (comma-separated) and continue after the row that wrote each dump.",
+        "FILES",
+    )
+    xla_gpu_llvm_ir_file: str = flag("", "Replace the kernels that these LLVM IR files (.ll, comma-separated) define.", "FILES")
+    xla_gpu_ptx_file: str = flag("", "Replace the kernels that these PTX files (comma-separated) define.", "FILES")
     xla_gpu_enable_command_buffer: str = flag(
         "",
-        "Record runs of thunks once, replay them: FUSION,CUBLAS,.. or +WHILE (added to XLA's).",
+        "Record thunks of these kinds in command buffers (CUDA graphs): FUSION,CUBLAS,.. "
+        "or changes to XLA's default: +WHILE,-FUSION.",
         "KINDS",
     )
-    xla_gpu_graph_min_graph_size: int = flag(5, "Shorter runs of thunks are not recorded.", "N")
+    xla_gpu_graph_min_graph_size: int = flag(5, "Record a command buffer only for N or more consecutive thunks.", "N")
     cache: str = flag(
         "",
-        "Where kernels are kept for later runs, or off (default: the user's cache directory).",
+        "Keep compiled kernels and executables for later runs in this directory, or off. Default: the user's cache directory.",
         "off|DIR",
-        no_effect="says where results are kept, not what they are",
+        no_effect="chooses where results are kept, not what they are",
     )
     compile_processes: int = flag(
-        0, "Processes that compile kernels (0: one per core).", "N", no_effect="says who makes kernels, not what they are"
+        0,
+        "Compile kernels in N processes (0: one per core).",
+        "N",
+        no_effect="chooses the processes that compile kernels, not the kernels",
     )
-    check_each_pass: bool = flag(False, "Evaluate the module with the reference after every row that changed it.")
-    verify: str = flag("ends", "Verify: at the ends, every row, off.", "WHEN", ("ends", "every", "off"))
+    check_each_pass: bool = flag(
+        False,
+        "Evaluate the module with the reference after every row that changed it; stop at the first row that changes the result.",
+    )
+    verify: str = flag(
+        "ends",
+        "Verify the module before the first and after the last row (ends), after every row, or never.",
+        "WHEN",
+        ("ends", "every", "off"),
+    )
     output: str = flag(
         "",
-        "Compile, save the executable, and do not run it; hlo-run FILE.hlox does.",
+        "Compile, save the executable and stop. hlo-run FILE.hlox runs it.",
         "FILE.hlox",
-        no_effect="says where the executable goes",
+        no_effect="chooses where the executable is written",
     )
     output_machine_code: bool = flag(
         False,
-        "With --output: add machine code of the kernels for this processor, for Host.",
+        "With --output: also save machine code of the kernels for this processor, which the Host platform runs.",
         no_effect="adds to the file, after compilation",
     )
 
@@ -77,7 +102,7 @@ class CompileOptions:
 
     @property
     def required_rows_only(self) -> bool:
-        """True if only rows marked required shall run."""
+        """True if only the rows marked required run."""
         return self.xla_disable_all_hlo_passes or not self.run_test_hlo_passes
 
     def compilation_key(self) -> str:

@@ -1,4 +1,4 @@
-"""The field of a flag in a record of options."""
+"""Helpers for records of options: the dataclass field of a flag, and the values of a comma-separated list."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 def flag(
     default: Any, help_text: str, metavar: str = "", choices: tuple[str, ...] = (), bare: str = "", no_effect: str = ""
 ) -> Any:
-    """Return the field of a flag; `bare` is its value when it is written without one (booleans: true).
+    """Return the dataclass field of a flag.
 
-    `no_effect` is, for a flag of compilation, the reason why what is compiled does not depend on it. Without a reason the value
-    is part of the key of both caches.
+    `bare` is the value of a flag that is written without one, `--profile` (booleans: true). For a flag of compilation,
+    `no_effect` is the reason why the result of a compilation does not depend on it. Without a reason the value is part of the
+    keys of the caches.
     """
     meta = {"help": help_text, "metavar": metavar, "choices": choices, "bare": bare, "no_effect": no_effect}
     return field(default=default, metadata=meta)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas."""
+    """Return the names in a comma-separated list, without blanks and empty names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -9,13 +9,17 @@ from hlo_run.options.flag import flag
 
 @dataclass(frozen=True, slots=True)
 class OptFlags:
-    """The flags that `hlo-opt` has beside those that steer compilation and its dumps, named as in XLA's tool."""
+    """The flags that only `hlo-opt` has, named as in XLA's tool. It shares the flags of compilation and dumps with `hlo-run`."""
 
-    platform: str = flag("transforms", "transforms: no GPU's pipeline, the module as read; gpu (or CUDA).", "NAME")
-    passes: str = flag(
-        "", "Run these passes in this order, and nothing else; cse-4 is the fourth row of cse in the table.", "PASSES"
+    platform: str = flag(
+        "transforms",
+        "gpu (or CUDA): run XLA:GPU's pipeline. transforms: run only --passes, else print the module as read.",
+        "NAME",
     )
-    split_input_file: bool = flag(False, "Read modules separated by lines `// -----`, each on its own.")
-    emit_proto: bool = flag(False, "Print the module as a text proto, without passes.")
-    list_passes: bool = flag(False, "Print the names of the passes.")
-    list_stages: bool = flag(False, "Print the names of the platform's stages.")
+    passes: str = flag(
+        "", "Run only these passes, in this order (comma-separated). cse-4 is the fourth row of cse in the pass table.", "PASSES"
+    )
+    split_input_file: bool = flag(False, "Split FILE at the lines `// -----` and process each module separately.")
+    emit_proto: bool = flag(False, "Print the module as a text proto and run no passes.")
+    list_passes: bool = flag(False, "Print the names of all passes and stop.")
+    list_stages: bool = flag(False, "Print the names of the stages of --platform and stop.")

@@ -1,7 +1,7 @@
-"""Reads `XLA_FLAGS`, flag files and command lines into texts by the names of flags.
+"""Reads command lines, `XLA_FLAGS` and flag files into the texts of flags, by name.
 
-Precedence: command line > XLA_FLAGS > --debug_options_file > default. Spelling is XLA's: `--name=value`, booleans also
-bare; dashes are accepted for underscores.
+Precedence: command line > XLA_FLAGS > --debug_options_file > default. Flags are spelled as in XLA, `--name=value`. A boolean
+may omit its value (true). Dashes are accepted for underscores.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from hlo_run.options.text_files import read_text
 
 @dataclass(frozen=True, slots=True)
 class RawFlags:
-    """Flags as texts by field name, before their types are checked: those of the command line and, weaker, all others.
+    """The texts of flags by field name, before their types are checked.
 
-    `files` are in order; `warnings` go to stderr.
+    `given` are the flags of the command line. They override `defaults`, the flags of XLA_FLAGS and the flag file. `files` are
+    in the order of the command line. `warnings` are printed to stderr.
     """
 
     given: dict[str, str]
@@ -33,7 +34,8 @@ class RawFlags:
 def read_flags(arguments: Iterable[str], environment: Mapping[str, str], flags: Flags = FLAGS) -> RawFlags:
     """Read `flags` from `arguments` (without the program's name), `XLA_FLAGS` and the flag file.
 
-    Everything that does not begin with `-` is a file, `-` alone is stdin, `--` ends the flags. Raises UsageError.
+    An argument that does not begin with `-` is a file, `-` alone is stdin, and `--` ends the flags. Raises UsageError for an
+    unknown flag, a flag without its value, and a file of flags that cannot be read.
     """
     given: dict[str, str] = {}
     unknown: list[str] = []
@@ -46,12 +48,12 @@ def read_flags(arguments: Iterable[str], environment: Mapping[str, str], flags: 
     distinct = list(dict.fromkeys(unknown))
     if distinct and given.get("strict_flags", defaults.get("strict_flags", "false")).lower() in ("true", "1"):
         raise UsageError(f"unknown flag --{distinct[0]}", hint=_did_you_mean(distinct[0], flags))
-    warnings = (f"unknown XLA flags have no effect: {', '.join('--' + name for name in distinct)}",) if distinct else ()
+    warnings = (f"unknown XLA flags are ignored: {', '.join('--' + name for name in distinct)}",) if distinct else ()
     return RawFlags(given, defaults, tuple(files), warnings)
 
 
 def _split(tokens: Iterable[str], values: dict[str, str], unknown: list[str], flags: Flags) -> list[str]:
-    """Sort tokens into flag values (by field name), unknown xla flags, and files, which are returned."""
+    """Add flag values (by field name) to `values` and names of unknown xla_* flags to `unknown`; return the files."""
     files: list[str] = []
     pending = list(tokens)
     while pending:
@@ -82,14 +84,14 @@ def _did_you_mean(name: str, flags: Flags) -> str:
 
 
 def _xla_flags(text: str) -> list[str]:
-    """Split `XLA_FLAGS`: flags at blanks, or, when it does not begin with `-`, the name of a file that holds them."""
+    """Return the flags of `XLA_FLAGS`, split at blanks. A text that does not begin with `-` is the name of a file of flags."""
     if text.strip() and not text.lstrip().startswith("-"):
         text = read_text(text.strip(), "XLA_FLAGS names a file that")
     try:
         tokens = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"XLA_FLAGS: {error}") from None
-    # XLA stops at the first token that is no flag.
+    # As in XLA, the first token without `-` ends the flags.
     end = next((i for i, token in enumerate(tokens) if not token.startswith("-")), len(tokens))
     return tokens[:end]
 

@@ -1,4 +1,4 @@
-"""Which flags the programs `hlo-run` and `hlo-opt` have, by sections of --help."""
+"""The flags of the programs `hlo-run` and `hlo-opt`, by the sections of --help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The flags of a program by the sections of its help, and other spellings of some of them."""
+    """The flags of a program by the sections of its help. `short_names` maps a second spelling to the name of its flag."""
 
     sections: Mapping[str, FieldTable]
     short_names: Mapping[str, str]
@@ -50,7 +50,7 @@ def _without_runs(section: str) -> dict[str, dataclasses.Field[Any]]:
     return {name: field for name, field in _SECTIONS[section].items() if name not in _RUNS_ONLY}
 
 
-# What `hlo-opt` knows: nothing that is about running a module.
+# `hlo-opt` has none of the flags that only matter when a module runs.
 OPT_FLAGS = Flags(
     {
         "Run": {**_fields_of(OptFlags), "input_format": FIELDS["input_format"]},

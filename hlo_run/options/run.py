@@ -1,4 +1,4 @@
-"""How a module is run and compared."""
+"""The flags that decide how a module is run and compared."""
 
 from __future__ import annotations
 
@@ -7,51 +7,89 @@ from dataclasses import dataclass
 from hlo_run.options.flag import flag
 
 
-# Each method that is generated costs a start of the program a millisecond; those of `Options` do for comparing.
+# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class RunOptions:
-    """The flags of a run on a platform: arguments, devices, bounds, reports."""
+    """The flags of a run on a platform: arguments, devices, error bounds, reports."""
 
-    platform: str = flag("", "CUDA, Host or Interpreter; empty: CUDA if a device can be opened, else Host.", "NAME")
-    reference_platform: str = flag("default", 'Platform to compare with: Interpreter, or "" for none.', "NAME")
+    platform: str = flag(
+        "",
+        "Run on CUDA, Host (the kernels' PTX on the CPU) or Interpreter (the numpy reference). "
+        "Default: CUDA if a device can be opened, else Host.",
+        "NAME",
+    )
+    reference_platform: str = flag("default", 'Compare with this platform: Interpreter, or "" for no comparison.', "NAME")
     reference_precision: str = flag(
-        "native", "native: every op rounds to its type; f64: floats are float64 throughout.", "HOW", ("native", "f64")
+        "native",
+        "How the reference computes floats. native: round the result of every op to its type. f64: compute in float64.",
+        "HOW",
+        ("native", "f64"),
     )
-    num_replicas: int = flag(0, "Replicas to simulate (0: as the module's header says).", "N")
-    num_partitions: int = flag(0, "Partitions to simulate (0: as the module's header says).", "N")
+    num_replicas: int = flag(0, "Simulate N replicas (0: the replica_count of the module's header).", "N")
+    num_partitions: int = flag(0, "Simulate N partitions (0: the num_partitions of the module's header).", "N")
     input_format: str = flag(
-        "", "Format of the input; empty: by extension.", "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc"
+        "",
+        "Read FILE in this format. Default: the format of the file's extension.",
+        "hlo|txt|pb|pbtxt|textproto|stablehlo|mhlo|mlir|mlirbc",
     )
-    iterations: int = flag(1, "Run so many times, each with fresh arguments.", "N")
+    iterations: int = flag(1, "Run the module N times, each time with new arguments.", "N")
     seed: int = flag(1, "Seed of the random arguments.", "N")
-    different_random_seeds: bool = flag(False, "The module's own seed is the iteration's number instead of 42.")
-    inputs: str = flag("", "Arguments: FILE.npz with arg0, arg1, .., or A.npy,B.npy,..; tuples as their leaves.", "FILES")
-    infeed: str = flag(
-        "", "What infeeds take: infeed0, infeed1, .. of a file, in order, tuples as their leaves; else random.", "FILE.npz"
+    different_random_seeds: bool = flag(
+        False, "Seed the module's own random numbers with the number of the iteration (1, 2, ..) instead of 42."
     )
-    save_inputs: str = flag("", "Write the arguments, for --inputs.", "FILE.npz")
-    save_outputs: str = flag("", "Write the result (out0, ..), and what was expected where it differs.", "FILE.npz")
-    expected_output: str = flag("", "Compare with a result saved by --save_outputs, not with the reference.", "FILE.npz")
+    inputs: str = flag(
+        "", "Read the arguments from FILE.npz (arg0, arg1, ..) or from A.npy,B.npy,.. A tuple is the list of its arrays.", "FILES"
+    )
+    infeed: str = flag(
+        "",
+        "Feed infeeds with infeed0, infeed1, .. of FILE.npz in order. A tuple is the list of its arrays. Default: random.",
+        "FILE.npz",
+    )
+    save_inputs: str = flag("", "Write the arguments to this file, for --inputs.", "FILE.npz")
+    save_outputs: str = flag(
+        "", "Write the result (out0, ..); after a mismatch also the expected values and a mask of the differences.", "FILE.npz"
+    )
+    expected_output: str = flag("", "Compare with this result, which --save_outputs wrote, instead of the reference.", "FILE.npz")
     isolate_fusion: str = flag(
-        "", "Run one fusion of the module alone; write it and its operands as MODULE.NAME.hlo and .npz.", "NAME"
+        "", "Run only this fusion of the optimised module; write it as MODULE.NAME.hlo and its operands as .npz.", "NAME"
     )
     profile: str = flag(
-        "", "Time every thunk (stderr: time, bytes, GB/s); with a FILE, write a Chrome trace as well.", "FILE.json", bare="-"
+        "",
+        "Print time, bytes and GB/s of every thunk (stderr). With FILE.json, also write a Chrome trace.",
+        "FILE.json",
+        bare="-",
     )
-    custom_calls: str = flag("", "Python files that register functions for custom calls.", "FILES.py")
-    print_literals: bool = flag(False, "Print arguments and results to stdout.")
-    abs_error_bound: float = flag(1e-3, "An element differs if both bounds are exceeded.", "X")
-    rel_error_bound: float = flag(1e-3, "An element differs if both bounds are exceeded.", "X")
-    relaxed_nans: bool = flag(False, "Where a NaN is expected anything will do.")
-    fewer_infs_ok: bool = flag(False, "Compare an infinity as the type's largest number where a number is expected.")
-    low_precision_fp_error_spec: str = flag("", "Results that are at most N numbers of TYPE apart agree.", "TYPE,N")
-    report_json: str = flag("", "Write what became of every file, in full (docs/report.md).", "FILE")
-    report_junit: str = flag("", "Write JUnit XML, a test case per file.", "FILE")
-    random_init_input_literals: bool = flag(True, "Random arguments; false: zeros, as XLA fills them.")
-    use_large_float_range: bool = flag(False, "Draw floats log-uniformly over the whole exponent range.")
-    timeout: float = flag(0.0, "Stop a run on the device after so many seconds (0: never).", "SECONDS")
+    custom_calls: str = flag(
+        "", "Run these Python files, which register functions for custom calls (comma-separated).", "FILES.py"
+    )
+    print_literals: bool = flag(False, "Print the arguments and results to stdout.")
+    abs_error_bound: float = flag(
+        1e-3, "Largest absolute error. An element differs if it exceeds this bound and --rel_error_bound.", "X"
+    )
+    rel_error_bound: float = flag(
+        1e-3, "Largest relative error. An element differs if it exceeds this bound and --abs_error_bound.", "X"
+    )
+    relaxed_nans: bool = flag(False, "Accept any value where the reference has a NaN.")
+    fewer_infs_ok: bool = flag(False, "Compare an infinity as the largest number of its type where the reference has a number.")
+    low_precision_fp_error_spec: str = flag(
+        "", "Accept results that are at most N representable numbers of TYPE apart.", "TYPE,N"
+    )
+    report_json: str = flag("", "Write the full results of all files as JSON (schema: docs/report.md).", "FILE")
+    report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE")
+    random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.")
+    use_large_float_range: bool = flag(False, "Draw random floats log-uniformly over the whole range of exponents.")
+    timeout: float = flag(0.0, "Stop a run on the device after this many seconds (0: never).", "SECONDS")
     host_engine: str = flag(
-        "auto", "Host: emulator, jit, or auto: the JIT for long launches.", "NAME", ("auto", "emulator", "jit")
+        "auto",
+        "Run kernels on Host in the emulator or in native code (jit). auto: jit for long launches, else the emulator.",
+        "NAME",
+        ("auto", "emulator", "jit"),
     )
-    xla_gpu_deterministic_ops: bool = flag(False, "Host: atomics on floats take effect in the order of the blocks.")
-    host_check: str = flag("", "Host: watch for bounds, align, barrier, init, race; statistics; all.", "CHECKS", bare="all")
+    xla_gpu_deterministic_ops: bool = flag(False, "On Host: execute float atomics in the order of the blocks.")
+    host_check: str = flag(
+        "",
+        "On Host: check every access. CHECKS are bounds, align, barrier, init, race, statistics (comma-separated), "
+        "or all (docs/host_checks.md).",
+        "CHECKS",
+        bare="all",
+    )

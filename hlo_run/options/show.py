@@ -1,4 +1,4 @@
-"""What is shown, printed and dumped."""
+"""The flags that decide what is shown, printed and dumped."""
 
 from __future__ import annotations
 
@@ -7,39 +7,53 @@ from dataclasses import dataclass, fields
 from hlo_run.options.flag import flag
 
 
-# Each method that is generated costs a start of the program a millisecond; those of `Options` do for comparing.
+# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
 @dataclass(frozen=True, repr=False, eq=False)
 class ShowOptions:
-    """The flags of stages, dumps and lists: they decide what is seen of a compilation, not what it makes."""
+    """The flags of stages, dumps and lists: they decide what a compilation shows, not what it makes."""
 
-    v: int = flag(0, "0-5: rows, changes, HLO, fusion analysis, all kernel IR with LLVM and PTX (stderr).", "N")
-    stage: str = flag("", "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row name, ..", "NAME")
+    v: int = flag(
+        0,
+        "Log to stderr. 1: names of rows, 2: + changes, 3: + changed HLO, 4: + fusion analysis, 5: + kernel IR, LLVM IR and PTX.",
+        "N",
+    )
+    stage: str = flag(
+        "", "Print one stage and stop: hlo-input, hlo, fusion-analysis, llvm, ptx, a row of --list_passes, ..", "NAME"
+    )
     explain: str = flag(
         "",
-        "Say why instructions were fused or not, and stop: fusion, or fusion:NAME,.. for one, or a pair, of those before fusion.",
+        "Print why instructions were fused or not, and stop. fusion: all of them. fusion:NAME or fusion:NAME,NAME: only one "
+        "instruction, or a producer and its user, by their names before fusion.",
         "fusion[:NAMES]",
     )
     xla_diff: str = flag(
         "",
-        "Compile, show kernels, fusions, bytes and memory beside real XLA:GPU's, and stop: emitters (no Triton; bare), default.",
+        "Compile with XLA:GPU too, print kernels, fusions, bytes and memory of both, and stop. emitters (if MODE is omitted): "
+        "XLA without Triton. default: XLA with its default flags.",
         "MODE",
         bare="emitters",
     )
-    output_format: str = flag("hlo", "Format of --stage=hlo and hlo-input.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo"))
-    output_file: str = flag("", "Write the stage to a file instead of stdout.", "FILE")
-    list_passes: bool = flag(False, "List the rows of both pass tables and stop.")
-    time_passes: bool = flag(False, "Print the seconds of every row at the end (stderr).")
-    print_locations: bool = flag(False, "Print the HLO instruction (hlo.op) each kernel op came from.")
+    output_format: str = flag(
+        "hlo", "Print --stage=hlo and --stage=hlo-input in this format.", "NAME", ("hlo", "pb", "pbtxt", "stablehlo")
+    )
+    output_file: str = flag("", "Write the text of --stage to this file instead of stdout.", "FILE")
+    list_passes: bool = flag(False, "Print the rows of the HLO and kernel pass tables and stop.")
+    time_passes: bool = flag(False, "Print the time of every row at the end (stderr).")
+    print_locations: bool = flag(False, "Print on each operation of kernel IR the HLO instruction that it comes from (hlo.op).")
     print_ir_generic: bool = flag(False, "Print kernel IR in MLIR's generic form.")
-    xla_dump_to: str = flag("", "Directory for dumps; - prints them to stdout.", "DIR")
-    xla_dump_hlo_pass_re: str = flag("", "Dump the HLO around rows that match; .* dumps every change.", "RE")
+    xla_dump_to: str = flag("", "Write dumps to this directory. -: print them to stdout.", "DIR")
+    xla_dump_hlo_pass_re: str = flag(
+        "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"
+    )
     xla_dump_hlo_module_re: str = flag("", "Dump only modules whose name matches.", "RE")
-    xla_dump_emitter_re: str = flag("", "Dump kernels: mlir-fusion, llvm, ptx.", "RE")
-    xla_dump_large_constants: bool = flag(False, "Print constants of more than 10 elements in full.")
-    xla_dump_disable_metadata: bool = flag(False, "Leave metadata out of HLO dumps.")
-    xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with signatures and % before names.")
-    xla_dump_compact_gte: bool = flag(True, "Print %t#0 for get-tuple-element.")
-    xla_syntax_sugar_async_ops: bool = flag(False, "Print add-start for the async-start of an add.")
+    xla_dump_emitter_re: str = flag("", "Dump kernels as mlir-fusion, llvm or ptx, whichever of these names matches.", "RE")
+    xla_dump_large_constants: bool = flag(
+        False, "Print all elements of constants. false: elide constants of more than 10 elements."
+    )
+    xla_dump_disable_metadata: bool = flag(False, "Omit metadata from HLO text.")
+    xla_dump_hlo_as_long_text: bool = flag(True, "Print HLO with operand shapes, computation signatures and % before names.")
+    xla_dump_compact_gte: bool = flag(True, "Print %t#0 for element 0 of the tuple %t instead of a get-tuple-element.")
+    xla_syntax_sugar_async_ops: bool = flag(False, "Print the async-start of an add as add-start.")
 
     def display_key(self) -> str:
         """Return all options with their values."""

@@ -1,4 +1,4 @@
-"""Reading the text files that flags name."""
+"""Reads the text files that flags name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.errors import UsageError
 
 
 def read_text(path: str, what: str) -> str:
-    """Return the text of a UTF-8 file; raises UsageError that begins with `what`."""
+    """Return the text of a UTF-8 file; raises UsageError with a message that begins with `what`, the flag."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""From an HLO module to an Executable: HLO rows, buffers, thunks, and one kernel per fusion through the kernel rows."""
+"""Compiles an HLO module to an Executable: runs the HLO rows, assigns buffers, plans thunks, compiles one kernel per fusion."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ from hlo_run.runtime.command_buffers import command_buffer_conversion
 from hlo_run.runtime.kernel_requests import KernelRequest
 from hlo_run.runtime.thunks import plan_thunks
 
-# Fewer kernels are compiled before processes have begun.
+# Fewer kernels compile faster than processes start.
 _WORTH_PROCESSES = 3
 
 
 def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
-    """Run the HLO table on `module` in place and return the entry's schedule; who has one already is past the first part."""
+    """Run the HLO table on `module` in place and return the entry's schedule.
+
+    A module that already has a schedule skips the optimisation rows and runs only BACKEND_PIPELINE.
+    """
     with paused_collection():
         run_hlo_groups(PIPELINE if module.schedule is None else BACKEND_PIPELINE, ctx, module)
     assert module.schedule is not None, "the schedule row is required"
@@ -61,7 +64,7 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
 
 @dataclass(frozen=True, slots=True)
 class ModulePlan:
-    """What is to be done for a module, before there are kernels: its memory, its thunks, and the kernels that they need."""
+    """The plan of a module's run before its kernels are compiled: memory, thunks, and requests for kernels."""
 
     buffers: BufferAssignment
     thunks: tuple[Thunk, ...]
@@ -69,7 +72,7 @@ class ModulePlan:
 
 
 def plan_module(ctx: PassContext, module: HloModule) -> ModulePlan:
-    """Optimise `module` in place and plan its run; raises errors of the HloRunError family."""
+    """Optimise `module` in place and return the plan of its run; raises errors of the HloRunError family."""
     optimize(ctx, module)
     for observer in ctx.observers:
         observer.note("", FUSION_ANALYSIS, lambda: _texts().fusion_table(module, ctx.target))
@@ -113,7 +116,7 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
 
 
 def _texts() -> Any:
-    """Return the functions that describe a module to observers; imported when one asks for a text."""
+    """Return the module of functions that make texts for observers. Imports it when an observer first asks for a text."""
     return importlib.import_module("hlo_run.pipeline.module_texts")
 
 
@@ -129,7 +132,7 @@ class _KernelBodies(Observer):
         self.texts: dict[str, str] = {}
 
     def watching(self, ctx: PassContext) -> PassContext:
-        """Return the context in which this watches, too."""
+        """Return `ctx` with this observer added, if it is wanted."""
         return replace(ctx, observers=(*ctx.observers, self)) if self.is_wanted else ctx
 
     def after(self, step: Step) -> None:
@@ -144,7 +147,7 @@ def _with_command_buffers(ctx: PassContext, program: Executable) -> Executable:
 
 
 def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
-    """Compile in schedule order; a stage that stops stops each kernel at its row, so that all of them are printed."""
+    """Compile in schedule order. A kernel stage stops each kernel at its row, so all kernels are printed."""
     ctx.replacements.check([request.kernel for request in requests])
     cache = KernelCache.open(ctx)
     known = {request.kernel: kernel for request in requests if (kernel := cache.get(request)) is not None} if cache else {}
@@ -178,7 +181,7 @@ def _compile_anew(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kern
 
 
 class _Recorder(Observer):
-    """Keeps the steps of a kernel without their texts, so that they can go to another process."""
+    """Keeps the steps of a kernel without their texts, so that they can be sent to another process."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -193,7 +196,7 @@ def _compile_in_processes(
     requests: list[KernelRequest],
     workers: int,
 ) -> tuple[Kernel, ...]:
-    """Compile with so many processes; the observers see the steps in the order of the kernels."""
+    """Compile in `workers` processes. The observers see the steps in the order of the kernels."""
 
     def work(number: int) -> tuple[Kernel, list[Step]]:
         recorder = _Recorder()

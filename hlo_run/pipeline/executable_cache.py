@@ -1,6 +1,6 @@
-"""Executables that were compiled before, in the user's cache: by the module, the flags of compilation, target and compiler.
+"""Caches executables in the user's cache directory, by module, flags of compilation, target and compiler.
 
-A module that is found is neither optimised nor are its kernels compiled, and neither xDSL nor llvmlite is imported.
+After a hit the module is not optimised and its kernels are not compiled, so neither xDSL nor llvmlite is imported.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.replacements import Replacements
 
-# A file that would push out many others stays away.
+# A larger file is not cached, since it would evict many others.
 MOST_BYTES = LIMIT_BYTES // 8
 
 
 def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
-    """Return the Executable of `module`; unless it comes from the cache, `module` is optimised in place.
+    """Return the Executable of `module` from the cache, or compile it. A compilation optimises `module` in place.
 
     Raises errors of the HloRunError family.
     """
@@ -52,14 +52,14 @@ def _compile(ctx: PassContext, module: HloModule) -> Executable:
 
 
 def open_for(ctx: PassContext) -> FileCache | None:
-    """Return the cache; None where a compilation must take place to be seen or changed on the way."""
+    """Return the cache; None if observers, replacements or `--output` need a real compilation, or the cache is off."""
     if ctx.observers or ctx.replacements != Replacements() or ctx.locates or ctx.options.output:
         return None
     return open_cache("executables")
 
 
 def key_of(ctx: PassContext, module: HloModule) -> str:
-    """Return the digest of all that the executable depends on; the order of instructions decides about names in it."""
+    """Return the digest of everything that the executable depends on, with the order of instructions, which decides its names."""
     text = module_to_string(module, replace(FULL, in_creation_order=True))
     order = " ".join(instruction.name for computation in module.computations for instruction in computation.instructions)
     forms = (module.has_header, module.has_entry, module.has_default_entry_layout, module.schedule is None)

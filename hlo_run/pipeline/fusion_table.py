@@ -1,4 +1,4 @@
-"""A table of a module's fusions: what they are about, which emitter takes them, and how their kernels are launched.
+"""Prints a table of a module's fusions: kind, heroes, emitter, launch dimensions and memory.
 
 target h100: sm_90, 132 SMs, 2048 threads each, 49152 bytes of shared memory per block
 fusion         kind    heroes      emitter    launch                        vector  shared  bytes in  bytes out
@@ -34,8 +34,9 @@ _HEAD = ("fusion", "kind", "heroes", "emitter", "launch", "vector", "shared", "b
 def fusion_table(module: HloModule, target: TargetSpec) -> str:
     """Return the table of all fusions that run as kernels, computation by computation in schedule order.
 
-    `vector` counts the neighbours that a thread takes at a time, `shared` bytes per block. A fusion that no emitter takes
-    has the reason in place of its launch. A fusion whose result may be written over an operand is taken to be.
+    Column `vector` is the number of adjacent elements that a thread handles at a time, `shared` the bytes of shared memory per
+    block. A fusion that no emitter supports has the reason in place of its launch. The table assumes that a result that may
+    share its operand's buffer does so.
     """
     sms, threads, shared = target.core_count, target.threads_per_core_limit, target.shared_memory_per_block_bytes
     head = f"target {target.name}: {target.sm_name}, {sms} SMs, {threads} threads each, {shared} bytes of shared memory per block"
@@ -70,7 +71,7 @@ def _row(fusion: HloInstruction, target: TargetSpec) -> tuple[str, ...]:
 
 
 def _fusion_kind(fusion: HloInstruction) -> str:
-    """Return XLA's kind of the fusion, and of a custom one whose it is (`kCustom __triton`)."""
+    """Return XLA's kind of the fusion; for a custom fusion also its owner (`kCustom __triton`)."""
     kind = str(fusion.attrs["kind"])
     owner = fusion_owner(fusion)
     return f"{kind} {owner}" if owner else kind
@@ -85,7 +86,7 @@ class _Plan:
 
 
 def _plan(analysis: FusionAnalysis) -> _Plan:
-    """Return what becomes of a fusion."""
+    """Return the emitter and launch of a fusion."""
     if copied_operands(analysis.fusion):
         return _Plan("copies", "no kernel", "-", "-")
     try:
@@ -96,7 +97,7 @@ def _plan(analysis: FusionAnalysis) -> _Plan:
 
 
 def _arguments(fusion: HloInstruction) -> list[EntryArgument]:
-    """Return arguments in memory of their own, except for results that may be written over an operand."""
+    """Return the kernel's arguments, each in its own memory, except for results that may share an operand's."""
     operands, results = list(fusion.operands), [leaf for _, leaf in fusion.shape.leaves()]
     first = len(operands)
     over = in_place_operands(fusion)
@@ -125,7 +126,7 @@ def _shared_bytes(kernel: EmittedKernel) -> int:
 
 
 def _element_bytes(type_: Attribute) -> int:
-    """Return what an element takes in shared memory, at least a byte."""
+    """Return the bytes of an element in shared memory, at least 1."""
     if is_complex(type_):
         return 2 * _element_bytes(type_.element_type)
     assert isinstance(type_, FixedBitwidthType), "elements are numbers"

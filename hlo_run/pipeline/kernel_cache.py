@@ -1,4 +1,4 @@
-"""Kernels that were compiled before, in the user's cache: by their fusion, their arguments, the target and the compiler."""
+"""Caches kernels in the user's cache directory, by fusion, arguments, flags of compilation, target and compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = tuple("analysis artifact codegen dialects hlo hlo_passes indexing ops op
 
 
 class KernelCache:
-    """The kernels of one compilation; those of `open` only if nobody watches it and its texts are not replaced."""
+    """The cached kernels of one compilation."""
 
     def __init__(self, cache: FileCache, ctx: PassContext) -> None:
         self._cache = cache
@@ -23,14 +23,14 @@ class KernelCache:
 
     @classmethod
     def open(cls, ctx: PassContext) -> KernelCache | None:
-        """Return the cache of a compilation, None where kernels must be compiled to be seen or changed on the way."""
+        """Return the cache of a compilation; None if observers or replacements need real kernels, or the cache is off."""
         if ctx.observers or ctx.replacements != Replacements() or ctx.locates:
             return None
         cache = open_cache("kernels")
         return None if cache is None else cls(cache, ctx)
 
     def get(self, request: KernelRequest) -> Kernel | None:
-        """Return the kernel if it was compiled before."""
+        """Return the kernel of a request; None if it is not in the cache."""
         data = self._cache.get(self._key(request))
         if data is None:
             return None
@@ -38,7 +38,7 @@ class KernelCache:
         return Kernel(fields["name"], fields["ptx"], tuple(fields["grid"]), tuple(fields["block"]), fields["shared_bytes"])
 
     def put(self, request: KernelRequest, kernel: Kernel) -> None:
-        """Keep a kernel for other runs."""
+        """Write a kernel to the cache."""
         fields = {
             "name": kernel.name,
             "ptx": kernel.ptx,
@@ -49,7 +49,7 @@ class KernelCache:
         self._cache.put(self._key(request), json.dumps(fields).encode())
 
     def clean(self) -> None:
-        """Keep the cache within its limit."""
+        """Remove old files if the cache exceeds its limit."""
         self._cache.clean()
 
     def _key(self, request: KernelRequest) -> str:

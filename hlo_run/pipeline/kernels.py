@@ -1,4 +1,4 @@
-"""One fusion to one kernel: emit `xla_gpu` IR, run the kernel rows, print LLVM IR, let LLVM make PTX."""
+"""Compiles a fusion to a kernel: emits `xla_gpu` IR, runs the kernel rows, prints LLVM IR, and compiles it to PTX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHARED = re.compile(r"^\s*\.shared \.align \d+ \.b(?P<bits>\d+) \w+(?:\[(?P<cou
 
 
 def compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
-    """Return the kernel of a fusion; raises errors of the HloRunError family that point at least at the fusion."""
+    """Return the kernel of a fusion. Raises errors of the HloRunError family with at least the fusion's place in `where`."""
     try:
         with paused_collection():
             return _compile_kernel(ctx, request)
@@ -50,7 +50,7 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
 
 
 def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
-    """Return the kernel of a dump of kernel IR, which goes on from its row; raises ParseError for a text that is none."""
+    """Return the kernel of a dump of kernel IR by running the rows after the dump's row; raises ParseError for a bad dump."""
     if given.row not in (EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)):
         raise ParseError(f"there is no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
     module = parse_module(given.text, given.file)
@@ -70,7 +70,7 @@ def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
 
 
 def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel, done: str) -> Kernel:
-    """Run the rows after the row `done`, and the crossings to LLVM IR and PTX, as far as no text is given for them."""
+    """Run the rows after the row `done`, then make LLVM IR and PTX. Steps before a replacement text are skipped."""
     launch = emitted.launch
     given = ctx.replacements.ptx.get(kernel)
     if given is not None:
@@ -95,7 +95,7 @@ def _finish(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKerne
 
 @contextmanager
 def _blaming(file: str) -> Generator[None]:
-    """Turn the refusal of a text that a user gave into the user's error."""
+    """Turn an InternalError about a user's replacement text into a ParseError at `file`."""
     try:
         yield
     except InternalError as error:
@@ -119,7 +119,7 @@ def _lower(ctx: PassContext, run: KernelRun, kernel: str, emitted: EmittedKernel
 
 
 def _entry_arguments(request: KernelRequest) -> list[EntryArgument]:
-    """Number the slices in order of first appearance: equal numbers mean the same memory."""
+    """Return the kernel's arguments. Slices are numbered in order of first appearance; equal slices get equal numbers."""
     numbers: dict[BufferSlice, int] = {}
     return [
         EntryArgument(
@@ -152,7 +152,7 @@ def _compile_llvm(ctx: PassContext, kernel: str, ir_text: str) -> str:
 
 
 def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str) -> None:
-    """Assemble the PTX where there is a ptxas, and tell the observers what it uses; raises InternalError if it is refused."""
+    """Assemble the PTX if a ptxas is found, and pass its report to the observers; raises InternalError if ptxas rejects it."""
     cuda_data_dir = ctx.options.xla_gpu_cuda_data_dir
     if not ctx.assembles or find_ptxas(cuda_data_dir) is None:
         return
@@ -162,5 +162,5 @@ def _check_with_ptxas(ctx: PassContext, kernel: str, ptx: str) -> None:
 
 
 def _shared_bytes(ptx: str) -> int:
-    """Return the static shared memory that the PTX declares, each tile from its own aligned start."""
+    """Return the bytes of static shared memory that the PTX declares: the sum of its arrays."""
     return sum(int(tile["bits"]) // 8 * int(tile["count"] or 1) for tile in _SHARED.finditer(ptx))

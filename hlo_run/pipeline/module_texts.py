@@ -1,4 +1,4 @@
-"""The texts about a module that observers may ask for, in one place: a compilation that nobody watches imports none of them."""
+"""Collects the functions that make texts for observers. A compilation without observers does not import this file."""
 
 from __future__ import annotations
 

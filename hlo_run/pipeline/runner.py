@@ -1,4 +1,4 @@
-"""The one loop that runs every row: apply, verify, tell the observers."""
+"""Runs the rows of both pass tables: applies a row, verifies the result, and tells the observers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def run_hlo_groups(
     taken: Strictness = COMPILING,
     keeps_layouts: bool = True,
 ) -> None:
-    """Run the HLO table on `module` in place; groups marked `repeat` run until the module stands still.
+    """Run groups of HLO rows on `module` in place. A group with `repeat` runs until the module stops changing.
 
-    `taken` is what the verifier asks of the module. `keeps_layouts` False: the rows may break layouts that fit together.
+    `taken` is the strictness of the verifier. `keeps_layouts` False: rows may make consistent layouts inconsistent. Raises
+    ParseError for an invalid module, InternalError for a row that fails.
     """
     run = _HloRun(replace(ctx, fuel=Fuel(ctx.options.fuel_limits)), module)
     if ctx.options.verify != "off":
@@ -50,10 +51,10 @@ def run_hlo_groups(
 
 
 def verify_input(module: HloModule, settles_layouts: bool = False, taken: Strictness = COMPILING) -> Strictness:
-    """Verify what a compiler takes, or `taken` says; return how strictly the rows are held to it.
+    """Verify a module before the first row with strictness `taken`, and return the strictness after rows.
 
-    A module whose layouts fit together keeps such layouts, whether a compiler or a person settled them, unless a row is
-    still to settle them. Raises ParseError.
+    If the module's layouts are consistent and no row settles layouts later (`settles_layouts`), the rows must keep them
+    consistent. Raises ParseError.
     """
     verify(module, taken)
     return replace(taken, layouts=True) if not settles_layouts and layouts_fit(module) else taken
@@ -63,8 +64,8 @@ def verify_input(module: HloModule, settles_layouts: bool = False, taken: Strict
 class _HloRun:
     """A run of the HLO table on one module.
 
-    `strictness` is what the verifier asks for at the moment, `settled` what it asks for once layouts are settled: less where
-    the module came with fusions whose layouts do not fit together inside, which no row changes.
+    `strictness` is that of the verifier now, `settled` that after the row that settles layouts. `settled` does not demand
+    consistent layouts if the module came with fusions that have inconsistent layouts inside, which no row changes.
     """
 
     ctx: PassContext
@@ -74,7 +75,7 @@ class _HloRun:
     _verified: tuple[int, int, Strictness] | None = None
 
     def group(self, group: Group[PassContext, HloPass], outer: tuple[str, ...]) -> None:
-        """Run a group as often as it changes something, up to its bound."""
+        """Run a group until it changes nothing, at most `repeat` times."""
         names = (*outer, group.name)
         items = [item for item in group.rows if self._runs(item, names)]
         if not items:
@@ -111,7 +112,7 @@ class _HloRun:
                 self._inner(item, step, names)
 
     def _inner(self, group: Group[PassContext, HloPass], step: Step, names: tuple[str, ...]) -> None:
-        """Run a group that stands in another, whose step it is; its rows have had their seconds counted."""
+        """Run a group inside another as one step of it. The step has no seconds, since its rows count theirs."""
         version = self.module.version
         self.group(group, names)
         _tell(self.ctx.observers, replace(step, changed=self.module.version != version))
@@ -135,10 +136,10 @@ class _HloRun:
         _tell(self.ctx.observers, replace(step, changed=self.module.version != version, seconds=seconds))
 
     def _verify(self) -> None:
-        """Verify the module, unless nothing changed since it last was."""
+        """Verify the module if it changed since the last verification."""
         if self._state() != self._verified:
             verify(self.module, self.strictness)
-            # Settling open shapes may count as an edit.
+            # Verification may itself edit the module when it settles open shapes.
             self._verified = self._state()
 
     def _state(self) -> tuple[int, int, Strictness]:
@@ -146,7 +147,7 @@ class _HloRun:
 
 
 class Emitted(Protocol):
-    """What an emitter returns, as far as the runner looks at it."""
+    """The part of an emitter's result that the runner uses."""
 
     @property
     def module(self) -> ModuleOp: ...
@@ -162,7 +163,7 @@ EmittedT = TypeVar("EmittedT", bound=Emitted)
 
 
 class KernelRun:
-    """The steps of one kernel: keeps the text of the last one, so that watching costs one printing per row."""
+    """Runs the rows of one kernel. Keeps the text of the last step, so that observers cost one printing per row."""
 
     def __init__(self, kernel: str, ctx: PassContext, printer: Callable[[ModuleOp], str]) -> None:
         self._kernel = kernel
@@ -175,7 +176,7 @@ class KernelRun:
         self._verified: list[object] = []
 
     def emit(self, row: str, work: Callable[[], EmittedT]) -> EmittedT:
-        """Run an emitter and return what it made; verifies it unless that is off."""
+        """Run an emitter and return its result, verified unless `--verify=off`."""
         result: list[EmittedT] = []
 
         def apply() -> None:
@@ -183,7 +184,7 @@ class KernelRun:
             if self._ctx.options.verify != "off":
                 result[0].module.verify()
 
-        # Nothing is there to be shown before the emitter ran.
+        # Before the emitter has run, the kernel has no text.
         step = Step(Level.KERNEL, "kernel", row, text=str, kernel=self._kernel)
         seconds = _guarded(apply, step, self._ctx.observers)
         self.resume(result[0])
@@ -191,13 +192,13 @@ class KernelRun:
         return result[0]
 
     def resume(self, emitted: Emitted) -> None:
-        """Go on with IR that is there already."""
+        """Continue with the IR of an emitter or of a dump."""
         self._launch, self._unroll_factor = str(emitted.launch), emitted.unroll_factor
         if self._watched:
             self._text = self._printer(emitted.module)
 
     def apply(self, row: str, made: KernelPass, xdsl_context: Context, module: ModuleOp) -> None:
-        """Apply one row; verifies after it when asked to. What the last one leaves is verified by LLVM, as LLVM IR."""
+        """Apply one row and verify with `--verify=every`. LLVM verifies the result of the last row, as LLVM IR."""
         step = self._step(row, module)
         for observer in self._ctx.observers:
             observer.before(step)
@@ -215,7 +216,7 @@ class KernelRun:
         _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
 
     def _verify(self, module: ModuleOp) -> None:
-        """Verify the kernel, unless nothing changed since it last was: most rows find nothing to do."""
+        """Verify the kernel if it changed since the last verification. Most rows change nothing."""
         parts = _parts(module)
         if parts != self._verified:
             module.verify()
@@ -235,7 +236,7 @@ class KernelRun:
 
 
 def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
-    """Run `work`, which makes a text (LLVM IR, PTX), and tell the observers; returns the text."""
+    """Run `work`, which makes a text (LLVM IR, PTX), tell the observers, and return the text."""
     result: list[str] = []
     seconds = _guarded(lambda: result.append(work()), step, ctx.observers)
     _tell(ctx.observers, replace(step, text=lambda: result[0], changed=True, seconds=seconds))
@@ -243,7 +244,7 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
 
 
 def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...]) -> float:
-    """Run `work` and return its processor seconds; an exception that is not ours becomes an InternalError naming the row."""
+    """Run `work` and return its processor seconds. An exception outside the HloRunError family becomes an InternalError."""
     begin = time.process_time()
     try:
         work()
@@ -264,7 +265,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _frames(error: Exception, count: int = 3) -> tuple[str, ...]:
-    """Return the innermost frames as notes: enough to find the line, short enough for one screen."""
+    """Return the innermost `count` frames as notes."""
     frames: list[str] = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -286,7 +287,7 @@ def _tell(observers: tuple[Observer, ...], step: Step) -> None:
 
 
 def _parts(module: ModuleOp) -> list[object]:
-    """Return all that a verifier looks at, in order; ops, values and blocks are equal if they are the same ones."""
+    """Return everything that a verifier looks at, in order. Operations, values and blocks compare by identity."""
     parts: list[object] = []
     for op in module.walk():
         parts.append(op)

@@ -1,4 +1,4 @@
-"""Texts of stages that were printed before, in the user's cache: by all that the executable depends on, and how it is shown."""
+"""Caches the texts of stages in the user's cache directory, by the executable's key and the flags of what is shown."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hlo_run.pipeline import executable_cache
 
 
 class StageTexts:
-    """What one stage of one compilation prints."""
+    """The cached texts of one stage of one compilation."""
 
     def __init__(self, cache: FileCache, key: str) -> None:
         self._cache, self._key = cache, key
 
     @classmethod
     def open(cls, ctx: PassContext, module: HloModule) -> StageTexts | None:
-        """Return the place of the texts; None where a compilation must take place to be seen or changed on the way."""
+        """Return the cache entry of the stage; None if observers or replacements need a real compilation, or the cache is off."""
         cache = executable_cache.open_for(ctx)
         if cache is None:
             return None
@@ -27,12 +27,12 @@ class StageTexts:
         return cls(FileCache(cache.root, "stages"), key)
 
     def get(self) -> list[str] | None:
-        """Return the texts in their order, if they were printed before."""
+        """Return the texts in order; None if they are not in the cache."""
         data = self._cache.get(self._key)
         return None if data is None else json.loads(data)
 
     def put(self, texts: Sequence[str]) -> None:
-        """Keep the texts for other runs."""
+        """Write the texts to the cache, unless they are too large."""
         data = json.dumps(texts).encode()
         if len(data) <= executable_cache.MOST_BYTES:
             self._cache.put(self._key, data)

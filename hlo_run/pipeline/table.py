@@ -1,9 +1,8 @@
-"""The pass tables: read them top to bottom. Nothing else decides what runs.
+"""Defines the pass tables, which alone decide what runs and in which order.
 
-Row names are XLA's; a pass that stands in several rows of a table is numbered from the second on (`cse-2`; `numbered` does
-it for the HLO table), and naming the pass alone in a flag means all its rows, in both tables where both have it; a
-pipeline before the name chooses: `kernel/cse`. `ORDER` holds the constraints that a test
-checks, each with its reason.
+Rows have XLA's names. The second row of a pass has the number 2, and so on (`cse-2`; `numbered` sets the numbers of the HLO
+table). In a flag, the name of a pass means all its rows in both tables. A pipeline before the name selects its rows:
+`kernel/cse`. `ORDER` lists constraints on the order with their reasons, which a test checks.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ HloGroup = Group[PassContext, HloPass]
 
 @dataclass(frozen=True)
 class KernelContext(PassContext):
-    """What a kernel row may ask besides: the unroll factor of the kernel's emitter (4 for all but the loop emitter)."""
+    """The context of a kernel row, with the unroll factor of the kernel's emitter (4 for all but the loop emitter)."""
 
     max_unroll_factor: int = 4
 
 
 class KernelPass(Protocol):
-    """A pass over a kernel: any `ModulePass` of xDSL's, which is not imported to read the table."""
+    """A pass over a kernel: the interface of xDSL's `ModulePass`, without an import of xDSL."""
 
     name: ClassVar[str]
 
@@ -61,7 +60,7 @@ def _kernel(module: str, **options: Callable[[KernelContext], object]) -> PassAt
 
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 
-# Apart from the other simplifications, since what moves converts and what moves reshapes undo each other.
+# Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
     HloRow("convert-mover", _pass("simplifiers.convert_mover"), for_opcodes=("convert",)),
     HloRow("algsimp", _pass("simplifiers.algsimp")),
@@ -95,12 +94,12 @@ _FLOAT_NORMALIZATION = (
     ),
 )
 
-# Where a row stands is XLA's order, recorded in tests/data/xla_pipelines.txt; a row of ours without one says so.
+# The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
 _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-spmd-partitioner",
         (
-            # Ours: XLA:GPU's passes know buffers.
+            # Ours: XLA:GPU's passes handle buffers.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
             HloRow(
                 "flatten-call-graph",
@@ -359,7 +358,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "fusion",
         (
-            # Ours: a fusion inside a fusion is fused like the instructions that it stands for.
+            # Ours: the instructions of a fusion inside a fusion are fused like others.
             HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",)),
             HloRow("variadic-op-splitter", _pass("expanders.variadic_op_splitter"), for_opcodes=("concatenate",)),
             HloRow("sort-iota-fusion", _pass("fusion.sort_iota_fusion")),
@@ -388,7 +387,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     ),
 )
 
-# What a module that comes with its schedule goes through as well.
+# Rows that also run on a module that comes with its schedule.
 _BACKEND_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "autotuner",
@@ -397,7 +396,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
             HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",), required=True),
             HloRow("custom-fusion-inliner", _pass("library.custom_fusion_inliner"), required=True),
-            # Ours: what is left of sorts that no kernel can do in place, in a module that comes with a schedule, too.
+            # Ours: expands the remaining sorts that no kernel can do in place, also in a module that comes with a schedule.
             HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",), required=True),
             HloRow(
                 "sub-byte-sort-expander", _pass("expanders.sorts.sub_byte_sort_expander"), for_opcodes=("sort",), required=True
@@ -409,7 +408,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         "pre-scheduling-copy-insertion",
         (
             HloRow("dce", _pass("simplifiers.dce")),
-            # Ours: a module that comes with a schedule may share what it calls, and nothing before has made copies.
+            # Ours: instructions of a module that comes with a schedule may share a computation, and no earlier row copied it.
             HloRow(
                 "flatten-call-graph",
                 _pass("control_flow.flatten_call_graph"),
@@ -466,7 +465,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 HLO_PIPELINE, BACKEND_PIPELINE = PIPELINE[: len(_HLO_PASSES)], PIPELINE[len(_HLO_PASSES) :]
 
-# The pipeline that dumps, steps and flags know the kernel rows by.
+# The name of the kernel rows' pipeline in dumps, steps and flags.
 KERNEL_GROUP = "kernel"
 KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("simplify-arith", _kernel("kernel_passes.simplify_arith")),
@@ -509,32 +508,32 @@ KERNEL_PIPELINE: tuple[KernelRow, ...] = (
     KernelRow("lower-to-llvm-gpu", _kernel("to_llvm.lower_to_llvm_gpu"), required=True),
 )
 
-# (row, later row, why): a test checks that the tables keep them.
+# (row, later row, reason). A test checks the tables against them.
 ORDER: tuple[tuple[str, str, str], ...] = (
     ("special-case-copies", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "copy-insertion", "only fusions change operands in place"),
-    ("loop-schedule-linearizer", "copy-insertion", "what is read before it is written needs no copy"),
-    ("copy-insertion", "copy_fusion", "copies are fused when they are there"),
+    ("loop-schedule-linearizer", "copy-insertion", "a value that is read before it is overwritten needs no copy"),
+    ("copy-insertion", "copy_fusion", "copy-insertion makes the copies to fuse"),
     ("copy_fusion", "schedule", "the schedule lists every instruction"),
     ("fusion-wrapper", "schedule", "the schedule lists fusions, not what they replaced"),
     ("lower-xla-gpu-to-scf", "flatten-tensors", "flatten-tensors knows scf loops, not xla_gpu.loop"),
     ("propagate-slice-indices", "flatten-tensors", "slice indices follow arguments while functions still share their order"),
     ("flatten-tensors", "vectorize-loads-stores", "the vectorizer reads one-dimensional offsets only"),
     ("unswitch-loops", "vectorize-loads-stores", "the vectorizer sees no loop body behind an scf.if"),
-    ("vectorize-loads-stores", "optimize-loops", "a loop that is unrolled is no loop to vectorise"),
+    ("vectorize-loads-stores", "optimize-loops", "an unrolled loop cannot be vectorised"),
     ("convert-pure-call-ops", "lower-tensors", "lower-tensors knows func.call only"),
-    ("lower-tensors", "convert-complex-to-standard", "compare-and-swap of complex numbers is made of their parts"),
-    ("convert-complex-to-standard", "expand-float-ops", "the formulas have functions that are expanded"),
+    ("lower-tensors", "convert-complex-to-standard", "lower-tensors compares and swaps complex numbers by their parts"),
+    ("convert-complex-to-standard", "expand-float-ops", "the formulas contain functions that expand-float-ops expands"),
     ("lower-tensors", "convert-index-type", "offsets leave the index type when they are address arithmetic"),
     ("simplify-affine", "convert-index-type", "apply_indexing must be arithmetic before its type changes"),
-    ("convert-float-nvidia", "expand-float-ops", "what the card converts is not expanded"),
+    ("convert-float-nvidia", "expand-float-ops", "conversions that the GPU has are not expanded"),
     ("expand-float-ops", "scf-to-cf", "expansions use scf.if"),
     ("scf-to-cf", "lower-to-llvm-gpu", "the LLVM dialect has blocks and branches, no regions"),
 )
 
 
 def describe_rows() -> str:
-    """Return a table of every row: group, name, whether it is required, first line of its pass's docstring."""
+    """Return a table of all rows: group, name, `required` or nothing, and the first line of the pass's docstring."""
     ctx = KernelContext(preset(DEFAULT_TARGET), CompileOptions())
     hlo = [(names, row) for group in PIPELINE for names, row in group.all_rows()]
     rows = [(names[-1], row.name, row.required, row.make(ctx)) for names, row in hlo]
@@ -551,9 +550,9 @@ def _first_line(made: object) -> str:
 
 
 def check_row_names(options: Options) -> tuple[str, ...]:
-    """Return warnings about rows to disable or to run alone that do not exist.
+    """Return a warning for each unknown row in --xla_disable_hlo_passes and --xla_enable_hlo_passes_only.
 
-    Raises UsageError for a stage or a pass with fuel that does not exist, and for a required row that is disabled.
+    Raises UsageError for an unknown stage, an unknown pass in --xla_fuel, and a required row that is disabled.
     """
     rows = [(row.name, names, row.required) for group in PIPELINE for names, row in group.all_rows()]
     passes = {spelling(row.pass_name) for group in PIPELINE for _, row in group.all_rows()}

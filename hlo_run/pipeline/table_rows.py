@@ -1,4 +1,4 @@
-"""Rows and groups: the vocabulary of the pass tables, and which rows a run selects."""
+"""Defines the rows and groups of the pass tables, and selects the rows of a run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PassT = TypeVar("PassT")
 
 @dataclass(frozen=True)
 class PassAt(Generic[ContextT, PassT]):
-    """Makes the pass of a module, which is imported when a row first makes it: a run waits only for passes that it needs.
+    """Makes the pass of a Python module. Imports the module when a row first makes the pass, so unused passes cost nothing.
 
-    The pass is the one public class of the module that can be applied. `options` are its fields; one that is a function is
+    The pass is the only public class of the module with `apply`. `options` are its fields. An option that is a function is
     called with the context.
     """
 
@@ -44,13 +44,12 @@ def _pass_class(module: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Row(Generic[ContextT, PassT]):
-    """One line of a table: the name people use, how to make the pass, and when it runs.
+    """One row of a table: its name, the function that makes its pass, and the condition under which it runs.
 
-    A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts`
-    the verifier holds layouts too. A row that `shares` does a part of its pass's work; its pass is all such rows of the name.
-    A pass of `for_opcodes` has nothing to do in a module without such instructions outside of fusion bodies: the row is run, its
-    pass is neither made nor imported.
-    `number` tells rows of the same pass apart, from 1; `numbered` sets it.
+    A `required` row cannot be disabled. `when` is the only place for a condition. After a row that `settles_layouts` the
+    verifier checks layouts too. A row that `shares` does a part of its pass's work; all such rows of one name are the pass.
+    In a module without instructions of `for_opcodes` outside of fusion bodies, the pass has nothing to do: the row counts as
+    run, but the pass is not imported. `number` distinguishes rows of the same pass, from 1; `numbered` sets it.
     """
 
     name: str
@@ -64,11 +63,11 @@ class Row(Generic[ContextT, PassT]):
 
     @property
     def pass_name(self) -> str:
-        """XLA's name, which rows of the same pass share."""
+        """XLA's name of the pass, which all its rows share."""
         return self.name.removesuffix(f"-{self.number}") if self.number > 1 else self.name
 
     def runs(self, ctx: ContextT, groups: tuple[str, ...] = ()) -> bool:
-        """True if this run wants the row; `groups` are the names of the pipelines it stands in."""
+        """True if the flags and the target select the row. `groups` are the names of the pipelines that contain it."""
         return self.when(ctx) and (self.required or _selected(ctx.options, self.name, groups))
 
 
@@ -86,32 +85,32 @@ def _named(row: str, groups: tuple[str, ...], names: tuple[str, ...]) -> bool:
 
 
 def spellings(row: str, groups: tuple[str, ...]) -> list[str]:
-    """Return what a flag may call a row by: its name, its pass's, and both after a group: `cse-2`, `cse`, `kernel/cse`."""
+    """Return the names of a row in flags: its own, its pass's, and both after a group: `cse-2`, `cse`, `kernel/cse`."""
     plain = [spelling(row), spelling(base_name(row))]
     return plain + [f"{spelling(group)}/{name}" for group in groups for name in plain]
 
 
 def spelling(name: str) -> str:
-    """Return what names of rows are compared by: XLA's passes use dashes and underscores as they come."""
+    """Return a name with dashes for underscores, for comparison. XLA's passes mix both."""
     return name.replace("_", "-")
 
 
 def base_name(row: str) -> str:
-    """Return the pass's name of a row: `cse` for `cse-3`; naming the pass means all its rows."""
+    """Return the name of a row's pass: `cse` for `cse-3`. In a flag, the pass's name means all its rows."""
     head, dash, tail = row.rpartition("-")
     return head if dash and tail.isdigit() else row
 
 
 @dataclass(frozen=True)
 class Group(Generic[ContextT, PassT]):
-    """One of XLA's pipelines, which may stand in another; `repeat` > 1: until the module stands still, at most so often."""
+    """One of XLA's pipelines, which may contain others. It runs until the module stops changing, at most `repeat` times."""
 
     name: str
     rows: tuple[Row[ContextT, PassT] | Group[ContextT, PassT], ...]
     repeat: int = 1
 
     def all_rows(self) -> Iterator[tuple[tuple[str, ...], Row[ContextT, PassT]]]:
-        """Yield every row, those of inner groups too, with the names of its groups, the outermost first."""
+        """Yield every row, also of inner groups, with the names of its groups from the outermost inwards."""
         for item in self.rows:
             if isinstance(item, Row):
                 yield (self.name,), item
@@ -138,9 +137,9 @@ def _numbered(group: Group[ContextT, PassT], seen: Counter[str]) -> Group[Contex
 
 
 def check_names(options: CompileOptions, rows: Iterable[tuple[str, tuple[str, ...], bool]]) -> tuple[str, ...]:
-    """Return a warning for each name in a flag that no row has; raises UsageError for a required row that is disabled.
+    """Return a warning for each unknown name in a flag; raises UsageError for a required row that is disabled.
 
-    `rows` are (name, groups, required). XLA takes names that it does not know, so that one list of flags fits several versions.
+    `rows` are (name, groups, required). As in XLA, unknown names are no error, so that one list of flags fits several versions.
     """
     required: dict[str, bool] = {}
     known_names: set[str] = set()
@@ -151,7 +150,7 @@ def check_names(options: CompileOptions, rows: Iterable[tuple[str, tuple[str, ..
     known_names |= set(required)
     for name in options.disabled_rows:
         if required.get(spelling(name), False):
-            raise UsageError(f"row '{name}' is required: without it nothing can run", hint="see --list_passes")
+            raise UsageError(f"row '{name}' is required and cannot be disabled", hint="--list_passes marks the required rows")
     flags = {"xla_enable_hlo_passes_only": options.only_rows, "xla_disable_hlo_passes": options.disabled_rows}
     unknown = [(flag, name) for flag, names in flags.items() for name in names if spelling(name) not in known_names]
     return tuple(f"--{flag}: no row is called '{name}'; {_advice(name, known_names)}" for flag, name in unknown)

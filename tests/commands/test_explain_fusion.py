@@ -49,7 +49,7 @@ def _explain(module: str, names: str, capsys: pytest.CaptureFixture[str], *flags
 
 def test_every_decision_has_its_reason(module: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = _explain(module, "", capsys)
-    assert lines[0] == "m for h100_sxm: how its instructions came to be fused or not"
+    assert lines[0] == "m for h100_sxm: decisions about its instructions by the fusion passes"
     begin, middle = lines.index("priority-fusion"), lines.index("multi_output_fusion")
     first, second = lines[begin + 1 : middle - 1], lines[middle + 1 :]
     (fused,) = [line for line in first if line.startswith("fused %exp -> %neg saves")]
@@ -78,7 +78,7 @@ def test_a_pair_that_shares_none(module: str, capsys: pytest.CaptureFixture[str]
     assert lines[-1] == "they share no kernel"
     strangers = _explain(module, ":exp,cos", capsys)
     assert strangers[-2] == "they share no kernel"
-    assert strangers[-1].startswith("nothing was decided between them")
+    assert strangers[-1].startswith("no decision concerns both")
 
 
 def test_what_is_never_fused(module: str, capsys: pytest.CaptureFixture[str]) -> None:

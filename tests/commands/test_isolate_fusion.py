@@ -128,7 +128,7 @@ def test_names_that_are_no_fusion() -> None:
     with pytest.raises(UsageError, match=r"no fusion of 'looped' is called 'f\.iner'") as caught:
         _find("f.iner")
     assert caught.value.hint == "did you mean f.inner?"
-    with pytest.raises(UsageError, match="%w1 is no fusion but a while"):
+    with pytest.raises(UsageError, match="%w1 is not a fusion but a while"):
         _find("w1")
 
 

@@ -106,7 +106,7 @@ def test_bad_uses_are_refused(module: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["--xla_diff", "--stage=hlo", str(module)]) == 2
     said = capsys.readouterr().err
     assert "--xla_diff=everything is unknown" in said
-    assert "--stage and --xla_diff exclude each other" in said
+    assert "--stage and --xla_diff cannot be used together" in said
 
 
 def _diff() -> XlaDiff:

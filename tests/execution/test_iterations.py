@@ -111,17 +111,17 @@ def test_one_file_serves_all_runs(module: str, tmp_path: Path) -> None:
 BAD_FLAGS: list[tuple[str, str]] = [
     ("--inputs=none.npz", "'none.npz' does not exist"),
     ("--expected_output=none.npz", "'none.npz' does not exist"),
-    ("--save_inputs=no/such/in.npz", "there is no directory 'no/such'"),
+    ("--save_inputs=no/such/in.npz", "directory 'no/such' does not exist"),
     ("--report_json=.", "is a directory"),
-    ("--report_junit=no/r.xml", "there is no directory 'no'"),
+    ("--report_junit=no/r.xml", "directory 'no' does not exist"),
     ("--abs_error_bound=-1", "is not a bound"),
     ("--rel_error_bound=nan", "is not a bound"),
-    ("--profile=no/trace.json", "there is no directory 'no'"),
-    ("--timeout=-1", "is no time"),
-    ("--timeout=nan", "is no time"),
-    ("--low_precision_fp_error_spec=f8e4m3fn", "is no type and number"),
-    ("--low_precision_fp_error_spec=s32,1", "is no type and number"),
-    ("--low_precision_fp_error_spec=f16,-1", "is no type and number"),
+    ("--profile=no/trace.json", "directory 'no' does not exist"),
+    ("--timeout=-1", "--timeout must be >= 0"),
+    ("--timeout=nan", "--timeout must be >= 0"),
+    ("--low_precision_fp_error_spec=f8e4m3fn", "is not of the form TYPE,N"),
+    ("--low_precision_fp_error_spec=s32,1", "is not of the form TYPE,N"),
+    ("--low_precision_fp_error_spec=f16,-1", "is not of the form TYPE,N"),
 ]
 
 

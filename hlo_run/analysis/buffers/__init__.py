@@ -1,1 +1,1 @@
-"""Which values share memory, and when they live."""
+"""Analyses of which values share memory, and when they are live."""

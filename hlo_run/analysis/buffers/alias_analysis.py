@@ -1,9 +1,9 @@
-"""Which values must live in one buffer?
+"""Groups the values that must share a buffer.
 
-The state of a loop is one buffer: what comes in, the parameters of condition and body, what the body makes, what comes
-out. So are the results of a conditional's branches and its own, and what is changed in place with what it becomes.
-Mirrors XLA's `HloAliasAnalysis`, numbers of buffers included. Copy insertion sees to it that
-no two of them are alive at once.
+The state of a loop is one buffer: the initial value, the parameters of condition and body, the body's result, and the loop's
+result. The results of a conditional and of its branches are one buffer. So are an operand that is changed in place and the
+result. Mirrors XLA's `HloAliasAnalysis`, numbers of buffers included. Copy insertion ensures that no two values of a buffer
+are live at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hlo_run.hlo.verify.config import aliases
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HloBuffer:
-    """Values that share one place, by id."""
+    """The values that share one buffer, by id."""
 
     id: int
     values: tuple[HloValue, ...]
@@ -30,20 +30,20 @@ class HloBuffer:
 
 @dataclass(frozen=True, eq=False)
 class AliasAnalysis:
-    """All buffers of a module, and the buffer of every value."""
+    """All buffers of a module, and the buffer of each value."""
 
     dataflow: Dataflow
     buffers: tuple[HloBuffer, ...]
     buffer_of: dict[HloValue, HloBuffer]
 
     def live_out(self) -> dict[HloBuffer, None]:
-        """Return the buffers that the entry's result stands in."""
+        """Return the buffers of the entry's result."""
         root = self.dataflow.trees[self.dataflow.module.entry.root]
         return dict.fromkeys(self.buffer_of[value] for _, value in root.walk())
 
 
 def analyze_aliases(dataflow: Dataflow, with_module_aliases: bool = True) -> AliasAnalysis:
-    """Return the buffers; without `with_module_aliases` as if the module had no `input_output_alias`."""
+    """Return the buffers. Without `with_module_aliases`, ignore the module's `input_output_alias`."""
     groups = _Groups(dataflow.values)
     for one, other in must_share(dataflow, with_module_aliases):
         groups.join(one, other)
@@ -52,7 +52,7 @@ def analyze_aliases(dataflow: Dataflow, with_module_aliases: bool = True) -> Ali
 
 
 def must_share(dataflow: Dataflow, with_module_aliases: bool = True) -> Iterator[tuple[HloValue, HloValue]]:
-    """Yield the pairs of values that have to be in one buffer, value by value."""
+    """Yield the pairs of values that must share a buffer, value by value."""
     partners: dict[tuple[HloInstruction, ShapeIndex], list[tuple[HloInstruction, ShapeIndex]]] = {}
     for one, other in _places(dataflow, with_module_aliases):
         partners.setdefault(one, []).append(other)
@@ -67,7 +67,7 @@ _Place = tuple[HloInstruction, ShapeIndex]
 
 
 def _places(dataflow: Dataflow, with_module_aliases: bool) -> Iterator[tuple[_Place, _Place]]:
-    """Yield pairs of places whose values have to share."""
+    """Yield pairs of places whose values must share a buffer."""
     entry = dataflow.module.entry
     if with_module_aliases:
         for output, number, index, _ in aliases(dataflow.module):
@@ -82,7 +82,7 @@ def _places(dataflow: Dataflow, with_module_aliases: bool) -> Iterator[tuple[_Pl
 
 
 def _joined(instruction: HloInstruction) -> list[HloInstruction]:
-    """Return the instructions whose results share with those of a while or conditional, index by index."""
+    """Return the instructions whose results share buffers with those of a while or conditional, index by index."""
     called = nested_computations(instruction)
     if instruction.opcode == "conditional":
         return [computation.root for computation in called]
@@ -91,14 +91,14 @@ def _joined(instruction: HloInstruction) -> list[HloInstruction]:
 
 
 class _Groups:
-    """Sets of values; of two that are joined the larger takes in the other, since that numbers XLA's buffers."""
+    """Disjoint sets of values. A join keeps the larger set's number, as XLA numbers buffers."""
 
     def __init__(self, values: Iterable[HloValue]) -> None:
         self._members: dict[HloValue, list[HloValue]] = {value: [value] for value in values}
         self._name = {value: value for value in self._members}
 
     def join(self, one: HloValue, other: HloValue) -> None:
-        """Let the groups of two values be one."""
+        """Join the groups of two values."""
         large, small = self._name[one], self._name[other]
         if large is small:
             return
@@ -109,5 +109,5 @@ class _Groups:
         self._name.update(dict.fromkeys(moved, large))
 
     def groups(self) -> list[list[HloValue]]:
-        """Return the groups, ordered by the values that they began with."""
+        """Return the groups in the order of their first values."""
         return list(self._members.values())

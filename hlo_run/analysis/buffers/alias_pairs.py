@@ -1,4 +1,4 @@
-"""Which results of an instruction live in an operand's buffer, since the instruction changes it in place?"""
+"""Finds the results of an instruction that share an operand's buffer because the instruction changes it in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONE = OperandAliasing()
 
 
 class InPlacePair(NamedTuple):
-    """A result at `output_index` that is made of what stands in an operand."""
+    """The result at `output_index`, and the operand with the shape index that it changes in place."""
 
     operand_number: int
     operand_index: ShapeIndex
@@ -23,7 +23,7 @@ class InPlacePair(NamedTuple):
 def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
     """Return the pairs that must share a buffer, as XLA's `GetInPlaceInputOutputPairs` does.
 
-    What a fusion declares (`output_to_operand_aliasing`) is not believed: its body shows what it changes in place.
+    Ignores a fusion's declared aliases (`output_to_operand_aliasing`); its body shows what it changes in place.
     """
     match instruction.opcode:
         case "fusion":

@@ -1,4 +1,4 @@
-"""Pack values into one block: the largest (or longest-lived) first, each into the smallest gap that it fits.
+"""Packs values into one block: the largest (or longest-lived) first, each into the smallest gap that fits it.
 
     time  ->             a 400 bytes   b 400 bytes          c fits where a was: a and c do not live at once
     a |----|             c
@@ -22,7 +22,7 @@ _Column = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Interval:
-    """The life of one value, from event to event; `colocated` are those that follow in its place."""
+    """The live range of one value, from event to event. `colocated` are the values that share its offset later."""
 
     value: HloValue
     size_bytes: int
@@ -34,14 +34,14 @@ class _Interval:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where every value lies in the block, and how large that is; every offset is a multiple of the alignment."""
+    """The offset of each value in the block, a multiple of the alignment, and the size of the block in bytes."""
 
     offsets: dict[HloValue, int]
     size_bytes: int
 
 
 class BestFitHeap:
-    """Collects lives; `pack` finds the offsets."""
+    """A heap that records live ranges. `pack` assigns the offsets."""
 
     def __init__(self) -> None:
         self._intervals: dict[HloValue, _Interval] = {}
@@ -49,11 +49,11 @@ class BestFitHeap:
         self._now = 0
 
     def allocate(self, value: HloValue, size_bytes: int) -> None:
-        """A value of its own begins to live."""
+        """Begin the live range of a value with its own memory."""
         self._begin(value, size_bytes, is_owner=True)
 
     def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
-        """A value begins to live where another lived."""
+        """Begin the live range of a value in the memory of `with_value`."""
         if size_bytes:
             self._intervals[with_value].colocated.append(value)
         self._begin(value, size_bytes, is_owner=False)
@@ -66,19 +66,19 @@ class BestFitHeap:
         self._now += 1
 
     def free(self, value: HloValue, size_bytes: int) -> None:
-        """A value lives no more."""
+        """End the live range of a value."""
         if size_bytes and self._intervals[value].end < 0:
             self._intervals[value].end = self._now
             self._now += 1
 
     def pack(self, alignment_bytes: int) -> Packing:
-        """Return the smaller of the packings by size and by lifetime; the first if both are as large."""
+        """Return the smaller of the packings by size and by lifetime; by size if they are equal."""
         groups = [self._group(interval) for interval in self._intervals.values() if interval.is_owner]
         packings = [self._pack(sorted(groups, key=order), alignment_bytes) for order in (_by_size, _by_time)]
         return min(packings, key=lambda packing: packing.size_bytes)
 
     def _group(self, owner: _Interval) -> list[_Interval]:
-        """Return the interval and all that share its place, directly or not."""
+        """Return the interval and all that share its offset, directly or not."""
         group = [owner]
         for interval in group:
             group += [self._intervals[value] for value in interval.colocated]
@@ -106,7 +106,7 @@ def _by_time(group: list[_Interval]) -> tuple[int, int, int]:
 
 
 class _Space:
-    """What is placed already: columns of start, end, offset and size, so that a look for neighbours is one sweep in numpy."""
+    """The placed intervals, as numpy columns of start, end, offset and size, so that one sweep finds all neighbours."""
 
     def __init__(self, capacity: int, alignment_bytes: int) -> None:
         self._starts: _Column = np.zeros(capacity, np.int64)
@@ -118,7 +118,7 @@ class _Space:
         self.size_bytes = 0
 
     def place(self, group: list[_Interval]) -> int:
-        """Find room for intervals that share one place, take it, and return its offset."""
+        """Reserve memory for intervals that share one offset, and return the offset."""
         size = group[0].size_bytes
         offset = self._find(group, size)
         first = self._count
@@ -131,7 +131,7 @@ class _Space:
         return offset
 
     def _find(self, group: list[_Interval], size: int) -> int:
-        """Return the offset of the smallest gap between neighbours in time that is large enough, or of the room behind all."""
+        """Return the offset of the smallest sufficient gap between intervals that overlap in time, or of the end of all."""
         starts, ends = self._starts[: self._count], self._ends[: self._count]
         near = np.zeros(self._count, np.bool_)
         for interval in group:

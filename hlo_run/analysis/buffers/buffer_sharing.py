@@ -1,4 +1,4 @@
-"""May a result take the place of an operand that is read for the last time?
+"""Decides whether a result may be written to the buffer of an operand that is read for the last time.
 
     fusion(p, q): ROOT add(exp(p), q)       yes, p or q: every thread reads the element that it writes
     fusion(p): ROOT add(p, reverse(p))      no: another thread may still have to read what one writes
@@ -22,19 +22,19 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
 _BYTE_BITS = 8
-# Of a product: a, b, c.
+# The number of operand c among a, b, c.
 _ADDEND = 2
 _BETA = re.compile(r'"beta":\s*"?(-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)')
 
 
 class BufferSharing:
-    """Answers for one module; verdicts on fusions are kept."""
+    """Decides for the instructions of one module. Caches the verdicts on fusions."""
 
     def __init__(self) -> None:
         self._verdicts: dict[tuple[HloInstruction, int, ShapeIndex], bool] = {}
 
     def may_take_place(self, user: HloValue, value: HloValue) -> bool:
-        """Return whether `user` may be written where `value` is, if the instruction that makes it reads `value` last."""
+        """Return whether `user` may be written to the buffer of `value`. Its instruction must be the last to read `value`."""
         instruction = user.instruction
         if instruction.opcode == "copy" or user.is_phi:
             return False
@@ -42,7 +42,7 @@ class BufferSharing:
         return bool(places) and all(self.may_share(instruction, n, index, user.index) for n, index in places)
 
     def may_share(self, user: HloInstruction, number: int, index: ShapeIndex, output: ShapeIndex) -> bool:
-        """Return whether `user` may write its result at `output` over what stands at `index` of an operand."""
+        """Return whether `user` may write its result at `output` to the buffer of operand `number` at `index`."""
         key = (user, number, output)
         if index:
             return InPlacePair(number, index, output) in in_place_pairs(user)
@@ -80,27 +80,27 @@ def _judge(user: HloInstruction, number: int, output: ShapeIndex) -> bool:
 
 
 def _sorted_in_place(fusion: HloInstruction, number: int, output: ShapeIndex) -> bool:
-    """True if the operand is what becomes this result of a sort, and nothing else."""
+    """True if the operand is what the sort turns into this result, and has no other use."""
     sort, parameter = fusion.fused_computation.root, fusion.fused_computation.parameters[number]
     places = [place for place, operand in enumerate(sort.operands) if operand is parameter]
     return places == [output[0] if output else 0] and parameter.users == [sort]
 
 
 def _adds_matrix(call: HloInstruction) -> bool:
-    """True for a product of cuBLASLt that adds a matrix times beta, which it reads where it writes."""
+    """True for a cuBLASLt product that adds beta times a matrix, which it reads where it writes."""
     found = _BETA.search(str(call.attrs.get("backend_config", "")))
     return call.attrs.get("custom_call_target") == "__cublas$lt$matmul" and found is not None and float(found[1]) != 0
 
 
 def _same_room(one: Shape, other: Shape) -> bool:
-    """True for arrays of as many elements of the same width; packed ones share bytes between elements."""
+    """True for arrays with equal numbers of elements of equal width, at least a byte. Packed elements share bytes."""
     if not one.is_array or not other.is_array or one.element_count != other.element_count:
         return False
     return one.dtype.bits == other.dtype.bits >= _BYTE_BITS and (one.element_type == "pred") == (other.element_type == "pred")
 
 
 def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex) -> bool:
-    """True if each element of the operand is read only to compute the results at its own place, `output` among them."""
+    """True if each element of the operand is read only to compute results at the same place, with `output` among them."""
     root = fusion.fused_computation.root
     result = root
     for place in output:
@@ -127,14 +127,14 @@ def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex)
 
 
 def _keeps_place(operand: HloInstruction, user: HloInstruction, update: HloInstruction) -> bool:
-    """True if an element of `user` needs the element of `operand` at the same place in memory, or what `update` changes there."""
+    """True if an element of `user` needs only the operand's element at the same place in memory, or the slice of `update`."""
     if user.opcode == "bitcast":
         return operand.shape.is_array and operand.shape.dtype.bits == user.shape.dtype.bits
     if user.opcode == "dynamic-slice" and update.opcode == "dynamic-update-slice" and user.operands[0] is update.operands[0]:
-        # The slice that is changed, and nothing beside it.
+        # It reads exactly the slice that is changed.
         return user.shape == update.operands[1].shape and user.operands[1:] == update.operands[2:]
     if user is update and user.opcode == "dynamic-update-slice" and user.operands.count(operand) == 1:
-        # As the update, what was read in the slice that it changes: see above.
+        # The update is computed from the slice that it changes: see above.
         return operand in user.operands[:2]
     same_order = operand.shape.dims == user.shape.dims and operand.shape.minor_to_major == user.shape.minor_to_major
     return user.opcode != "copy" and is_elementwise(user) and same_order

@@ -1,7 +1,7 @@
-"""Sets of lives that share a buffer, joined as long as no two different values in one are needed at once.
+"""Joins live ranges into sets that share a buffer, if no two different values of a set are live at once.
 
-Each set keeps its lives as intervals sorted by time that do not overlap, so that joining asks only for the neighbours of
-the smaller one's. Lives of the same value (a copy and what it copies) may overlap: they become one interval.
+Each set has a sorted list of disjoint intervals, so a join examines only the neighbours of the smaller set's intervals. Lives
+of the same value (a copy and its source) may overlap and become one interval.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hlo_run.analysis.buffers.copy_lives import Life
 
 
 class Interval(NamedTuple):
-    """A time in which a set holds one value; `order` makes intervals comparable, `value` names the value by its first life."""
+    """The time in which a set holds one value. `order` sorts intervals; `value` is the first life of the value."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ MayFollow = Callable[[Interval, Interval, "Congruence"], bool]
 
 
 class Congruence:
-    """The sets; `may_follow` says whether a value may begin in the place of one that is read last at that very time."""
+    """The sets. `may_follow` decides whether a value may begin in the buffer of another at the time of the other's last read."""
 
     def __init__(self, may_follow: MayFollow) -> None:
         self._may_follow = may_follow
@@ -44,7 +44,7 @@ class Congruence:
         self._numbers: dict[Life, int] = {}
 
     def add(self, life: Life, same_value_as: Life | None, is_read_only: bool = False, is_result: bool = False) -> None:
-        """Add a life in a set of its own; what it has the value of was added before."""
+        """Add a life in a set of its own. `same_value_as`, a life with the same value, must be added before."""
         self._values[life] = life if same_value_as is None else self._values[same_value_as]
         value = self._values[life]
         number = self._numbers.setdefault(value, len(self._numbers))
@@ -52,7 +52,7 @@ class Congruence:
         self._groups[life] = _Group([Interval(life.start, life.end, number, value)], is_read_only, int(is_result))
 
     def find(self, life: Life) -> Life:
-        """Return the life that names the set."""
+        """Return the life that represents the set."""
         root = life
         while self._parents[root] is not root:
             root = self._parents[root]
@@ -69,11 +69,11 @@ class Congruence:
         return self._groups[self.find(life)].intervals
 
     def force(self, one: Life, other: Life) -> None:
-        """Join two sets that have to be one."""
+        """Join two sets that must share a buffer."""
         self._unite(self.find(one), self.find(other))
 
     def join(self, one: Life, other: Life) -> bool:
-        """Join two sets unless values in them interfere; return whether they are one now."""
+        """Join two sets unless their values interfere; return True if they are one set afterwards."""
         first, second = self.find(one), self.find(other)
         if first is second:
             return True
@@ -87,14 +87,14 @@ class Congruence:
         return True
 
     def _may_be_read_only(self, one: _Group, other: _Group) -> bool:
-        """False if a set that nothing may write to would hold a second value, or leave the module."""
+        """False if a read-only buffer would hold a second value or leave the module."""
         if not (one.is_read_only or other.is_read_only):
             return True
         values = {interval.value for interval in (*one.intervals, *other.intervals)}
         return len(values) == 1 and not (one.result_count or other.result_count)
 
     def _is_free(self, interval: Interval, others: list[Interval]) -> bool:
-        """True if no other value is needed in the interval; where two meet, the later may have to take over in place."""
+        """True if no other value is live in the interval. Where two intervals meet, `may_follow` decides."""
         return all(
             other.value is interval.value or self._may_meet(*sorted((interval, other))) for other in _neighbours(interval, others)
         )
@@ -119,7 +119,7 @@ class Congruence:
 
 
 def _neighbours(interval: Interval, others: list[Interval]) -> list[Interval]:
-    """Return the intervals that overlap or touch `interval`; `others` are sorted and touch at most, so ends are sorted too."""
+    """Return the intervals that overlap or touch `interval`. `others` are sorted by start and at most touch each other."""
     place = bisect_left(others, (interval.end + 1,))
     found: list[Interval] = []
     while place and others[place - 1].end >= interval.start:
@@ -129,7 +129,7 @@ def _neighbours(interval: Interval, others: list[Interval]) -> list[Interval]:
 
 
 def _insert(interval: Interval, others: list[Interval]) -> None:
-    """Put an interval into a sorted list, as one with those of its value that it overlaps."""
+    """Insert an interval into a sorted list and merge it with overlapping intervals of its value."""
     same = [other for other in _neighbours(interval, others) if other.value is interval.value]
     for other in same:
         others.remove(other)

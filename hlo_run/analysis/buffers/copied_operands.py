@@ -1,4 +1,4 @@
-"""Is a fusion nothing but copies of its operands, or of one part of an operand, which need no kernel?
+"""Recognises fusions that only copy operands, or a contiguous part of an operand, and so need no kernel.
 
     ROOT c = f32[8] copy(p1)                                result 0 is operand 1
     ROOT s = f32[2,6] slice(p0), slice={[3:5], [0:6]}       the result is 48 bytes of operand 0, from byte 72
@@ -16,14 +16,14 @@ from hlo_run.hlo.graph import HloInstruction
 
 @dataclass(frozen=True, slots=True)
 class CopiedOperand:
-    """The bytes of operand `number` from `offset_bytes` on, as many as the result has."""
+    """A part of operand `number`: the bytes from `offset_bytes` on, as many as the result has."""
 
     number: int
     offset_bytes: int
 
 
 def copied_operands(fusion: HloInstruction) -> tuple[CopiedOperand, ...]:
-    """Return which bytes of an operand each result is a copy of; nothing if some result is none."""
+    """Return the part of an operand that each result copies; empty if a result is not a copy."""
     roots = fusion_roots(fusion)
     copied = [_copied_part(fusion, root, may_be_slice=len(roots) == 1) for root in roots]
     return tuple(part for part in copied if part is not None) if None not in copied else ()
@@ -44,7 +44,7 @@ def _copied_part(fusion: HloInstruction, root: HloInstruction, *, may_be_slice: 
 
 
 def _offset_bits(slice_: HloInstruction) -> int | None:
-    """Return where in its operand a slice begins; None if its elements do not lie side by side there."""
+    """Return the offset in bits of a slice in its operand; None if its elements are not contiguous there."""
     whole, part = slice_.operands[0].shape, slice_.shape
     ranges: tuple[tuple[int, int, int], ...] = slice_.attrs["slice"]
     offset, stride, is_whole = 0, part.dtype.bits, True

@@ -1,10 +1,10 @@
-"""The lives that copy insertion works with: every value, and every copy that might be needed, on one line of time.
+"""Computes the live ranges of all values and of all copies that copy insertion might need, on one line of time.
 
     w = while(t)  =>  i = copy(t{0}) | condition | p = copy(parameter{0}) .. body .. r = copy(root{0}) | w
 
-A copy that might be needed stands wherever values come together in one buffer: where a loop begins, where its body begins
-and ends, at the end of a branch, before an operand is changed in place, where an aliased parameter comes in, and before
-each result. Which of them are, is the question of `copy_plan.py`.
+A copy may be needed wherever values meet in one buffer: before a loop, at the begin and end of its body, at the end of a
+branch, before an operand is changed in place, at an aliased parameter, and before each result. `copy_plan.py` decides which
+copies are needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hlo_run.hlo.verify.config import aliases
 
 
 class CopyKind(IntEnum):
-    """Where a copy stands; in the order in which copies are tried to be done without."""
+    """The place of a copy. Copies are tried for elision in this order."""
 
     PARAMETER = 0
     IN_PLACE = 1
@@ -35,9 +35,9 @@ class CopyKind(IntEnum):
 
 @dataclass(eq=False, slots=True)
 class Life:
-    """A value or a copy: where it is made, its first and last time, and which instructions read it.
+    """The live range of a value or a copy: its definition, its first and last time, and the instructions that read it.
 
-    A copy has `copy` set; it is made by no instruction yet, but one that is written in the module (`CopyKind.WRITTEN`).
+    A copy has `copy` set. No instruction makes it yet, unless the module contains it (`CopyKind.WRITTEN`).
     """
 
     instruction: HloInstruction | None
@@ -66,7 +66,7 @@ class Copy:
 
 @dataclass(eq=False)
 class Lives:
-    """All lives; `together` are those that one buffer has to hold, `reads` what each instruction reads of them."""
+    """All lives. `together` are lives that one buffer must hold, `reads` the lives that each instruction reads."""
 
     values: dict[HloValue, Life] = field(default_factory=dict[HloValue, Life])
     copies: list[Copy] = field(default_factory=list[Copy])
@@ -80,7 +80,7 @@ Order = Callable[[HloComputation], list[HloInstruction]]
 
 
 def find_lives(dataflow: Dataflow, order_of: Order) -> Lives:
-    """Return the lives of all array values, with copies wherever one might be needed."""
+    """Return the lives of all array values and of all copies that might be needed."""
     return _Builder(dataflow, order_of).run()
 
 
@@ -99,7 +99,7 @@ class _Builder:
         self._in_place_copies: dict[tuple[HloInstruction, InPlacePair], int] = {}
         self._init_copies: dict[tuple[HloInstruction, ShapeIndex], int] = {}
         self._root_copies: dict[tuple[HloComputation, ShapeIndex], int] = {}
-        # What the users of a value read instead: the copy at the begin of a computation.
+        # The copy at the begin of a computation that the users of a value read instead.
         self._stand_ins: dict[HloValue, Life] = {}
         self._roots: dict[tuple[HloComputation, ShapeIndex], Copy] = {}
 
@@ -141,7 +141,7 @@ class _Builder:
         self._spans[computation] = (begin, self._tick())
 
     def _joined_leaves(self, join: HloInstruction) -> list[ShapeIndex]:
-        """Return the leaves of a while or conditional at which different values come together."""
+        """Return the leaves of a while or conditional at which different values meet."""
         tree = self._dataflow.trees[join]
         leaves = [(index, tree.at(index).value) for index, shape in join.shape.leaves() if shape.is_array]
         return [index for index, value in leaves if value.instruction is join]
@@ -178,7 +178,7 @@ class _Builder:
         self._hold_state(value, life)
 
     def _hold_state(self, value: HloValue, life: Life) -> None:
-        """Let the state of a loop live on while the condition runs: the body has it next."""
+        """Extend the life of a loop's state over the condition, since the body reads it afterwards."""
         computation = value.instruction.parent
         caller = self._callers.get(computation) if computation is not None else None
         is_state = value.instruction.opcode == "parameter" and value.is_phi
@@ -193,7 +193,7 @@ class _Builder:
         return life.copy
 
     def _use(self, value: HloValue) -> None:
-        """Note all reads of a value, and make the copies that might stand in between."""
+        """Record all reads of a value, and make the copies that might be needed before them."""
         life = self._stand_ins.get(value, self._lives.values[value])
         for use in value.uses:
             self._read(use, life)
@@ -220,7 +220,7 @@ class _Builder:
     def _read(self, use: HloUse, life: Life) -> None:
         instruction = use.instruction
         if instruction not in self._times or (instruction.opcode == "tuple" and instruction.is_root):
-            return  # what stands in a root is looked at as a position
+            return  # values in a root are handled as positions
         if (instruction, use.operand_index) in self._init_copies and instruction.opcode == "while":
             time = self._init_copies[instruction, use.operand_index]
             copy = self._copy(CopyKind.INIT, instruction, 0, use.operand_index, life, time)
@@ -246,7 +246,7 @@ class _Builder:
         return self._lives.values[self._dataflow.value(instruction, index)]
 
     def _join(self) -> None:
-        """Note what the buffers of loops, branches and aliased parameters hold."""
+        """Record the lives that share the buffers of loops, branches and aliased parameters."""
         together = self._lives.together
         for (computation, index), copy in self._roots.items():
             caller = self._callers.get(computation)

@@ -1,8 +1,8 @@
-"""Which copies does a module need so that what must share a buffer never lives at once?
+"""Decides which copies a module needs so that values that must share a buffer are never live at once.
 
-All copies that might be needed are tried in turn: what one copies and the copy itself share a buffer if no value in the one's
-buffer is needed while another in the other's is (`congruence.py`). Those that do are no copies; the rest have to be made. XLA's
-copy insertion works alike: it adds all copies, then elides those that live ranges prove unnecessary.
+Tries to elide each possible copy in turn: a copy and its source can share a buffer if no value in the buffer of one is live
+while another value in the buffer of the other is (`congruence.py`). The remaining copies are needed. XLA's copy insertion
+works the same way: it adds all copies, then elides those that live ranges prove unnecessary.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hlo_run.hlo.verify.config import aliases
 
 @dataclass(frozen=True, eq=False)
 class CopyPlan:
-    """What to do: `needed` copies are to be made, `superfluous` ones that are written can go.
+    """The plan: `needed` copies must be added, `superfluous` copies in the module can be removed.
 
-    `orders` holds for every buffer its values by time: for each the instructions that make and read it, where the next may only
-    begin after them.
+    `orders` has for every buffer its values by time: for each the instructions that make and read it. The next value may begin
+    only after them.
     """
 
     needed: list[Copy]
@@ -33,7 +33,7 @@ class CopyPlan:
 
 
 def plan_copies(dataflow: Dataflow, order_of: Order) -> CopyPlan:
-    """Return the plan for a module whose computations run in the orders given."""
+    """Return the plan for a module whose computations run in the given orders."""
     lives = find_lives(dataflow, order_of)
     congruence = _sets(dataflow, lives)
     for one, other in lives.together:
@@ -50,14 +50,14 @@ def plan_copies(dataflow: Dataflow, order_of: Order) -> CopyPlan:
 
 
 def _sets(dataflow: Dataflow, lives: Lives) -> Congruence:
-    """Return the lives, each in a set of its own, sources before their copies."""
+    """Return the lives as one set each, sources before their copies."""
     sharing = BufferSharing()
     made: dict[int, list[Life]] = {}
     for life in lives.values.values():
         made.setdefault(life.start, []).append(life)
 
     def may_follow(earlier: Interval, later: Interval, congruence: Congruence) -> bool:
-        """True if the instruction that makes the later value may write it over what it reads of the earlier."""
+        """True if the instruction that makes the later value may write it to the buffer of the earlier value that it reads."""
         outputs = [life for life in made.get(later.start, ()) if congruence.value(life) is later.value]
         if earlier.end != later.start or len(outputs) != 1:
             return False

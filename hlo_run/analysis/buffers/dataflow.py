@@ -1,10 +1,10 @@
-"""Which value stands at each place of each instruction, through tuples, calls, branches and loops?
+"""Finds the value at each shape index of each instruction, through tuples, calls, branches and loops (SSA form).
 
     w = (s32[], f32[8]) while(t), ..        w{0} is a phi of t{0} and of what the body makes of it
 
 A value is one array (or tuple table, or token), defined at (instruction, shape index). Most instructions define a value at
-every index; some hand on their operands'. Where control flow joins different values there is a phi; what a loop hands on
-unchanged is one value inside and out. Mirrors XLA's `HloDataflowAnalysis` in SSA form, numbers of values included.
+every index; some forward values of their operands. A phi joins different values at control flow. A value that a loop does
+not change is one value inside and outside. Mirrors XLA's `HloDataflowAnalysis` in SSA form, numbers of values included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, FORWARDED_PART
 from hlo_run.hlo.values.shape import Shape
 
-# The values in their results are those of others.
+# Their results contain only values of other instructions.
 _NO_OWN_VALUE = frozenset((*FORWARDED_PART, "get-tuple-element", "while", "conditional", "call"))
 
 # The numbers of every operand, by user and operand.
@@ -32,9 +32,9 @@ _Places: TypeAlias = "dict[HloInstruction, dict[HloInstruction, list[int]]]"
 
 @dataclass(eq=False)
 class Dataflow:
-    """The result: the tree of every instruction of the executed computations and of reducers, and all values by id.
+    """The result of the analysis: the value tree of each instruction of executed computations and reducers, and all values by id.
 
-    `embedded` are the reducers: computations that others than fusions embed in a kernel.
+    `embedded` are the reducers: computations that instructions other than fusions embed in a kernel.
     """
 
     module: HloModule
@@ -43,12 +43,12 @@ class Dataflow:
     embedded: tuple[HloComputation, ...] = ()
 
     def value(self, instruction: HloInstruction, index: ShapeIndex = ()) -> HloValue:
-        """Return the value that stands at an index of an instruction."""
+        """Return the value at a shape index of an instruction."""
         return self.trees[instruction].at(index).value
 
 
 def analyze_dataflow(module: HloModule) -> Dataflow:
-    """Return the values of a module; raises Unsupported if two instructions run one computation."""
+    """Return the dataflow of a module; raises Unsupported if two instructions call one computation."""
     return _Analysis(module).run()
 
 
@@ -77,7 +77,7 @@ class _Analysis:
     # ---- what instructions define -------------------------------------------------------------------------------
 
     def _define_values(self) -> None:
-        """Number the values as XLA does: computation by computation, those of embedded ones too."""
+        """Number the values as XLA does: computation by computation, including embedded ones."""
         for computation in self._computations:
             if not self._is_walked(computation):
                 self._next_id += sum(_embedded_value_count(i) for i in computation.instructions)
@@ -108,7 +108,7 @@ class _Analysis:
     # ---- how values flow ----------------------------------------------------------------------------------------
 
     def _propagate(self) -> None:
-        """Update instructions until nothing changes, the earliest of the flat order first; reducers need no second look."""
+        """Update instructions until nothing changes, in the flat order. Reducers need only one update."""
         for reducer in self._reducers:
             for instruction in reducer.post_order():
                 self._trees[instruction] = self._transfer(instruction)
@@ -124,7 +124,7 @@ class _Analysis:
                 continue
             self._trees[instruction] = new
             if old is None and instruction.opcode not in ("while", "conditional", "call") and not instruction.is_root:
-                continue  # its users come later in the order and wait already
+                continue  # its users come later in the order and are already queued
             for other in self._depending(instruction):
                 place = self._ordinals[other]
                 if place not in queued:
@@ -167,7 +167,7 @@ class _Analysis:
                 return self._tree(instruction, instruction.shape, ())
 
     def _tree(self, instruction: HloInstruction, shape: Shape, index: ShapeIndex) -> ValueTree:
-        """Return the tree of an instruction that defines all, or all but what its first results hand on."""
+        """Return the tree of an instruction that defines all its values, or all but those that its first results forward."""
         if _is_forwarded(instruction.opcode, index, shape):
             return self._forwarded(instruction, index)
         if not shape.is_tuple:
@@ -205,7 +205,7 @@ class _Analysis:
                 return self._trees[caller.operands[number]]
 
     def _known(self, root: HloInstruction) -> list[ValueTree]:
-        """Return the tree of a body's root; before the body was walked, what the root defines of itself."""
+        """Return the tree of a body's root. Before the body was visited, only the values that the root itself defines."""
         if root in self._trees:
             return [self._trees[root]]
         if root.opcode in ("tuple", "copy"):
@@ -213,9 +213,9 @@ class _Analysis:
         return [] if (root, ()) not in self._own else [self._transfer(root)]
 
     def _phi(self, instruction: HloInstruction, inputs: list[ValueTree], index: ShapeIndex = ()) -> ValueTree:
-        """Return the join of trees: a phi of `instruction` where several come together, be they the same.
+        """Return the join of trees: a phi of `instruction` wherever several trees meet, even if their values are equal.
 
-        Superfluous phis go in the end, but they have counted.
+        Superfluous phis are removed at the end, but they take part in the numbering.
         """
         mine = self._phis.get((instruction, index))
         values = [tree.value for tree in inputs if tree.value is not mine]
@@ -226,14 +226,14 @@ class _Analysis:
                 mine = self._phis[instruction, index] = self._new_value(instruction, index, is_phi=True)
             self._inputs[mine] = values
             value = mine
-        # The top of a tuple that was not walked yet has no parts.
+        # The tree of a tuple that was not visited yet has no parts.
         parts = zip(*(tree.parts for tree in inputs if tree.parts), strict=True)
         return ValueTree(value, tuple(self._phi(instruction, list(p), (*index, n)) for n, p in enumerate(parts)))
 
     # ---- positions and uses -------------------------------------------------------------------------------------
 
     def _collect(self) -> list[HloValue]:
-        """Return the values that stand somewhere, by id, with their positions and uses."""
+        """Return the values that have a position, by id, with their positions and uses."""
         for instruction, tree in self._trees.items():
             for index, value in tree.walk():
                 if value.instruction is instruction and value.index == index:
@@ -265,7 +265,7 @@ def _callers(order: list[HloInstruction]) -> dict[HloComputation, HloInstruction
 
 
 def _reducers(module: HloModule, callers: dict[HloComputation, HloInstruction]) -> dict[HloComputation, None]:
-    """Return what is embedded in kernels by others than fusions: reducers, comparators and the like; control flow apart."""
+    """Return the computations that instructions other than fusions and control flow embed in kernels: reducers, comparators."""
     walked = [module.entry, *callers]
     reached = dict.fromkeys(walked)
     found: dict[HloComputation, None] = {}
@@ -298,7 +298,7 @@ def _subshapes(shape: Shape) -> Iterator[tuple[ShapeIndex, Shape]]:
 
 
 def _is_forwarded(opcode: str, index: ShapeIndex, shape: Shape) -> bool:
-    """True where the result of an instruction that defines other results hands on an operand, or what it calls returns."""
+    """True where an instruction that defines other results forwards an operand, or a result of its callee."""
     match opcode:
         case "async-start":
             return bool(index) and (index[0] == 1 or (index[0] == 0 and len(index) > 1))
@@ -323,7 +323,7 @@ def _embedded_value_count(instruction: HloInstruction) -> int:
 
 
 def _add_uses(value: HloValue, places: _Places) -> None:
-    """Fill `uses` as XLA's `HloValue::GetUses`: roots use what stands in them, tuples and get-tuple-element only hand on."""
+    """Fill `uses` as XLA's `HloValue::GetUses` does. A root uses its values; tuple and get-tuple-element only forward theirs."""
     roots = {position.instruction for position in value.positions if position.instruction.is_root}
     for instruction, index in value.positions:
         for user in instruction.users:
@@ -335,7 +335,7 @@ def _add_uses(value: HloValue, places: _Places) -> None:
 
 
 def _operand_numbers(user: HloInstruction, operand: HloInstruction, places: _Places) -> list[int]:
-    """Return which operands of `user` are `operand`; `places` keeps those of users looked at, since a root may have thousands."""
+    """Return the numbers of the operands of `user` that are `operand`. `places` caches them, since a root may have thousands."""
     numbers = places.get(user)
     if numbers is None:
         numbers = places[user] = {}

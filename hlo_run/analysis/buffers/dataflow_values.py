@@ -1,4 +1,4 @@
-"""The records of dataflow analysis: values, trees of values, uses."""
+"""Defines the records of dataflow analysis: values, trees of values, uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POINTER_BYTES = 8
 
 
 class HloUse(NamedTuple):
-    """An instruction that reads a value: which operand, and where in the operand's shape the value is."""
+    """A use of a value: the instruction that reads it, the operand's number, and the shape index in the operand."""
 
     instruction: HloInstruction
     operand_number: int
@@ -22,7 +22,7 @@ class HloUse(NamedTuple):
 
 
 class HloPosition(NamedTuple):
-    """A place at which a value stands: an instruction and a shape index."""
+    """A place of a value: an instruction and a shape index."""
 
     instruction: HloInstruction
     shape_index: ShapeIndex
@@ -30,9 +30,9 @@ class HloPosition(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class HloValue:
-    """One array, tuple table or token, defined by `instruction` at `index`; a phi is one of several, by control flow.
+    """One array, tuple table or token, defined by `instruction` at `index`. A phi selects one of several values by control flow.
 
-    `positions` begin with the defining one. `id` counts as XLA's does. `buffer_bytes` is for `buffer_size_bytes` to remember.
+    `positions` begin with the defining one. `id` counts as XLA's does. `buffer_bytes` caches the result of `buffer_size_bytes`.
     """
 
     id: int
@@ -45,12 +45,12 @@ class HloValue:
 
     @property
     def shape(self) -> Shape:
-        """The shape of what the value holds."""
+        """The shape of the value."""
         return subshape(self.instruction.shape, self.index)
 
     @property
     def color(self) -> int:
-        """The memory space that it lies in: values of different ones never share memory."""
+        """The memory space of the value. Values of different spaces never share memory."""
         layout = self.shape.layout
         return layout.memory_space if layout is not None and layout.extra else 0
 
@@ -60,7 +60,7 @@ class HloValue:
 
 @dataclass(frozen=True, slots=True)
 class ValueTree:
-    """The values of a shape: the one at its top, and for a tuple a tree per element. Trees are shared, never changed."""
+    """The values of a shape: one at the top, and a tree for each element of a tuple. Trees are shared and must not change."""
 
     value: HloValue
     parts: tuple[ValueTree, ...] = ()
@@ -94,7 +94,7 @@ def subshape(shape: Shape, index: ShapeIndex) -> Shape:
 
 
 def buffer_size_bytes(value: HloValue) -> int:
-    """Return the bytes of a value's buffer: a tuple is a table of pointers."""
+    """Return the bytes of a value's buffer. The buffer of a tuple is a table of pointers."""
     if value.buffer_bytes < 0:
         value.buffer_bytes = _size_bytes(value.shape)
     return value.buffer_bytes

@@ -1,6 +1,6 @@
-"""Play the allocations and releases of a schedule into a heap: which values get memory, share it, give it back, and when?
+"""Replays the allocations and releases of a schedule into a heap.
 
-Mirrors XLA's `HeapSimulator`. What the heap makes of it is its own affair: `PeakHeap` only counts bytes, `BestFitHeap`
+Mirrors XLA's `HeapSimulator`. The heap decides what to do with them: `PeakHeap` only counts bytes, `BestFitHeap`
 (best_fit_heap.py) finds offsets.
 """
 
@@ -18,18 +18,18 @@ SizeOf = Callable[[HloValue], int]
 
 
 class Heap(Protocol):
-    """What takes the events; sizes are bytes."""
+    """The receiver of the events. Sizes are in bytes."""
 
     def allocate(self, value: HloValue, size_bytes: int) -> None:
-        """Give `value` memory of its own."""
+        """Allocate separate memory for `value`."""
         ...
 
     def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
-        """Let `value` live where another does or did."""
+        """Allocate `value` in the memory of `with_value`, which may be free already."""
         ...
 
     def free(self, value: HloValue, size_bytes: int) -> None:
-        """Take back the memory of `value`."""
+        """Free the memory of `value`."""
         ...
 
 
@@ -41,8 +41,10 @@ def simulate(
     size_of: SizeOf,
     sharing: BufferSharing,
 ) -> None:
-    """Play the lives of `values` into `heap`, time by time; values of one buffer share, and a value may follow an operand
-    that dies with the instruction that makes it."""
+    """Replay the live ranges of `values` into `heap` in order of time.
+
+    Values of one buffer share memory. A value may share with an operand whose life ends at the instruction that makes the value.
+    """
     simulation = _Simulation(heap, analysis, size_of, sharing)
     times = {value: (live.ranges[value].start, live.ranges[value].end) for value in values if value in live.ranges}
     defined: dict[int, list[HloValue]] = {}
@@ -82,7 +84,7 @@ class _Simulation:
             self._first[buffer] = value
 
     def _dying_operand(self, value: HloValue, time: int) -> HloValue | None:
-        """Return the value of an operand, made by it and alone in its buffer, whose place `value` may take."""
+        """Return an operand's value whose memory `value` may take: it dies at this time and is alone in its buffer."""
         dying = self.freed.get(time, {})
         for operand in value.instruction.operands:
             tree = self._analysis.dataflow.trees.get(operand)
@@ -96,9 +98,9 @@ class _Simulation:
 
 
 class PeakHeap:
-    """Counts the bytes in use, as if memory never fell to pieces. XLA's `NoFragmentationStatsHeap`.
+    """Counts the bytes in use, without fragmentation. XLA's `NoFragmentationStatsHeap`.
 
-    Values that share a place count once.
+    Values that share memory count once.
     """
 
     def __init__(self) -> None:
@@ -108,11 +110,11 @@ class PeakHeap:
         self.peak_bytes = 0
 
     def allocate(self, value: HloValue, size_bytes: int) -> None:
-        """Count it."""
+        """Count the bytes of `value`."""
         self._begin(value, value, size_bytes)
 
     def share(self, value: HloValue, with_value: HloValue, size_bytes: int) -> None:
-        """Count it unless another lives in the same place."""
+        """Count the bytes of `value` unless another value is live in the same memory."""
         self._begin(value, self._owners[with_value], size_bytes)
 
     def _begin(self, value: HloValue, owner: HloValue, size_bytes: int) -> None:
@@ -123,7 +125,7 @@ class PeakHeap:
             self.peak_bytes = max(self.peak_bytes, self._used_bytes)
 
     def free(self, value: HloValue, size_bytes: int) -> None:
-        """Count it no more, unless another lives in the same place."""
+        """Stop counting the bytes of `value` unless another value is live in the same memory."""
         owner = self._owners[value]
         self._alive[owner] -= 1
         if not self._alive[owner]:

@@ -1,6 +1,6 @@
-"""Which results of a fusion are an operand with some elements changed, so that both may live in one buffer?
+"""Finds the results of a fusion that are an operand with some elements changed, so that both can share a buffer.
 
-    ROOT d = f32[100] dynamic-update-slice(p0, update, start)      result 0 may be operand 0, written at the slice alone
+    ROOT d = f32[100] dynamic-update-slice(p0, update, start)      result 0 may share operand 0; only the slice is written
 
 Mirrors XLA's `CanEmitFusedDynamicUpdateSliceInPlaceForGpu` and the in-place pairs of its dataflow analysis.
 """
@@ -16,7 +16,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 def in_place_operands(fusion: HloInstruction) -> dict[int, int]:
-    """Return the number of the operand that each in-place result (numbered as leaves of the fusion's shape) changes."""
+    """Return the number of the operand that each in-place result changes, by the result's number among the shape's leaves."""
     roots = fusion_roots(fusion)
     if len(roots) == 1 and roots[0].opcode == "scatter":
         changed = roots[0].operands[: len(roots[0].operands) // 2]
@@ -29,12 +29,12 @@ def in_place_operands(fusion: HloInstruction) -> dict[int, int]:
 
 
 def updates_of(roots: Sequence[HloInstruction]) -> tuple[HloInstruction, ...]:
-    """Return the dynamic-update-slice behind each root; `judge_in_place_updates` says that there is one."""
+    """Return the dynamic-update-slice behind each root; `judge_in_place_updates` checks that each root has one."""
     return tuple(map(_update_of, roots))
 
 
 def judge_in_place_updates(roots: Sequence[HloInstruction]) -> Decision:
-    """Return whether every root is a dynamic-update-slice that can be done in its operand's buffer."""
+    """Return whether every root is a dynamic-update-slice that can be computed in its operand's buffer."""
     updates = updates_of(roots)
     for update, root in zip(updates, roots, strict=True):
         if update.opcode != "dynamic-update-slice":

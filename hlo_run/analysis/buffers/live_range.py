@@ -1,10 +1,10 @@
-"""When does each value have to be in memory, if the instructions run in their schedule's order?
+"""Computes the time in which each value is in memory, for instructions in the order of a schedule.
 
     0:p  1:a = f(p)  2:b = g(a)  3:c = h(a, b)          a lives from 1 to 3
 
-Times count the instructions of all executed computations: what a loop, branch or call runs stands before the instruction
-that runs it. A value lives from its definition to its last use; what leaves its computation lives to that one's end, and a
-parameter of the entry that no result may take the place of lives throughout. Mirrors XLA's `HloLiveRange`.
+Times count the instructions of all executed computations. The instructions that a loop, branch or call runs come before the
+loop, branch or call. A value lives from its definition to its last use. A value that leaves its computation lives to the
+computation's end. A parameter of the entry that no result may overwrite lives throughout. Mirrors XLA's `HloLiveRange`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Order = Callable[[HloComputation], list[HloInstruction]]
 
 @dataclass(slots=True)
 class TimeBound:
-    """First and last time at which a value is in memory, both included."""
+    """The first and the last time at which a value is in memory, both included."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ class TimeBound:
 
 @dataclass(frozen=True, eq=False)
 class FlatSchedule:
-    """All instructions in the order in which they run, their times, and of each computation where it begins and ends."""
+    """All instructions in execution order, their times, and the begin and end of each computation."""
 
     order: list[HloInstruction]
     times: dict[HloInstruction, int]
@@ -53,7 +53,7 @@ def flatten_schedule(entry: HloComputation, order_of: Order) -> FlatSchedule:
     waiting: list[tuple[HloComputation, Iterator[HloInstruction], HloInstruction | None]] = []
 
     def enter(computation: HloComputation, after: HloInstruction | None) -> None:
-        # The start is set when its turn comes: computations of one caller are entered together, the last first.
+        # The start is set later: the computations of one caller are pushed together, the last first.
         waiting.append((computation, iter(order_of(computation)), after))
 
     enter(entry, None)
@@ -77,7 +77,7 @@ def flatten_schedule(entry: HloComputation, order_of: Order) -> FlatSchedule:
 
 
 def _async_ends(order: list[HloInstruction], times: dict[HloInstruction, int]) -> dict[HloComputation, int]:
-    """Return for each computation that runs beside others when it is waited for."""
+    """Return for each asynchronous computation the time of its async-done."""
     ends: dict[HloComputation, int] = {}
     for start in order:
         if start.opcode != "async-start":
@@ -94,14 +94,14 @@ def _async_ends(order: list[HloInstruction], times: dict[HloInstruction, int]) -
 
 @dataclass(frozen=True, eq=False)
 class LiveRanges:
-    """The flat schedule and the time of every value in it."""
+    """The flat schedule and the live range of each value in it."""
 
     schedule: FlatSchedule
     ranges: dict[HloValue, TimeBound]
 
 
 def live_ranges(analysis: AliasAnalysis, schedule: FlatSchedule) -> LiveRanges:
-    """Return the live ranges; values of one buffer do not overlap, the earlier gives way where they would."""
+    """Return the live ranges. If values of one buffer would overlap, the earlier range ends earlier."""
     ranges = value_ranges(analysis.dataflow, schedule)
     for buffer in analysis.buffers:
         bounds = [(ranges[v].start, ranges[v].end, v.id, ranges[v]) for v in buffer.values if v in ranges]
@@ -111,7 +111,7 @@ def live_ranges(analysis: AliasAnalysis, schedule: FlatSchedule) -> LiveRanges:
 
 
 def value_ranges(dataflow: Dataflow, schedule: FlatSchedule) -> dict[HloValue, TimeBound]:
-    """Return the range of every value, whatever it shares its buffer with."""
+    """Return the live range of every value, regardless of shared buffers."""
     module = dataflow.module
     aliased = {(module.entry.parameters[number], index) for _, number, index, _ in aliases(module)}
     found: dict[HloValue, TimeBound] = {}
@@ -138,17 +138,17 @@ def _last_use(value: HloValue, schedule: FlatSchedule) -> int:
     for use in value.uses:
         user = use.instruction
         if user.opcode == "while":
-            # What comes into a loop is read no more once the body has its parameter.
+            # The initial value of a loop is not read after the body has its parameter.
             user = user.called["body"][0].parameters[0]
         elif user.opcode == "call":
-            # The callee reads what it gets, by its own instructions.
+            # The callee's instructions read the operands of a call.
             user = user.called["to_apply"][0].parameters[use.operand_number]
         last = max(last, schedule.times.get(user, -1))
     return last
 
 
 def _part(bounds: list[TimeBound]) -> None:
-    """Let each of the ranges, sorted by their starts, end before the next begins."""
+    """End each of the ranges, sorted by their starts, before the next begins."""
     for one, following in pairwise(bounds):
         following.end = max(following.end, one.end)
         one.end = min(one.end, following.start)

@@ -1,9 +1,9 @@
-"""Which phis are only another name for one value?
+"""Replaces phis that always equal one value.
 
-    p = phi(init, p)        the state of a loop that hands it on unchanged   =>   init
+    p = phi(init, p)        the state of a loop that returns it unchanged   =>   init
 
-Mirrors XLA's `PhiGraph::Optimize`: a phi whose inputs are all one value (itself aside), and a ring of phis into which one
-value only comes, are that value.
+Mirrors XLA's `PhiGraph::Optimize`: a phi whose inputs, apart from itself, are one value is replaced by that value. So is a
+cycle of phis with only one input value from outside.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hlo_run.analysis.buffers.dataflow_values import HloValue
 
 
 def replaceable_phis(inputs: Mapping[HloValue, Sequence[HloValue]]) -> dict[HloValue, HloValue]:
-    """Return the value that each superfluous phi stands for; `inputs` has those of every phi."""
+    """Return the replacement of each superfluous phi. `inputs` has the inputs of every phi."""
     graph = _Graph(inputs)
     graph.merge_equal_inputs()
     graph.merge_rings()
@@ -58,7 +58,7 @@ class _Graph:
                 self._replaced.update(dict.fromkeys(ring, target))
 
     def _rings(self) -> list[list[HloValue]]:
-        """Return the strongly connected sets of phis that are left, inputs before users (Tarjan's algorithm)."""
+        """Return the strongly connected sets of the remaining phis, inputs before users (Tarjan's algorithm)."""
         numbers: dict[HloValue, int] = {}
         lowest: dict[HloValue, int] = {}
         open_phis: dict[HloValue, None] = {}

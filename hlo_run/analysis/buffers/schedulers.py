@@ -1,7 +1,7 @@
-"""Orders for the instructions of a computation that need little memory.
+"""Schedules the instructions of a computation to reduce its peak memory.
 
-`list_order` takes of all that could run what frees most at once; `dfs_order` finishes one operand after the other, those
-that most depend on first. Mirrors XLA's `ListMemoryScheduler` and `DFSMemoryScheduler`; its third is the post-order.
+`list_order` picks from the ready instructions the one that frees most memory. `dfs_order` finishes one operand after the
+other, first those with most users. Mirrors XLA's `ListMemoryScheduler` and `DFSMemoryScheduler`; its third is the post-order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hlo_run.analysis.computation_order import nested_computations
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 SizeOf = Callable[[HloValue], int]
-# XLA's schedulers: their buffers are there before the computation runs, and stay.
+# As in XLA: the buffers of these exist before the computation runs, and remain.
 _NOTHING_TO_FREE = frozenset(("parameter", "constant"))
 _FIRST, _LAST = 2**62, -(2**62)
 
 
 class ComputationMemory:
-    """What the instructions of scheduled computations define and use, and how many bytes each computation takes."""
+    """The values that instructions of scheduled computations define and use, and the peak bytes of each computation."""
 
     def __init__(self, dataflow: Dataflow, size_of: SizeOf) -> None:
         self._dataflow = dataflow
@@ -30,13 +30,13 @@ class ComputationMemory:
         self._used: dict[HloInstruction, list[HloValue]] = {}
 
     def defined(self, instruction: HloInstruction) -> list[HloValue]:
-        """Return the values that an instruction makes; parameters and constants are there anyhow."""
+        """Return the values that an instruction allocates; none for parameters and constants."""
         if instruction.opcode in _NOTHING_TO_FREE:
             return []
         return [v for v in self._dataflow.trees[instruction].values if v.instruction is instruction]
 
     def used(self, instruction: HloInstruction) -> list[HloValue]:
-        """Return the values that an instruction uses; get-tuple-element uses the element and the table that it is in."""
+        """Return the values that an instruction uses. get-tuple-element uses the element and the tuple's table."""
         known = self._used.get(instruction)
         if known is not None:
             return known
@@ -50,13 +50,13 @@ class ComputationMemory:
         return used
 
     def inner_bytes(self, instruction: HloInstruction) -> int:
-        """Return the most that a computation takes which runs when the instruction does."""
+        """Return the peak bytes of the computations that the instruction runs."""
         if not instruction.called:
             return 0
         return max((self._bytes.get(inner, 0) for inner in nested_computations(instruction)), default=0)
 
     def note(self, computation: HloComputation, order: list[HloInstruction]) -> None:
-        """Remember what a computation takes when it runs in this order."""
+        """Record the peak bytes of a computation in this order."""
         last = {value: instruction for instruction in order for value in self.used(instruction)}
         in_use = peak = 0
         for instruction in order:
@@ -70,7 +70,7 @@ class ComputationMemory:
 
 
 def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstruction]]:
-    """Return for each instruction those that a control dependency lets run only after it."""
+    """Return the control successors of each instruction."""
     found: dict[HloInstruction, list[HloInstruction]] = {}
     for instruction in computation.instructions:
         for first in dict.fromkeys(instruction.control_predecessors):
@@ -79,7 +79,7 @@ def followers(computation: HloComputation) -> dict[HloInstruction, list[HloInstr
 
 
 def list_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
-    """Return the instructions, of those that could run the one that frees most bytes first; scalars as soon as they can."""
+    """Return an order that always runs the ready instruction that frees most bytes; scalars as soon as they are ready."""
     return _ListScheduler(computation, memory).run()
 
 
@@ -93,7 +93,7 @@ class _ListScheduler:
             for value in values:
                 self._open_uses.setdefault(value, {})[instruction] = None
         self._ready: dict[HloInstruction, tuple[int, int]] = {}
-        # (priority turned round, counter turned round, instruction number): of equals the last that became ready is first.
+        # (negated priority, negated counter, instruction number): of equals the last that became ready is first.
         self._queue: list[tuple[int, int, int, int]] = []
         self._numbers = {instruction: number for number, instruction in enumerate(computation.instructions)}
         self._pushes = 0
@@ -111,7 +111,7 @@ class _ListScheduler:
             *priority, _, number = heapq.heappop(self._queue)
             instruction = self._computation.instructions[number]
             if self._ready.get(instruction) != tuple(priority):
-                continue  # it was pushed again with another priority, or has run
+                continue  # it was pushed again with another priority, or has already run
             del self._ready[instruction]
             order.append(instruction)
             for other in self._close_uses(instruction):
@@ -123,7 +123,7 @@ class _ListScheduler:
         return order
 
     def _close_uses(self, instruction: HloInstruction) -> list[HloInstruction]:
-        """Count the uses of an instruction that runs; return who is ready and would now free something."""
+        """Count the uses of an instruction that runs; return the ready instructions that would now free memory."""
         changed: dict[HloInstruction, None] = {}
         for value in self._used[instruction]:
             uses = self._open_uses[value]
@@ -149,12 +149,12 @@ class _ListScheduler:
         freed = sum(self._memory.size_of(v) for v in self._used[instruction] if len(self._open_uses[v]) == 1)
         inner = self._memory.inner_bytes(instruction)
         made = sum(map(self._memory.size_of, self._memory.defined(instruction)))
-        # What a loop or branch returns is in the memory that it takes.
+        # The result of a loop or branch is part of its inner memory.
         return freed - (inner if inner else made), len(instruction.users)
 
 
 def dfs_order(computation: HloComputation, memory: ComputationMemory) -> list[HloInstruction]:
-    """Return a post-order in which of an instruction's operands the one with most users above it comes first."""
+    """Return a post-order that visits first the operand with most users above it."""
     post_order = computation.post_order()
     ranks = _ranks(post_order, memory)
     order: dict[HloInstruction, None] = {}
@@ -187,7 +187,7 @@ def _unreachable_roots(computation: HloComputation) -> list[HloInstruction]:
 
 
 def _ranks(post_order: list[HloInstruction], memory: ComputationMemory) -> dict[HloInstruction, _Rank]:
-    """Return (users beyond the first, bytes) of each instruction and all above it, turned round, then its name."""
+    """Return (users beyond the first, bytes) of each instruction and all above it, negated, then its name."""
     users: dict[HloInstruction, int] = {}
     sizes: dict[HloInstruction, int] = {}
     all_bytes = 0
@@ -198,7 +198,7 @@ def _ranks(post_order: list[HloInstruction], memory: ComputationMemory) -> dict[
         own = sum(map(memory.size_of, memory.defined(instruction)))
         all_bytes += own
         above = list(dict.fromkeys(instruction.operands))
-        # Paths that meet count twice; bounded, or the numbers would grow with every meeting.
+        # Paths that meet count twice. The bound keeps the numbers from growing exponentially.
         users[instruction] = min(max(len(instruction.users) - 1, 0) + sum(users[i] for i in above), len(post_order))
         sizes[instruction] = min(own + sum(sizes[i] for i in above), all_bytes)
     return {i: (-users[i], -sizes[i], i.name) for i in post_order}

@@ -1,1 +1,1 @@
-"""How long things take on a device, by XLA's model."""
+"""Estimates of run times on a GPU, by XLA's cost model."""

@@ -1,7 +1,7 @@
-"""What an optimised module has the device do: an entry per instruction that runs, with what it computes and what it moves.
+"""Lists the work of an optimised module on the device: for each executed instruction what it computes and the bytes it moves.
 
-It asks any compiler's module alike: instructions count once, those in bodies of loops too, and bytes are those that XLA's
-`HloCostAnalysis` counts, so that a slice of an operand counts as what is read of it.
+Treats the modules of all compilers alike. An instruction in the body of a loop counts once. Bytes are those of XLA's
+`HloCostAnalysis`, so a slice of an operand counts the bytes of the slice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
-# What only names values that are there, and what ends something that began before.
+# Instructions that only name existing values, and ends of asynchronous instructions.
 _NO_WORK = (
     NO_CODE | CONTROL_FLOW | frozenset("partition-id replica-id async-update async-done copy-done send-done recv-done".split())
 )
-# Attributes that say nothing about values, or how a compiler comes by them.
+# Attributes without influence on values, or specific to a compiler.
 _SILENT = frozenset(
     """metadata origin statistics frontend_attributes sharding backend_config parameter_number literal channel_id kind
     custom_call_has_side_effect api_version output_to_operand_aliasing operand_precision""".split()
@@ -38,9 +38,9 @@ _MAX_LISTED_OPS = 8
 class Work:
     """An instruction that runs on the device.
 
-    `kind` is a fusion's kind, a custom call's target or the opcode; `ops` counts what is computed, by opcode and shape.
-    `digest` is equal for two that compute the same, whatever names and the order of operands are. `body` is the number of
-    loops and branches around it.
+    `kind` is a fusion's kind, a custom call's target or the opcode. `ops` counts the computed instructions by opcode and shape.
+    `digest` is equal for two instructions that compute the same, regardless of names and the order of operands. `body` is the
+    number of loops and branches around it.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Work:
 
     @property
     def contents(self) -> str:
-        """What is computed, by opcode alone: the most frequent first."""
+        """The computed instructions by opcode alone, the most frequent first."""
         counts: Counter[str] = Counter()
         for op, count in self.ops.items():
             counts[op.partition(" ")[0]] += count
@@ -62,7 +62,7 @@ class Work:
 
 
 def device_work(module: HloModule, target: TargetSpec) -> list[Work]:
-    """Return the work of all computations that run, callers first, in the order of their instructions."""
+    """Return the work of all executed computations, callers first, in the order of their instructions."""
     found: list[Work] = []
     for computation in executed_computations(module):
         graph = FusionGraph(computation)
@@ -100,7 +100,7 @@ def _bytes_accessed(node: Node, costs: CostAnalysis) -> int:
 
 
 def _workspace_bytes(instruction: HloInstruction) -> int:
-    """Return the scratch memory that a library call lists as its last result."""
+    """Return the bytes of scratch memory, the last result of a library call."""
     if instruction.opcode != "custom-call" or not instruction.shape.is_tuple or len(instruction.shape.tuple_shapes) < 2:
         return 0
     last = instruction.shape.tuple_shapes[-1]
@@ -115,7 +115,7 @@ def _hash(text: str, *data: bytes) -> str:
 
 
 def _computation_digest(computation: HloComputation) -> str:
-    """Return a digest of the values returned, in whatever order, of parameters that are known by their shapes alone."""
+    """Return a digest of the set of returned values. Parameters count only by their shapes."""
     known: dict[HloInstruction, str] = {}
     for instruction in computation.post_order():
         if instruction.opcode == "parameter":

@@ -1,9 +1,9 @@
-"""What a node of a fusion graph costs: operations, bytes, and how often it reads the elements of each operand.
+"""Computes the cost of a node of a fusion graph: operations, bytes, and how often it reads the elements of each operand.
 
     slice(x) of half of x  ->  0.5 of x      add(reverse(x), x)  ->  2 of x      add(x, abs(x))  ->  1 of x
 
-Uses of an operand at one and the same index are one use: what is read through elementwise ops alone shares the places
-where it is read. XLA's `GpuHloCostAnalysis`; here a fusion that takes a producer in adds the producer's cost to its own.
+Uses of an operand at the same index count as one use: values that are read only through elementwise ops share the places
+where they are read. XLA's `GpuHloCostAnalysis`; here a fusion that absorbs a producer adds the producer's cost to its own.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hlo_run.target import TargetSpec
 
 _Amount = TypeVar("_Amount", int, float)
 
-# Besides the elementwise ops: an element is read where the user reads it.
+# Besides the elementwise ops: these read an element at the index at which it is used.
 _HANDS_ON_PLACES = frozenset(("tuple", "get-tuple-element"))
 
 
 class NodeCost:
-    """`ir_size` counts how often ops are emitted, `operand_ir_size` how often what an operand stands for would be.
+    """The cost of a node. `ir_size` counts how often ops are emitted, `operand_ir_size` how often an operand would be.
 
-    For fusions alone: `root` is the place where the result is computed, `places` has those where an operand is read,
-    `place_uses` and `place_sizes` how often they are, and how often they are emitted.
+    For fusions only: `root` is the place where the result is computed. `places` has the places where an operand is read,
+    `place_uses` and `place_sizes` how often they are used and emitted.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class NodeCost:
         self.root: object = None
 
     def operand_ir_size(self, operand: Node) -> int:
-        """Return how often the operand would be emitted; 1 if this is no fusion."""
+        """Return how often the operand would be emitted; 1 if the node is not a fusion."""
         places = self.places.get(operand)
         if places is None:
             return 1
@@ -76,7 +76,7 @@ class NodeCost:
 
 
 class _Step:
-    """What a walk over the ops of a node asks about an instruction; `parts` and `elements` are of its operands by number."""
+    """The facts about an instruction in a walk over a node's ops. `parts` and `elements` are of its operands, by number."""
 
     __slots__ = ("elements", "flops", "hands_on", "parts")
 
@@ -88,7 +88,7 @@ class _Step:
 
 
 class CostAnalysis:
-    """The costs of the nodes of a graph for a target; each is computed when it is first asked for."""
+    """The costs of the nodes of a graph for a target, computed at the first request."""
 
     def __init__(self, target: TargetSpec) -> None:
         self._target = target
@@ -98,7 +98,7 @@ class CostAnalysis:
         self._rounded: dict[tuple[float, float, int], float] = {}
 
     def op(self, instruction: HloInstruction) -> OpCost:
-        """Return the cost of an instruction of a node on its own."""
+        """Return the cost of one instruction of a node."""
         found = self._op_costs.get(instruction)
         if found is None:
             found = self._op_costs[instruction] = op_cost(instruction, self._target)
@@ -112,11 +112,11 @@ class CostAnalysis:
         return found
 
     def forget(self, node: Node) -> None:
-        """Compute the cost anew when it is next asked for."""
+        """Drop the cost of a node, so that the next request computes it again."""
         self._costs.pop(node, None)
 
     def absorb(self, producer: Node, consumer: Node) -> None:
-        """Add the cost of a producer to that of a consumer that is about to compute it itself."""
+        """Add the cost of a producer to that of a consumer. Call it before the graph fuses them."""
         cost = self.of(consumer)
         if not consumer.is_fusion:
             cost = self._costs[consumer] = self._fusion(consumer)
@@ -133,9 +133,9 @@ class CostAnalysis:
         self._count_reads(cost, producer)
 
     def _add_whole(self, cost: NodeCost, producer: Node, root_places: dict[object, None]) -> bool:
-        """Add the cost of a fusion as it is, if it is computed once at one place: a walk over its ops would find the same.
+        """Add the cost of a fusion unchanged if it is computed once at one place; a walk over its ops would give the same.
 
-        False if not, and for a producer that updates in place, which it does no more as a part of another kernel.
+        Returns False otherwise, and for a producer that updates in place, since it stops doing so inside another kernel.
         """
         if not producer.is_fusion or len(root_places) != 1:
             return False
@@ -145,7 +145,7 @@ class CostAnalysis:
         own, times = self.of(producer), cost.place_sizes[root_place]
         cost.flops += own.flops
         cost.ir_size += times * own.ir_size
-        # The ops of the producer may be in the consumer already, as copies that were fused before: their places are others.
+        # The consumer may already contain copies of the producer's ops, fused before. Their places are different ones.
         renamed: dict[object, object] = {own.root: root_place}
         for operand, places in own.places.items():
             theirs = cost.places.setdefault(operand, {})
@@ -185,7 +185,7 @@ class CostAnalysis:
         return shape_bytes(update)
 
     def _walk(self, cost: NodeCost, node: Node, root_places: dict[object, None]) -> None:
-        """Count the ops of a node whose root is computed at these places, and note where they read."""
+        """Count the ops of a node whose root is computed at these places, and record where they read."""
         places: dict[Op, dict[object, None]] = {op: {} for op in node.ops}
         places[node.root] = root_places
         uses, sizes = cost.place_uses, cost.place_sizes
@@ -218,7 +218,7 @@ class CostAnalysis:
         return found
 
     def _count_reads(self, cost: NodeCost, node: Node) -> None:
-        """Count anew what is read of the operands of a node."""
+        """Recount the reads of the operands of a node."""
         for operand in dict.fromkeys(node.operands):
             use = sum(cost.place_uses[place] for place in cost.places.get(operand, ()))
             cost.utilization[operand] = use
@@ -237,7 +237,7 @@ def _element_count(instruction: HloInstruction) -> int:
 
 
 def _total(amounts: Mapping[object, _Amount], places: dict[object, None]) -> _Amount | int:
-    """Return the sum of the amounts of some places, most often of one."""
+    """Return the sum of the amounts of some places. Most often it is one place."""
     if len(places) == 1:
         (place,) = places
         return amounts[place]
@@ -249,7 +249,7 @@ def _f32(value: float) -> float:
 
 
 def _rounded_up(use: float, part: float, elements: int) -> float:
-    """Return how often `part` of an operand is read by what is computed `use` times, in whole elements, as floats count."""
+    """Return how often `part` of an operand is read by a result that is computed `use` times, rounded up to elements in f32."""
     if elements == 0:
         return 0.0
     if part in (0.0, 1.0) and use in (0.0, 1.0):

@@ -1,6 +1,6 @@
-"""How many operations, and which part of its operands, does an instruction take that is computed as a whole?
+"""Computes the operations and the used parts of the operands of a single instruction.
 
-Mirrors the handlers of XLA's `HloCostAnalysis` and `GpuHloCostAnalysis` for what may be fused.
+Mirrors the handlers of XLA's `HloCostAnalysis` and `GpuHloCostAnalysis` for fusible instructions.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
 _CONCATENATE_FLOPS = 6
-# A concatenate whose parts end within a warp costs both branches, and more than they do where it is fused.
+# A concatenate whose parts end within a warp executes both branches, at more cost than their sum in a fusion.
 _MISALIGNED_CONCATENATE_FLOPS = 400
 _WARP_MASK = 31
-# Of the elementwise ops; XLA's cost model counts what a map computes by itself.
+# Elementwise ops without flops. XLA's cost model counts the computation of a map separately.
 _COSTS_NO_FLOPS = frozenset(("copy", "map", "constant"))
 
 
 @dataclass(slots=True)
 class OpCost:
-    """`flops` in clock cycles of one unit. `utilization` and `bytes_read` are of operands by number, `bytes_written` of results.
+    """The cost of an instruction. `flops` are in clock cycles of one unit. `utilization` and `bytes_read` are by operand number.
 
-    An operand's utilization is how often its elements are read, in the mean. Operands that are not there: 1, all bytes.
+    An operand's utilization is the mean number of reads of its elements. A missing operand has utilization 1 and all bytes.
     """
 
     flops: int
@@ -43,7 +43,7 @@ def shape_bytes(shape: Shape) -> int:
 
 
 def op_cost(instruction: HloInstruction, target: TargetSpec) -> OpCost:
-    """Return the cost of an instruction on its own."""
+    """Return the cost of a single instruction."""
     cost = OpCost(0, shape_bytes(instruction.shape), {}, {})
     if is_elementwise(instruction) and instruction.opcode not in _COSTS_NO_FLOPS:
         shape = instruction.shape

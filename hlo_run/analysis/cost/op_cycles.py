@@ -1,6 +1,6 @@
-"""How many clock cycles does an elementwise op take per element, as XLA measured on a card of each capability?
+"""The clock cycles per element of elementwise ops, as XLA measured them on a GPU of each compute capability.
 
-Numbers of XLA's `hlo_op_profiles_data.h`; a capability without a profile has that of 8.6, an op without a number takes 3.
+From XLA's `hlo_op_profiles_data.h`. A capability without a profile uses that of 8.6; an op without a number takes 3 cycles.
 """
 
 from __future__ import annotations

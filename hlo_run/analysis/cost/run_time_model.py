@@ -1,6 +1,6 @@
-"""How long will a kernel run on a card? XLA's `GpuPerformanceModel`, whose guesses decide what is fused.
+"""Estimates the run time of kernels as XLA's `GpuPerformanceModel` does. The estimates decide what is fused.
 
-A kernel computes while it reads and writes: 95 % of the shorter of the two is hidden behind the longer. Times are whole
+A kernel computes while it reads and writes: 95 % of the shorter of the two overlaps with the longer. Times are whole
 quarters of a nanosecond, as XLA counts them, since equal sums must stay equal.
 """
 
@@ -32,7 +32,7 @@ _FLOPS_PER_CLOCK = 2
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """What a kernel takes, in ticks."""
+    """The estimate of a kernel's time, in ticks of 0.25 ns."""
 
     flops: int
     write: int
@@ -40,10 +40,10 @@ class RunTime:
 
 
 class _Guest:
-    """What reading costs more, or less, if a consumer computes a producer itself: `ticks` besides what it reads alone.
+    """The extra time for reads, `ticks` (or less than 0), if a consumer computes a producer itself.
 
-    It holds for this kernel, while the consumer reads the producer `use` times, the producer's estimate is `one`, and
-    nothing that the producer reads, nor itself, is read otherwise by the consumer since its `change`.
+    It is valid for this kernel, while the consumer reads the producer `use` times, the producer's estimate is `one`, and the
+    consumer's other reads of the producer and of its operands did not change since `change`.
     """
 
     __slots__ = ("change", "is_coalesced", "kernel", "one", "ticks", "use")
@@ -58,7 +58,7 @@ class _Guest:
 
 
 class _Changes:
-    """How often a consumer changed, the operands that it reads otherwise since the last time, and its guests."""
+    """The number of changes of a consumer, the operands whose reads changed last, and its guests."""
 
     __slots__ = ("count", "guests", "operands")
 
@@ -85,15 +85,15 @@ class RunTimeModel:
         self._flops_per_nanosecond: dict[PlannedKernel, int] = {}
 
     def forget(self, node: Node) -> None:
-        """Drop the estimate of a node; the next question makes it again."""
+        """Drop the estimate of a node; the next request computes it again."""
         self._nodes.pop(node, None)
         self._read_sums.pop(node, None)
         self._changes.pop(node, None)
 
     def absorb(self, producer: Node, consumer: Node) -> None:
-        """Note that `consumer` computes `producer` itself from now on; asked before it does.
+        """Record that `consumer` computes `producer` itself from now on. Call it before the graph fuses them.
 
-        It reads the operands of the producer otherwise then, and all others as before, unless it was no fusion.
+        Then its reads of the producer's operands change. All other reads stay, unless it was not a fusion.
         """
         self._nodes.pop(consumer, None)
         self._read_sums.pop(consumer, None)
@@ -107,7 +107,7 @@ class RunTimeModel:
             changes.guests.pop(producer, None)
 
     def alone(self, node: Node) -> RunTime:
-        """Return the estimate for a node in a kernel of its own."""
+        """Return the estimate for a node in its own kernel."""
         found = self._nodes.get(node)
         if found is None:
             found = self._nodes[node] = self._alone(node)
@@ -119,7 +119,7 @@ class RunTimeModel:
         flops = int(cost.flops)
         is_coalesced = kernel.kind == "transpose" or not self._facts.node(node).reads_badly
         read = self._read_alone(node, kernel.blocks, is_coalesced, 1.0)
-        if len(node.operands) > len(cost.bytes_read):  # an instruction reads what it names twice as often
+        if len(node.operands) > len(cost.bytes_read):  # an instruction reads an operand that it names twice twice as often
             for operand in cost.bytes_read:
                 more = node.operands.count(operand) - 1
                 read += more * self._read(kernel.blocks, is_coalesced, self._array(operand), cost.bytes_read[operand])
@@ -127,7 +127,7 @@ class RunTimeModel:
         return RunTime(flops, write, _combine(self._compute(flops, kernel), read + write))
 
     def together(self, producer: Node, consumer: Node, writes_both: bool = False) -> int:
-        """Return the ticks of a kernel of `consumer` that computes `producer` itself, and returns that too if asked to."""
+        """Return the ticks of a kernel of `consumer` that computes `producer` itself, and also returns it with `writes_both`."""
         kernel = self._planner.plan(producer, consumer)
         cost = self._costs.of(consumer)
         known = self._nodes
@@ -151,7 +151,7 @@ class RunTimeModel:
     def _read_more(
         self, producer: Node, consumer: Node, kernel: PlannedKernel, is_coalesced: bool, one: RunTime, use: float
     ) -> int:
-        """Return the ticks that reading takes besides what the consumer reads alone."""
+        """Return the ticks for reads beyond those of the consumer alone."""
         changes = self._changes.get(consumer)
         if changes is None:
             changes = self._changes[consumer] = _Changes()
@@ -166,9 +166,9 @@ class RunTimeModel:
         return ticks
 
     def _guest_ticks(self, producer: Node, consumer: Node, blocks: int, is_coalesced: bool) -> int:
-        """Return the ticks to read what the producer reads, and another amount for what both share.
+        """Return the ticks to read the producer's operands, corrected for operands that both share.
 
-        So a question about two nodes costs as many steps as they share operands, however many they have.
+        The cost of a request depends only on the number of shared operands, not of all operands.
         """
         made, cost = self._costs.of(producer), self._costs.of(consumer)
         use = cost.utilization[producer]
@@ -199,7 +199,7 @@ class RunTimeModel:
         return read
 
     def _read_at_root(self, producer: Node, made: NodeCost, operands: Set[Node]) -> Set[Node]:
-        """Return those of the operands that a producer reads at the index of its own result."""
+        """Return the operands that a producer reads at the index of its own result."""
         if self._facts.node(producer).is_elementwise:
             return operands
         if not producer.is_fusion or made.place_uses[made.root] != 1.0:
@@ -208,7 +208,7 @@ class RunTimeModel:
         return {operand for operand in operands if root in places.get(operand, ())}
 
     def _array(self, node: Node) -> tuple[int, int]:
-        """Return what reading a node's result depends on: its bytes, and those of an element."""
+        """Return the bytes of a node's result and of one element, on which the time to read it depends."""
         found = self._arrays.get(node)
         if found is None:
             shape = node.instruction.shape
@@ -216,7 +216,7 @@ class RunTimeModel:
         return found
 
     def _read_alone(self, node: Node, blocks: int, is_coalesced: bool, times: float) -> int:
-        """Return the ticks to read all operands of a node that is computed so often."""
+        """Return the ticks to read all operands of a node that is computed `times` times."""
         sums = self._read_sums.get(node)
         if sums is None:
             sums = self._read_sums[node] = {}

@@ -1,7 +1,7 @@
-"""What two compilers made of a module, side by side: totals, and each piece of work beside the other's.
+"""Compares the results of two compilers for a module: totals, and the pieces of work in pairs.
 
-Kernels, copies and library calls are counted as thunks, those in bodies of loops once. Fusions are matched by what they compute;
-those that are on one side only stand beside the one on the other side that they have most in common with.
+Kernels, copies and library calls are counted as thunks, those in bodies of loops once. Fusions are matched by what they
+compute. An unmatched fusion is paired with the unmatched one of the other side that shares most ops.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from hlo_run.analysis.cost.device_work import Work
 _KERNELS = frozenset(("kKernel", "kCustomKernel"))
 _COPIES = frozenset(("kCopy", "kMemzero", "kMemset32BitValue", "kDeviceToHostCopy", "kHostToDeviceCopy"))
 _CONTROL = frozenset("kWhile kConditional kSequential kCommandBuffer kReplicaId kPartitionId kAsyncStart kAsyncDone".split())
-# Works that share less than this of their ops are strangers.
+# Pieces of work that share less than this part of their ops are not paired.
 _LEAST_COMMON = 0.3
 _MAX_PAIRS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one compiler made of a module."""
+    """The result of one compiler for a module."""
 
     kernels: int
     copies: int
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One piece of work of either side; `alike` if both compute the same. None: the other side has nothing like it."""
+    """A piece of work of each side. `alike` if both compute the same. None: the other side has no counterpart."""
 
     ours: Work | None
     xla: Work | None
@@ -56,7 +56,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class XlaDiff:
-    """Both sides, and their work side by side: what is alike first, then what is not, each in the order of ours."""
+    """Both sides and their pairs of work: first the pairs that are alike, then the others, each in the order of our module."""
 
     module: str
     target: str
@@ -67,7 +67,7 @@ class XlaDiff:
 
     @property
     def different(self) -> list[Pair]:
-        """What is not alike, those first that move most."""
+        """The pairs that are not alike, in descending order of bytes moved."""
         rest = [pair for pair in self.pairs if not pair.alike]
         return sorted(rest, key=lambda pair: -max(work.bytes_accessed for work in (pair.ours, pair.xla) if work is not None))
 
@@ -117,7 +117,7 @@ def diff_sides(module: str, target: str, mode: str, ours: Side, xla: Side) -> Xl
 
 
 def _nearest(ours: Sequence[Work], xlas: Sequence[Work]) -> list[Pair]:
-    """Pair what has most ops in common; what is left stands alone."""
+    """Pair the works with most ops in common. The rest stays unpaired."""
     partners: dict[int, int] = {}
     if len(ours) * len(xlas) <= _MAX_PAIRS:
         scores = [(_common(one, two), -i, -j) for i, one in enumerate(ours) for j, two in enumerate(xlas)]
@@ -132,17 +132,17 @@ def _nearest(ours: Sequence[Work], xlas: Sequence[Work]) -> list[Pair]:
 
 
 def _common(one: Work, two: Work) -> float:
-    """Return the part of the ops of either that both have."""
+    """Return the part of all ops of two works that both have."""
     return 2 * (one.ops & two.ops).total() / ((one.ops.total() + two.ops.total()) or 1)
 
 
 def ratio_text(ours: int, xla: int) -> str:
-    """Return ours as a part of XLA's, to three digits; a dash where XLA has none."""
+    """Return ours / XLA's to three digits; a dash if XLA's is 0."""
     return f"{ours / xla:.3f}" if xla else "1.000" if not ours else "-"
 
 
 def diff_text(diff: XlaDiff) -> str:
-    """Return the comparison as plain text: the totals, then a line for each piece of work that is not alike."""
+    """Return the comparison as plain text: the totals, then a line for each pair of work that differs."""
     alike = sum(pair.alike for pair in diff.pairs)
     rows = [("", "ours", "XLA", "ours/XLA")]
     rows += [(name, str(ours), str(xla), ratio_text(ours, xla)) for name, ours, xla in diff.totals]
@@ -154,7 +154,7 @@ def diff_text(diff: XlaDiff) -> str:
 
 
 def headline(diff: XlaDiff) -> str:
-    """Return what is compared."""
+    """Return the title of the comparison."""
     how = "native emitters and libraries, no Triton" if diff.mode == "emitters" else "as it comes, with Triton"
     return f"{diff.module} for {diff.target}, beside XLA:GPU ({how})"
 
@@ -165,7 +165,7 @@ def _pair_row(pair: Pair) -> tuple[str, ...]:
 
 
 def side_cells(work: Work | None) -> tuple[str, str]:
-    """Return what names a piece of work, and its bytes."""
+    """Return the name and the bytes of a piece of work."""
     return ("-", "-") if work is None else (work.name, str(work.bytes_accessed))
 
 

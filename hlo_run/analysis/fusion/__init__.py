@@ -1,1 +1,1 @@
-"""What may be fused, and what was."""
+"""The rules of the fusion passes, and records of their decisions."""

@@ -1,4 +1,4 @@
-"""What is in the fusions of a module, in a form that tells whether two modules are fused alike, whatever names are.
+"""Lists the contents of a module's fusions in a form that compares two modules regardless of names.
 
 kLoop f32[8]{0}: f32[8]{0} add, f32[8]{0} negate
 """
@@ -11,7 +11,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 
 
 def fusion_contents(module: HloModule) -> Counter[str]:
-    """Return how often each kind of fusion stands in the module; those of custom kinds, and what they hold, do not count."""
+    """Return how often each fusion occurs in the module, by its contents. Ignores kCustom fusions and fusions inside fusions."""
     fusions = (i for c in module.computations if not c.is_fusion for i in c.instructions if i.opcode == "fusion")
     return Counter(_contents(fusion) for fusion in fusions if fusion.attrs["kind"] != "kCustom")
 

@@ -1,4 +1,4 @@
-"""Records of what the fusion passes tried, in order, and the text of priority fusion's: XLA's `FusionProcessDumpProto`."""
+"""Records the decisions of the fusion passes in order, and prints priority fusion's as XLA's `FusionProcessDumpProto`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hlo_run.target import TargetSpec
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """`producer` was fused into `consumer`; the result is called `fusion` while the pass runs."""
+    """`producer` was fused into `consumer`. The result is called `fusion` while the pass runs."""
 
     fusion: str
     producer: str
@@ -21,7 +21,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`producer` cannot be fused into all its users, the `consumers`, and why; `refusing` is the one that refuses, if any."""
+    """`producer` cannot be fused into all its users, the `consumers`, for a `reason`. `refusing` is the user that refused."""
 
     producer: str
     reason: str
@@ -31,7 +31,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What fusing `producer` into all its users would change, in microseconds; `savings` is what each user's kernel gains."""
+    """The estimate for fusing `producer` into all its users, in microseconds. `savings` are those of each user's kernel."""
 
     producer: str
     consumers: tuple[str, ...]
@@ -42,9 +42,9 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`other` is computed and returned by the kernel of `kept` from then on, called `fusion`: both read `source`.
+    """From now on the kernel of `kept`, called `fusion`, also computes and returns `other`, because both read `source`.
 
-    Without a source `kept` reads `other`, and the times in microseconds say why.
+    Without a source, `kept` reads `other`, and the times in microseconds are the reason.
     """
 
     fusion: str
@@ -57,7 +57,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class KeptApart:
-    """`one` and `other` do not share a kernel that returns both, and why; what they both read is `source`, as in `Joined`."""
+    """`one` and `other` do not share a kernel, for a `reason`. `source` is the value that both read, as in `Joined`."""
 
     one: str
     other: str

@@ -1,6 +1,6 @@
-"""May a producer be computed within a consumer? XLA's rules for its native emitters, in XLA's order, with XLA's reasons.
+"""Decides whether a producer may be fused into a consumer, by XLA's rules for native emitters, with XLA's order and reasons.
 
-no: a reduce into a reduce, what a scatter changes in place, more shared memory or operands than a kernel may have, ..
+Refused, for example: a reduce into a reduce, the in-place operand of a scatter, too much shared memory, too many operands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hlo_run.target import TargetSpec
 MAX_OPERANDS_AND_OUTPUTS = 96
 _MAX_UNNESTED_REDUCTIONS = 8
 _MAX_IR_SIZE = 10_000
-# Besides the elementwise ops: what a loop can compute as a part of it (XLA's `IsLoopFusibleAsProducer`, without reduce).
+# Besides the elementwise ops: ops that a loop can compute inside (XLA's `IsLoopFusibleAsProducer`, without reduce).
 LOOP_FUSIBLE = frozenset(
     """broadcast concatenate constant copy dynamic-slice dynamic-update-slice gather iota pad reduce-window reshape reverse
     slice transpose""".split()
@@ -28,7 +28,7 @@ _FUSIBLE = LOOP_FUSIBLE | {"reduce", "scatter"}
 
 
 def is_fusible_bitcast(node: Node) -> bool:
-    """True for a bitcast whose elements keep their width."""
+    """True for a bitcast that keeps the width of its elements."""
     if node.opcode != "bitcast":
         return False
     source, shape = node.instruction.operands[0].shape, node.instruction.shape
@@ -36,7 +36,7 @@ def is_fusible_bitcast(node: Node) -> bool:
 
 
 def is_fusible(node: Node) -> bool:
-    """True if a node may be part of a larger kernel at all."""
+    """True if a node may be part of a larger kernel."""
     if node.is_ordered:
         return False
     if node.is_fusion:
@@ -52,7 +52,7 @@ def is_scatter(node: Node) -> bool:
 
 
 def judge_scatter(producer: Node, consumer: Node) -> Decision:
-    """Refuse what the scatter emitter cannot do: an epilogue, or a computed operand."""
+    """Refuse fusions that the scatter emitter cannot do: an epilogue, or a computed operand."""
     if is_scatter(producer):
         return no("do not fuse into the output of scatter")
     if not is_scatter(consumer):
@@ -66,7 +66,7 @@ def judge_scatter(producer: Node, consumer: Node) -> Decision:
 
 
 class _Member:
-    """What the rules ask about one node of a pair, while its `facts` hold; `buffers` counts its operands and results."""
+    """The facts about one node of a pair, valid while its `facts` are. `buffers` counts its operands and results."""
 
     __slots__ = ("buffers", "facts", "is_bitcast", "is_fusible", "is_scatter", "outputs", "updates_in_place")
 
@@ -132,7 +132,7 @@ class FusionRules:
         return YES
 
     def judge_budget(self, producer: Node, consumer: Node, into_consumer: bool = True) -> Decision:
-        """Refuse what needs too much shared memory, too many reductions, or too many buffers."""
+        """Refuse fusions with too much shared memory, too many reductions, or too many buffers."""
         return self._judge_budget(producer, consumer, self._member(producer), self._member(consumer), into_consumer)
 
     def _judge_budget(self, producer: Node, consumer: Node, one: _Member, two: _Member, into_consumer: bool) -> Decision:
@@ -153,7 +153,7 @@ class FusionRules:
         return YES
 
     def is_too_large(self, producer: Node, consumer: Node) -> bool:
-        """True if ops would be emitted too often in all."""
+        """True if ops would be emitted too often in total."""
         one, two = self._costs.of(producer), self._costs.of(consumer)
         times = two.operand_ir_size(producer)
         return one.ir_size * times + two.ir_size > _MAX_IR_SIZE

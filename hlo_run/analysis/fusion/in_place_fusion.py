@@ -1,4 +1,4 @@
-"""Would a fusion read elements of an operand that it changes in place before or after they are changed?
+"""Refuses fusions that could read elements of an operand after another thread has changed them in place.
 
     d = f32[8] dynamic-update-slice(p, update(reverse(p)), i)      no: other threads write what reverse reads
     d = f32[8] dynamic-update-slice(p, abs(dynamic-slice(p, i)), i)    yes: each thread reads what it writes itself
@@ -15,7 +15,7 @@ from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.fusion_graph import Node, Op, Operand
 
-# Beside an update and elementwise ops these may be in a producer (XLA's rule for fusions in place).
+# Besides an update and elementwise ops, a producer may contain these (XLA's rule for in-place fusions).
 _HANDS_ON = frozenset(("bitcast", "constant", "tuple"))
 
 _READ_TWICE = (
@@ -41,7 +41,7 @@ def in_place_operands(node: Node) -> list[Node]:
 
 
 def may_update_in_place(producer: Node, consumer: Node) -> Decision:
-    """Return whether `producer` may be fused into `consumer` as far as in-place changes go."""
+    """Return whether the rules about in-place changes allow to fuse `producer` into `consumer`."""
     for changed in in_place_operands(consumer):
         if consumer.operands.count(changed) > 1:
             return no(_READ_TWICE)
@@ -53,7 +53,7 @@ def may_update_in_place(producer: Node, consumer: Node) -> Decision:
 
 
 def _judge_slices(producer: Node, consumer: Node) -> Decision:
-    """Allow a producer that reads just the slice which the consumer changes."""
+    """Allow a producer that reads only the slice that the consumer changes."""
     updates = [op for op in consumer.ops if op.opcode == "dynamic-update-slice"]
     others = [op for op in producer.ops if not _is_elementwise(op) and op.opcode not in _HANDS_ON]
     if len(updates) != 1 or len(others) != 1:
@@ -78,14 +78,14 @@ def _judge_slices(producer: Node, consumer: Node) -> Decision:
 
 
 def _start(operand: Operand) -> Any:
-    """Return what tells start indices apart: the number of a constant, or what computes it."""
+    """Return the identity of a start index: the value of a constant, or the op that computes it."""
     if operand.instruction.opcode == "constant" and operand.instruction.shape.is_array:
         return int(operand.instruction.attrs["literal"].flat[0])
     return operand
 
 
 def _reads_elsewhere(op: Op, update: Op) -> bool:
-    """True if an op but the update uses `op`, or what is made of it, at other indices."""
+    """True if an op other than the update uses `op`, or a value computed from it, at other indices."""
     queue, seen = [op], {op}
     for each in queue:
         if each is not update and not _is_elementwise(each):

@@ -1,4 +1,5 @@
-"""May two nodes share a kernel that returns both? XLA's rules of `gpu_fusible.cc` and `multi_output_fusion.cc`.
+"""Decides whether two nodes may share a kernel that returns both, by the rules of XLA's `gpu_fusible.cc` and
+`multi_output_fusion.cc`.
 
 reduce(x) along rows, and abs(x)      yes: one loop over x serves both
 reduce(x) along rows, transpose(x)    no: their threads read x in different orders
@@ -32,7 +33,7 @@ class MultiOutputRules:
         self._planner = planner
 
     def is_root(self, node: Node) -> bool:
-        """True if a node may be one of several results of a kernel."""
+        """True if a node may be one of several roots of a kernel."""
         if not is_fusible(node) or node.root.instruction.shape.is_tuple != node.is_multi_output:
             return False
         if node.is_fusion and node.kind == "kLoop":
@@ -47,7 +48,7 @@ class MultiOutputRules:
         return any(self._facts.op(hero.instruction).is_tiled_transpose for hero in self._planner.heroes(node))
 
     def is_producer(self, node: Node) -> bool:
-        """True if a node may be computed and returned by one of its users' kernels."""
+        """True if the kernel of a user may compute and return the node."""
         if node.is_multi_output or in_place_operands(node) or not is_fusible(node):
             return False
         if any(_moves_elements(op.instruction) for op in node.ops):
@@ -60,7 +61,7 @@ class MultiOutputRules:
         return instruction.opcode in LOOP_FUSIBLE or is_elementwise(instruction) or is_fusible_bitcast(node)
 
     def judge_shapes(self, one: Node, two: Node) -> Decision:
-        """Refuse nodes whose loops do not go over the same elements."""
+        """Refuse nodes with different loop shapes."""
         first, second = self._real_hero(one), self._real_hero(two)
         decision = _judge_heroes(first, second)
         if not decision:
@@ -71,7 +72,7 @@ class MultiOutputRules:
         return YES if _loops_agree(*shapes) else no("different loop shapes")
 
     def judge_siblings(self, one: Node, two: Node, source: Node) -> Decision:
-        """Refuse users of `source` that do not gain from a common kernel."""
+        """Refuse users of `source` that gain nothing from a common kernel."""
         decision = self.judge_shapes(one, two)
         if not decision:
             return decision
@@ -94,7 +95,7 @@ class MultiOutputRules:
         return hero.operands[0].shape if tiled else hero.shape
 
     def _stays_tiled(self, one: Node, two: Node, first: HloInstruction, second: HloInstruction) -> bool:
-        """False if one fusion reads the tiled transpose of the other and does more with it than elementwise ops."""
+        """False if one fusion reads the other's tiled transpose and applies more than elementwise ops to it."""
         if not one.is_fusion or not two.is_fusion:
             return True
         if _has_tiled_transpose(first) and one in two.operands:
@@ -152,7 +153,7 @@ def _moves_elements(instruction: HloInstruction) -> bool:
 
 
 def _leads_to_root(readers: Sequence[Op]) -> bool:
-    """True if one chain of elementwise ops or bitcasts of one user each leads from an operand to the root."""
+    """True if one chain of elementwise ops or bitcasts with one user each leads from an operand to the root."""
     users = list(readers)
     while len(users) == 1:
         op = users[0]
@@ -165,7 +166,7 @@ def _leads_to_root(readers: Sequence[Op]) -> bool:
 
 
 def _slices_apart(one: Node, two: Node, source: Node) -> bool:
-    """True if both read a large operand through a slice each, and nothing of what the other reads."""
+    """True if each reads a large operand only through a slice, and the slices do not overlap."""
     if source.shape.is_tuple or source.shape.size_bytes < _SMALL_OPERAND_BYTES:
         return False
     first, second = _only_slice(one, source), _only_slice(two, source)

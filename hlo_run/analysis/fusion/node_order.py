@@ -1,7 +1,6 @@
-"""Which nodes of a graph depend on each other, while nodes are joined?
+"""Answers which nodes of a graph depend on each other while nodes are joined.
 
-Every node has a place behind its operands; a question looks only at nodes between two places, joining two nodes moves
-only those.
+Every node has a position after its operands. A request examines, and a join moves, only nodes between two positions.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from hlo_run.hlo.fusion_graph import Node
 
 
 class NodeOrder:
-    """An order of the nodes, operands first; nodes made by joining others need no place, but what they read has one."""
+    """A topological order of the nodes. A fusion of joined nodes needs no position, but its operands have one."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._order = list(nodes)
         self._place = {node: place for place, node in enumerate(self._order)}
 
     def connected(self, node: Node, others: Iterable[Node]) -> set[Node]:
-        """Return those of `others` that need `node`, or that it needs."""
+        """Return those of `others` that depend on `node`, or on which it depends."""
         wanted = {other for other in others if other is not node}
         places = [self._place[other] for other in wanted]
         above = self._needing(node, max(places, default=-1))
@@ -27,18 +26,18 @@ class NodeOrder:
         return wanted & (above | below)
 
     def reaches_operand(self, producer: Node, consumer: Node) -> bool:
-        """True if an operand of `consumer` other than `producer` needs `producer`."""
+        """True if an operand of `consumer` other than `producer` depends on `producer`."""
         return self._reaches(producer, [operand for operand in consumer.operands if operand is not producer])
 
     def join(self, gone: Node, kept: Node) -> None:
-        """Make one node of two, before the graph does."""
+        """Merge `gone` into `kept`. Call it before the graph does."""
         low, high = sorted((self._place[gone], self._place[kept]))
         last = self._order[high]
         needing = self._needing(self._order[low], self._place[last])
         window = self._order[low : high + 1]
         before = [node for node in window if node not in needing and node not in (gone, kept)]
         after = [node for node in window if node in needing and node not in (gone, kept)]
-        # The place of the one that goes stays empty: it is that of the one that is kept.
+        # The position of `gone` remains and stands for `kept`.
         for place, node in enumerate([*before, gone, kept, *after], low):
             self._order[place] = node
             self._place[node] = place
@@ -58,7 +57,7 @@ class NodeOrder:
         return False
 
     def _needing(self, start: Node, limit: int) -> set[Node]:
-        """Return what needs `start` and has a place up to `limit`."""
+        """Return the nodes up to position `limit` that depend on `start`."""
         found = {start}
         queue = [start]
         for node in queue:
@@ -69,7 +68,7 @@ class NodeOrder:
         return found
 
     def _needed(self, start: Node, limit: int) -> set[Node]:
-        """Return what `start` needs and has a place from `limit` on."""
+        """Return the nodes from position `limit` on that `start` depends on."""
         found = {start}
         queue = [start]
         for node in queue:
@@ -80,7 +79,7 @@ class NodeOrder:
         return found
 
     def _placed(self, node: Node) -> Node | None:
-        """Return the node itself, or the fusion whose result it takes."""
+        """Return the node itself, or the fusion whose result it extracts."""
         while node not in self._place:
             if not node.operands:
                 return None
@@ -88,7 +87,7 @@ class NodeOrder:
         return node
 
     def _users(self, node: Node) -> Iterable[Node]:
-        """Yield the users that have a place; those without one are looked through."""
+        """Yield the users that have a position, looking through those that have none."""
         waiting = list(node.users)
         while waiting:
             user = waiting.pop()

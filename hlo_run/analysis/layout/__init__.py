@@ -1,1 +1,1 @@
-"""Layouts that follow from layouts."""
+"""Layout propagation: derives layouts from other layouts."""

@@ -1,14 +1,14 @@
-"""Which layouts do the bodies of loops, branches and calls take and give?
+"""Chooses the layouts of parameters and results of called computations: bodies of loops, branches and calls.
 
-In a first round no layout is asked of a called computation, and what spreads in it says in which layouts it gives its result and
-wants its parameters. The instructions that call it then agree on one layout for both sides:
+In the first round, called computations have no layout constraints, and propagation in each one gives layouts of its result and
+its parameters. Then the instructions that call it choose one layout for both sides:
 
-- a loop carries what its body gives: the body and the condition take that, too;
-- branches give what the largest of them gives, the others settle their parameters once more with that result;
-- a call takes and gives what its computation does.
+- a loop uses the layouts of its body's result, for the body and the condition, too;
+- branches use the result layout of the largest branch; the others derive their parameters again from that result;
+- a call uses the layouts of its computation.
 
-In the second round these layouts are demanded. XLA's `LayoutAssignment` (`CalculateComputationLayout`, `AddWhileConstraints`,
-`AddConditionalConstraints`, `AddCallConstraints`). Computations that several instructions call, and those of asynchronous
+In the second round these layouts are constraints. XLA's `LayoutAssignment` (`CalculateComputationLayout`, `AddWhileConstraints`,
+`AddConditionalConstraints`, `AddCallConstraints`). Computations with several callers, and those of asynchronous
 calls, keep default layouts.
 """
 
@@ -23,15 +23,15 @@ from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order,
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
-# Minor-to-major orders of the arrays of a shape, by their place in it.
+# Minor-to-major orders of the arrays of a shape, by shape index.
 Orders: TypeAlias = "dict[ShapeIndex, Order]"
-# They call computations that take and give layouts of their own.
+# Instructions that call computations with their own layouts.
 SETTLED_CALLERS = frozenset(("call", "conditional", "while"))
 
 
 @dataclass(slots=True)
 class Interface:
-    """The layouts of a computation's parameters and of its result; parameters of None are not settled yet."""
+    """The layouts of a computation's parameters and result. The layout of a parameter is None until it is settled."""
 
     parameters: list[Orders] | None
     result: Orders
@@ -44,7 +44,7 @@ def default_orders(shape: Shape) -> Orders:
 
 @dataclass
 class CalledLayouts:
-    """The interfaces of called computations: `learn` takes what spread in one, `agree` makes both sides of a caller fit.
+    """The interfaces of called computations. `learn` sets one from propagated layouts; `agree` makes both sides of a call equal.
 
     Computations come callees first.
     """
@@ -54,7 +54,7 @@ class CalledLayouts:
 
     @staticmethod
     def of(computations: Iterable[HloComputation]) -> CalledLayouts:
-        """Return the interfaces of these computations and the callers in them, of which only default ones are settled."""
+        """Return the interfaces of these computations and their callers. Only default layouts are settled at first."""
         known = CalledLayouts()
         for computation in computations:
             for caller in computation.instructions:
@@ -71,16 +71,16 @@ class CalledLayouts:
                 self._fixed.add(computation)
 
     def get(self, computation: HloComputation) -> Interface | None:
-        """Return what is demanded of a computation, if anything is."""
+        """Return the layouts that are required of a computation; None without requirements."""
         return self._interfaces.get(computation)
 
     def is_settled(self, computation: HloComputation) -> bool:
-        """True if nothing is to be learnt of the computation any more."""
+        """True if the computation's interface is final."""
         found = self._interfaces.get(computation)
         return found is not None and found.parameters is not None
 
     def learn(self, computation: HloComputation, layouts: LayoutPropagation) -> None:
-        """Take the layouts that spread in a computation as its interface; a result that is demanded stays."""
+        """Use the propagated layouts of a computation as its interface. A required result layout stays."""
         found = self._interfaces.get(computation)
         parameters = [
             {index: layouts.values[parameter, index] for index, leaf in parameter.shape.leaves() if leaf.is_array}
@@ -94,7 +94,7 @@ class CalledLayouts:
         self._interfaces[computation] = Interface(parameters, result)
 
     def agree(self, caller: HloInstruction) -> None:
-        """Let a loop carry what its body gives, and let all branches give what the largest does."""
+        """Use the body's result layouts for a loop, and those of the largest branch for all branches."""
         if any(computation in self._fixed for computation in caller.called_computations):
             return
         if caller.opcode == "while":
@@ -109,7 +109,7 @@ class CalledLayouts:
                     interface.result, interface.parameters = given, None
 
     def asked(self, caller: HloInstruction) -> tuple[dict[int, Orders], Orders]:
-        """Return what a caller asks of its operands, by their numbers, and the layouts of its result."""
+        """Return the layouts that a caller requires of its operands, by number, and those of its result."""
         called = [self._interfaces[computation] for computation in caller.called_computations]
         if caller.opcode == "conditional":
             operands = {number + 1: branch.parameters[0] for number, branch in enumerate(called) if branch.parameters is not None}
@@ -121,7 +121,7 @@ class CalledLayouts:
 
 
 def _largest_branch(conditional: HloInstruction) -> HloComputation:
-    """Return the first branch of the most instructions, of those that take anything; else the first one."""
+    """Return the first of the branches with most instructions among those with a non-empty operand, else the first branch."""
     branches = conditional.called_computations
     takers = [
         branch

@@ -1,4 +1,4 @@
-"""Which layouts does cuDNN like for the arrays of a convolution, and how are its dimensions numbered in other orders?"""
+"""Chooses the layouts that cuDNN prefers for convolutions, and renumbers a convolution's dimensions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hlo_run.target import TargetSpec
 
 Order: TypeAlias = "tuple[int, ...]"
 _FORWARD = ("__cudnn$convForward", "__cudnn$convBiasActivationForward")
-# Which of the forward convolution's arrays a call takes (two operands) and gives: input 0, filter 1, result 2.
+# The forward convolution's arrays that are the two operands and the result of a call: 0 input, 1 filter, 2 result.
 _ARRAYS = {**dict.fromkeys(_FORWARD, (0, 1, 2)), "__cudnn$convBackwardInput": (2, 1, 0), "__cudnn$convBackwardFilter": (0, 2, 1)}
 
 
 def is_convolution_call(instruction: HloInstruction) -> bool:
-    """True for a convolution of cuDNN's that returns its result and a workspace."""
+    """True for a cuDNN convolution call, which returns its result and a workspace."""
     return instruction.attrs.get("custom_call_target") in _ARRAYS and instruction.shape.is_tuple
 
 
 def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, OperandLabels]:
-    """Return what the dimensions of the two operands and of the result are."""
+    """Return the dimension labels of the two operands and of the result."""
     labels: DimLabels = call.attrs["dim_labels"]
     one, two, result = _ARRAYS[call.custom_call_target]
     arrays = (labels.input, labels.kernel, labels.output)
@@ -32,7 +32,7 @@ def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, Ope
 def liked_orders(call: HloInstruction, target: TargetSpec) -> tuple[list[Order], Order]:
     """Return the minor-to-major orders of all operands and of the result. XLA's `HeuristicLayoutAssignment`.
 
-    Features lie innermost where tensor cores want them so, else batch, features and then the window's dimensions.
+    Features are innermost where tensor cores need them so. Else the order is batch, features, window dimensions, major to minor.
     """
     one, two, result = call_labels(call)
     innermost = _has_features_innermost(call, len(result.spatial_dims), target)
@@ -53,14 +53,14 @@ def _has_features_innermost(call: HloInstruction, spatial_rank: int, target: Tar
 
 
 def _order(side: OperandLabels, innermost: bool) -> Order:
-    """Slowest first: (batch or output features), (features or input features), window; of filters `io` the second leads."""
+    """Return (batch or output features), (features or input features), window, slowest first. Filters of `io` swap both."""
     outer, inner = (side.first_dim, side.second_dim) if side.letters == "bf" else (side.second_dim, side.first_dim)
     major = (outer, *side.spatial_dims, inner) if innermost else (outer, inner, *side.spatial_dims)
     return tuple(reversed(major))
 
 
 def renumbered(call: HloInstruction, orders: Sequence[Sequence[int]]) -> DimLabels:
-    """Return the dimension numbers of a call whose two operands and result have their dimensions in these orders."""
+    """Return the dimension labels of a call whose two operands and result have their dimensions in these orders."""
     arrays: list[OperandLabels] = [*call_labels(call)]
     for place, (side, order) in enumerate(zip(call_labels(call), orders, strict=True)):
         spatial = tuple(order.index(dim) for dim in side.spatial_dims)

@@ -1,9 +1,9 @@
-"""Which layout does every array of a computation get, so that few of them must be copied to another?
+"""Chooses the layout of every array of a computation so that few arrays must be copied to another layout.
 
-A layout spreads from where it is asked for: to those who use the value, to the operands of the instruction that makes it,
-through transposes and reshapes so that they move no byte, from results to the operands of broadcasts, and of reduces so that
-they go along rows. What nothing reaches gets the default layout. The engine of XLA's `LayoutAssignment`: what was asked for
-last spreads first, and as far as it goes (`_waiting` is a stack); wishes yield to demands.
+A layout spreads from a constraint: to users of the value, to the operands of its instruction, through transposes and reshapes
+so that they move no bytes, from results to the operands of broadcasts, and of reduces so that they reduce rows. Values that no
+constraint reaches get the default layout. This is the engine of XLA's `LayoutAssignment`: the last constraint spreads first
+and as far as possible (`_waiting` is a stack). Wishes yield to demands.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hlo_run.hlo.values.shape import Shape
 
 Order: TypeAlias = tuple[int, ...]
 Value: TypeAlias = "tuple[HloInstruction, ShapeIndex]"
-# Operand number and place in the operand of a user; a user of None is the computation's result.
+# User, operand number and shape index in the operand. A user of None is the computation's result.
 Use: TypeAlias = "tuple[HloInstruction | None, int, ShapeIndex]"
-# What spreads at once: a value, or all that an operand holds (its use at `()`).
+# An item to spread: a value, or all arrays of an operand (its use at `()`).
 _Item: TypeAlias = "Value | Use"
 
 # Their elements are other values under another name.
 NAMES = frozenset(("tuple", "get-tuple-element", "opt-barrier", "add-dependency"))
-# How often a wish may replace a wish: enough to end.
+# The number of times that a wish may replace a wish. The bound ensures that propagation ends.
 _MAX_CHANGES = 2
 
 
@@ -41,7 +41,7 @@ def leaf_at(shape: Shape, index: ShapeIndex) -> Shape:
 
 
 def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
-    """Return the value that stands at `index`; a bitcast makes a value of its own here, since it may change the layout."""
+    """Return the value at `index`. A bitcast defines a new value here, since it may change the layout."""
     while instruction.opcode in NAMES:
         if instruction.opcode == "tuple":
             instruction, index = instruction.operands[index[0]], index[1:]
@@ -54,7 +54,7 @@ def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
 
 @dataclass(slots=True)
 class _State:
-    """How firmly a layout is held: `weak` ones yield to any other wish; `changes` counts the wishes that replaced wishes."""
+    """The strength of a layout. A `weak` one yields to any other wish. `changes` counts the wishes that replaced wishes."""
 
     pinned: bool = False
     demanded: bool = False
@@ -65,10 +65,10 @@ class _State:
 
 @dataclass
 class LayoutPropagation:
-    """The layouts of one computation: `values` of those made in it, `uses` of what instructions ask of their operands.
+    """The layouts of one computation: `values` of its values, `uses` of its instructions' operands.
 
-    `pin_value`, `pin_use` and `pin_result` ask for layouts that stay, the last one first; `run` spreads them, and settles all
-    the others.
+    `pin_value`, `pin_use` and `pin_result` add constraints, which never change. `run` spreads them, the last one first, and
+    settles all other layouts.
     """
 
     computation: HloComputation
@@ -76,28 +76,28 @@ class LayoutPropagation:
     uses: dict[Use, Order] = field(default_factory=dict["Use", Order])
     _states: dict[Value | Use, _State] = field(default_factory=dict["Value | Use", _State])
     _waiting: deque[_Item] = field(default_factory=deque["_Item"])
-    # What was asked for since the last item was taken, and whether it spreads before all that waits; else after it.
+    # The items added since the last one was taken, and whether each spreads before or after all waiting items.
     _added: list[tuple[_Item, bool]] = field(default_factory=list["tuple[_Item, bool]"])
     _users: dict[Value, list[tuple[HloInstruction, int]]] = field(
         default_factory=dict["Value", "list[tuple[HloInstruction, int]]"]
     )
 
-    # Wishes that all operands of an instruction have heard, and the largest piece of each concatenate.
+    # Wishes that were passed to all operands of an instruction, and the largest operand of each concatenate.
     _asked: set[tuple[HloInstruction, Order, bool]] = field(default_factory=set[tuple[HloInstruction, Order, bool]])
     _largest: dict[HloInstruction, int] = field(default_factory=dict["HloInstruction", int])
 
     def pin_value(self, value: Value, order: Order) -> None:
-        """Let a value have a layout for good."""
+        """Fix the layout of a value."""
         self.values[value] = order
         self._states[value] = _State(pinned=True, demanded=True)
         self._added.append((value, True))
 
     def pin_use(self, user: HloInstruction, number: int, orders: dict[ShapeIndex, Order]) -> None:
-        """Let a user have the arrays of an operand in layouts for good."""
+        """Fix the layouts of the arrays of an operand of `user`."""
         self._pin(user, number, orders)
 
     def pin_result(self, orders: dict[ShapeIndex, Order]) -> None:
-        """Let the computation's result have layouts for good."""
+        """Fix the layouts of the computation's result."""
         self._pin(None, 0, orders)
 
     def _pin(self, user: HloInstruction | None, number: int, orders: dict[ShapeIndex, Order]) -> None:
@@ -107,7 +107,7 @@ class LayoutPropagation:
         self._added.append(((user, number, ()), True))
 
     def run(self) -> None:
-        """Settle all values and uses."""
+        """Settle the layouts of all values and uses."""
         order = self.computation.post_order()
         for instruction in order:
             if instruction.opcode not in NAMES:
@@ -142,7 +142,7 @@ class LayoutPropagation:
         self._added.clear()
 
     def _add(self, item: _Item, state: _State) -> None:
-        """Let a layout spread: what goes deep in the order of asking, the others before those, the strong ones first."""
+        """Queue a layout. Items that go deep are taken in the order of requests, the others before them, strong ones first."""
         if state.deep:
             self._added.append((item, True))
             return
@@ -155,7 +155,7 @@ class LayoutPropagation:
         return self._states[item].weak and not than.weak if item in self._states else False
 
     def _ask_value(self, value: Value, order: Order, wish: _State | None = None) -> None:
-        """Let a value have a layout, unless it has another one that a wish does not change."""
+        """Set the layout of a value, unless it has another one that the wish cannot replace."""
         new = wish or _State()
         old = self._states.get(value)
         if old is None:
@@ -176,7 +176,7 @@ class LayoutPropagation:
         return old.weak and not new.weak and old.changes < _MAX_CHANGES and value[0].shape.is_array
 
     def _ask_use(self, user: HloInstruction, number: int, order: Order, wish: _State) -> None:
-        """Let a user have an array operand in a layout, unless it holds another layout at least as firmly."""
+        """Set the layout of an operand for a user, unless it has another one of at least the same strength."""
         use = (user, number, ())
         if not wish.demanded and _minds_less(user, number):
             wish.deep, wish.weak = False, True
@@ -187,7 +187,7 @@ class LayoutPropagation:
         self._add(use, wish)
 
     def _from_value(self, value: Value) -> None:
-        """Spread from a value to the operands of what makes it, and to its users."""
+        """Spread from a value to its instruction's operands and to its users."""
         order = self.values[value]
         instruction, index = value
         if not index and instruction.opcode not in _FIXED and instruction.shape.is_array and instruction.shape.rank > 1:
@@ -200,7 +200,7 @@ class LayoutPropagation:
         self._from_carried_value(value)
 
     def _from_carried_value(self, value: Value) -> None:
-        """Spread from what a loop's body hands to the next iteration to the parameter that is it then."""
+        """Spread from the value that a loop's body returns to the parameter that has it in the next iteration."""
         instruction, index = value
         root, callers = self.computation.root, self.computation.callers
         if root.opcode == "tuple" and root in instruction.users and len(callers) == 1 and callers[0].opcode == "while":
@@ -218,9 +218,9 @@ class LayoutPropagation:
             self._ask_use(instruction, number, wanted, _State(deep=_goes_deep(instruction)))
 
     def _from_operand(self, user: HloInstruction | None, number: int) -> None:
-        """Spread from an operand to the values in it, to the user's other operands and its results."""
+        """Spread from an operand to the values in it, and to the user's other operands and results."""
         operand = self.computation.root if user is None else user.operands[number]
-        # Arrays of dynamic sizes may be taken in any order.
+        # `uses` omits arrays of dynamic sizes, which may have any layout.
         leaves = [index for index, _ in operand.shape.leaves() if (user, number, index) in self.uses]
         if operand.shape.is_array and operand.shape.rank < 2 and user is not None:
             return
@@ -242,7 +242,7 @@ class LayoutPropagation:
                 self._ask_value((user, place), wanted, _State(demanded=demanded, deep=_goes_deep(user), weak=weak))
 
     def _from_operand_to_siblings(self, user: HloInstruction, operand: HloInstruction, order: Order, weak: bool) -> None:
-        """Let all operands of as many dimensions lie alike, and results of as many."""
+        """Give operands and results of the same rank the same layout."""
         if user.opcode == "concatenate":
             # The largest operand decides.
             dim: int = user.dimensions[0]
@@ -250,7 +250,7 @@ class LayoutPropagation:
                 self._largest[user] = max(other.shape.dims[dim] for other in user.operands)
             if operand.shape.dims[dim] < self._largest[user]:
                 return
-        # Each of very many operands would ask all the others for what they were asked before.
+        # Avoids quadratic work if each of many operands passes the same wish to all others.
         if (user, order, weak) in self._asked:
             return
         self._asked.add((user, order, weak))
@@ -262,12 +262,12 @@ class LayoutPropagation:
                 self._ask_value((user, place), order, _State(demanded=True, weak=weak))
 
 
-# What they take and give is settled by themselves, whatever comes in.
+# Their layouts are settled elsewhere, regardless of their operands' layouts.
 _FIXED = frozenset(("bitcast", "call", "conditional", "custom-call", "fusion", "while", "async-start"))
 
 
 def _goes_deep(instruction: HloInstruction) -> bool:
-    """True if layouts spread through it before anything else."""
+    """True if a layout of this instruction spreads before others."""
     if instruction.opcode == "reshape":
         source = instruction.operands[0].shape
         return source.rank == 1 or _without_ones(source) == _without_ones(instruction.shape)
@@ -275,7 +275,7 @@ def _goes_deep(instruction: HloInstruction) -> bool:
 
 
 def _reduces_several(instruction: HloInstruction) -> bool:
-    """True for a reduction of several arrays, whose results lie alike: their operands say how, not those who use one."""
+    """True for a reduction of several arrays. Its operands, not users of one result, decide the layout of all results."""
     return instruction.opcode in ("reduce", "reduce-window") and instruction.shape.is_tuple
 
 
@@ -284,14 +284,14 @@ def _without_ones(shape: Shape) -> Sequence[int]:
 
 
 def _minds_less(user: HloInstruction, number: int) -> bool:
-    """True for operands that are small beside what they are part of, and for reshapes of slices."""
+    """True for operands that are small parts of the result, and for reshapes of slices."""
     if user.opcode == "dynamic-update-slice":
         return number > 0
     return user.opcode == "reshape" and user.operands[0].opcode == "dynamic-slice"
 
 
 def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) -> Order | None:
-    """Return the layout that an operand best has if the result has `order`; None if it does not matter."""
+    """Return the best layout of an operand if the result has `order`; None if it does not matter."""
     match instruction.opcode:
         case "reshape":
             return _reshaped(Shape.array("f32", instruction.shape.dims, order), operand)
@@ -304,13 +304,13 @@ def _operand_order(instruction: HloInstruction, operand: Shape, order: Order) ->
 
 
 def _is_by_rows(reduce: HloInstruction) -> bool:
-    """True for a reduce that wants an operand whose rows it reduces: those that keep a warp busy."""
+    """True for a reduce that prefers to reduce contiguous rows, which are long enough to occupy a warp."""
     source = reduce.operands[0].shape
     return source.element_count >= WARP_SIZE * max(reduce.shape.element_count, 1)
 
 
 def _order_by_result(instruction: HloInstruction, order: Order) -> Order:
-    """Return the layout of the operand: dimensions follow each other as in the result, those that are reduced come last."""
+    """Return the operand's layout with kept dimensions in the order of the result and reduced dimensions innermost."""
     dims: Order = instruction.dimensions
     if instruction.opcode == "broadcast":
         return tuple(dims.index(dim) for dim in order if dim in dims)
@@ -319,7 +319,7 @@ def _order_by_result(instruction: HloInstruction, order: Order) -> Order:
 
 
 def _result_order(user: HloInstruction, operand: Shape, result: Shape, order: Order) -> Order | None:
-    """Return the layout that a result best has if an operand has `order`; None if it does not matter."""
+    """Return the best layout of a result if an operand has `order`; None if it does not matter."""
     match user.opcode:
         case "reshape":
             return _reshaped(Shape.array("f32", operand.dims, order), result)
@@ -331,7 +331,7 @@ def _result_order(user: HloInstruction, operand: Shape, result: Shape, order: Or
 
 
 def _reshaped(source: Shape, target: Shape) -> Order | None:
-    """Return the layout in which `target` is a view of `source`, if there is one, and more than a list."""
+    """Return the layout in which `target` is a bitcast of `source`. None without one, or if both have one dimension above 1."""
     if not source.element_count or len(_without_ones(source)) == len(_without_ones(target)) == 1:
         return None
     return aligned_order(source, target.dims)

@@ -1,1 +1,1 @@
-"""Which emitter takes a fusion, and how its threads divide the work."""
+"""Chooses the emitter of a fusion and distributes its work over threads."""

@@ -1,4 +1,4 @@
-"""Make the analysis of a fusion: its roots, heroes and kind of emitter. Mirrors XLA's `HloFusionAnalysis`."""
+"""Analyses a fusion: its roots, heroes and emitter kind. Mirrors XLA's `HloFusionAnalysis`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hlo_run.target import TargetSpec
 
 
 def analyze(fusion: HloInstruction, target: TargetSpec) -> FusionAnalysis:
-    """Return what is known about `fusion` (opcode fusion, shapes filled in). Mirrors XLA's `HloFusionAnalysis`."""
+    """Return the analysis of `fusion`, a fusion instruction with its shapes filled in. Mirrors XLA's `HloFusionAnalysis`."""
     roots = fusion_roots(fusion)
     heroes = find_heroes(roots)
     kind = _choose_kind(fusion, roots, heroes)
@@ -33,7 +33,7 @@ def analysis_of(
     instructions: Sequence[HloInstruction],
     parameter_shapes: Sequence[Shape],
 ) -> FusionAnalysis:
-    """Return the record of a fusion of these instructions, for which `kind` was chosen."""
+    """Return the analysis of a fusion of these instructions, with emitter kind `kind`."""
     return FusionAnalysis(
         fusion=fusion,
         target=target,

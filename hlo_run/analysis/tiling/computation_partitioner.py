@@ -1,14 +1,14 @@
-"""Which instructions of a computation may be emitted together as one function?
+"""Partitions a computation into functions that are emitted separately.
 
-Code for a user asks for an operand's element at one index. An instruction whose users ask at the same index is emitted
-with them; one that is asked at two indices, or from two functions, becomes a function of its own, so that the code does
-not double with every such instruction:
+The code of a user computes an operand's element at one index. An instruction whose users need the same index is emitted with
+them. An instruction that is needed at two indices, or in two functions, becomes a separate function; otherwise the code would
+double with every such instruction:
 
     log = log(p);  t = transpose(log);  ROOT add = add(log, t)    =>    {t, add} and {p, log}
 
-Mirrors XLA's `PartitionedComputation`, but that a function is called as its computation if it holds the root, and that a
-function may grow beyond 2000 instructions: each value that crosses such a cut is a function with all that it needs, and
-functions that call each other twice multiply, while one long block takes LLVM and ptxas time that grows with its length.
+Mirrors XLA's `PartitionedComputation` with two differences. A function with the root has the computation's name. A function
+may have more than 2000 instructions: each value that crosses such a cut is a function with everything that it needs, and
+functions that call each other twice multiply, while a long block only costs LLVM and ptxas time that grows with its length.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hlo_run.indexing.expr import dim
 from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.ops.index import operand_map
 
-# A function of these alone is computed again wherever it is used (XLA's `IsNoCompute`).
+# A function of only these ops is recomputed wherever it is used (XLA's `IsNoCompute`).
 _NO_COMPUTE = MOVES_ELEMENTS | {"constant", "iota", "parameter"}
 
 
 @dataclass(eq=False)
 class Subgraph:
-    """One function: `root` computes what it returns (a tuple's elements, if it is a tuple), users before operands."""
+    """One function. `root` computes its result (a tuple's elements if it is a tuple). Users come before operands."""
 
     name: str
     root: HloInstruction
@@ -40,13 +40,13 @@ class Subgraph:
 
     @property
     def is_no_compute(self) -> bool:
-        """True if it only moves elements; such a function is always inlined."""
+        """True if the function only moves elements. Such a function is always inlined."""
         return all(instruction.opcode in _NO_COMPUTE for instruction in self.instructions)
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedComputation:
-    """The subgraphs of a computation in order of creation (users before producers), and where each instruction went."""
+    """The subgraphs of a computation in order of creation (users before producers), and the subgraph of each instruction."""
 
     computation: HloComputation
     subgraphs: tuple[Subgraph, ...]
@@ -59,7 +59,7 @@ class PartitionedComputation:
 
 @dataclass
 class _Uses:
-    """Who asks for an instruction: subgraphs, and the maps from their root's index to its index (None: unknown)."""
+    """The subgraphs that use an instruction, with the maps from their root's index to the instruction's index (None: unknown)."""
 
     subgraphs: list[Subgraph] = field(default_factory=list[Subgraph])
     indexings: list[IndexingMap] = field(default_factory=list[IndexingMap])
@@ -72,7 +72,7 @@ class _Uses:
 
 
 def partition(computation: HloComputation, forced_roots: Iterable[HloInstruction] = ()) -> PartitionedComputation:
-    """Return the subgraphs; each of `forced_roots` begins one (heroes of an epilogue, and their operands)."""
+    """Return the subgraphs. Each of `forced_roots` (heroes of an epilogue, and their operands) is the root of one."""
     forced = frozenset(forced_roots)
     uses = {instruction: _Uses() for instruction in computation.instructions}
     subgraphs: list[Subgraph] = []
@@ -109,7 +109,7 @@ def _use_operands(
 
 
 def _operand_map(instruction: HloInstruction, number: int) -> IndexingMap | None:
-    """The operand's map without symbols that no result needs; tuples hand on their index."""
+    """Return the operand's map without symbols that no result needs. Tuples forward their index."""
     operand = instruction.operands[number]
     if instruction.opcode in ("tuple", "scatter"):
         _, first = next(operand.shape.leaves())
@@ -135,7 +135,7 @@ def _is_identity(indexing_map: IndexingMap) -> bool:
 
 
 def function_name(text: str) -> str:
-    """Return `text` as a symbol: characters other than letters, digits, `_` and `$` become `_`, one goes before a digit."""
+    """Return `text` as a symbol: characters other than letters, digits, `_`, `$` become `_`; a leading digit gets a `_`."""
     name = re.sub(r"[^A-Za-z0-9_$]", "_", text)
     return f"_{name}" if name[:1].isdigit() else name
 

@@ -1,4 +1,4 @@
-"""Which kind of emitter makes the kernel of a fusion, and how is it launched? XLA's order of rules (`GetEmitterFusionKind`)."""
+"""Chooses the emitter kind of a fusion by XLA's rules in XLA's order (`GetEmitterFusionKind`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _Heroes: TypeAlias = "Sequence[HloInstruction]"
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """A kind of emitter. `judge` looks at the roots and their heroes: a description or a yes takes the fusion.
+    """A kind of emitter. `judge` examines the roots and their heroes. A description or a yes selects the kind.
 
-    `why` is what is said of the instruction that the description is about. `launch` returns how a kernel would be launched, for
-    the kinds whose launch the fusion passes work out like the emitter; those with one like a loop's have none.
+    `why` is the reason about the instruction of the description. `launch` returns the launch of a kernel for kinds whose launch
+    the fusion passes compute in the same way as the emitter. Kinds with a loop's launch have no `launch`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class EmitterKind:
-    """The kind, what it is about, and the verdict on each kind asked, up to the one taken."""
+    """The chosen kind, its description, and the verdicts on all kinds up to it."""
 
     name: str
     description: Description | None
@@ -47,7 +47,7 @@ class EmitterKind:
 
 
 def choose_emitter_kind(roots: _Heroes, heroes: _Heroes) -> EmitterKind:
-    """Return the kind for these roots and their heroes; the fusion instruction's own kind (kLoop, kInput) decides nothing."""
+    """Return the kind for these roots and their heroes. The kind attribute of the fusion (kLoop, kInput) has no influence."""
     decisions: list[tuple[str, Decision]] = []
     for row in KINDS:
         found = row.judge(roots, heroes)
@@ -111,7 +111,7 @@ def _launch_scatter(analysis: FusionAnalysis) -> LaunchDimensions:
     return tile_scatter(analysis).launch
 
 
-# In XLA's order. `codegen/emitters/table.py` has the emitter of every kind.
+# In XLA's order. `codegen/emitters/table.py` maps each kind to its emitter.
 KINDS = (
     KindRow("reduction", find_reduction, "is shared by threads", _launch_reduction),
     KindRow("transpose", find_consistent_transpose, "exchanges elements in a tile", _launch_transpose),

@@ -1,4 +1,4 @@
-"""What is known about a fusion before code is made for it: roots, heroes, widths, and which emitter suits it and why."""
+"""Defines the analysis of a fusion: roots, heroes, element widths, and the chosen emitter with the reasons."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
-# No array on that side: no width limits anything.
+# The width of a side without arrays, which limits nothing.
 NO_WIDTH_BITS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class FusionAnalysis:
-    """The answers for one fusion.
+    """The analysis of one fusion.
 
-    `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `description` says what a reduction or
-    transpose kind is about. `decisions` holds the verdict on each emitter kind in the order in which they were asked, up to
-    the one taken. Widths are of array parameters and roots. `instructions` is what the fusion holds; for a fusion that is only
-    thought of, `fusion` is what would take the rest in.
+    `heroes[i]` is the hero of `roots[i]`; for the loop kind the heroes are the roots. `description` describes the reduction or
+    transpose of those kinds. `decisions` has the verdict on each emitter kind in order, up to the chosen one. Widths are those of
+    array parameters and roots. `instructions` are those in the fusion. For a planned fusion, `fusion` is the instruction that
+    would absorb the others.
     """
 
     fusion: HloInstruction
@@ -41,7 +41,7 @@ class FusionAnalysis:
     part: int = 0
 
     def decision(self, kind: str) -> Decision | None:
-        """Return the verdict on `kind`, None if it was never asked."""
+        """Return the verdict on `kind`; None if an earlier kind was chosen."""
         return dict(self.decisions).get(kind)
 
     def __str__(self) -> str:

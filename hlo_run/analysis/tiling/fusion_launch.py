@@ -1,4 +1,4 @@
-"""Which emitter would a node get, alone or with a producer in it, and how many threads would be launched?"""
+"""Plans the kernel of a fusion-graph node, alone or with a producer: the emitter kind and the launch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
 
-# The heroes that the kinds of emitters but the loop's are about.
+# The opcodes of heroes of the emitter kinds other than loop.
 _SHAPES_KERNEL = frozenset(("reduce", "transpose", "concatenate", "scatter", "sort"))
 _LOOP = EmitterKind("loop", None, ())
 
 
 class PlannedKernel:
-    """The emitter kind and the launch of a kernel that may never be, and the counts of the launch."""
+    """The emitter kind and the launch of a planned kernel, and the counts of the launch."""
 
     __slots__ = ("blocks", "kind", "launch", "threads_per_block")
 
@@ -37,10 +37,10 @@ class PlannedKernel:
 
 
 class _Host:
-    """The kernels of a consumer that computes a producer without heroes, while the consumer's `facts` hold.
+    """The kernels of a consumer with a producer that has no hero, valid while the consumer's `facts` are.
 
-    `plain` is its kernel with a producer that may be unrolled, `rolled` with one that may not. Both are None if
-    the kernel depends on more of the producer than that.
+    `plain` is its kernel with a producer that may be unrolled, `rolled` with one that may not. Both are None if the kernel
+    depends on other properties of the producer, too.
     """
 
     __slots__ = ("facts", "plain", "rolled")
@@ -52,7 +52,7 @@ class _Host:
 
 
 class _InstructionsOf(Sequence[HloInstruction]):
-    """The instructions of nodes, looked at when somebody does: most questions about a pair do not."""
+    """The instructions of nodes, computed at the first access. Most requests about a pair need none."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
@@ -88,7 +88,7 @@ class KernelPlanner:
         self._hosts: dict[Node, _Host] = {}
 
     def plan(self, producer: Node | None, consumer: Node) -> PlannedKernel:
-        """Return the kernel of `consumer`, with `producer` in it if there is one."""
+        """Return the kernel of `consumer`, with `producer` fused into it unless that is None."""
         if producer is not None:
             one = self._facts.node(producer)
             if not one.may_have_hero:
@@ -104,7 +104,7 @@ class KernelPlanner:
             return self._loop(producer, consumer)
         if kind.description is None:
             return PlannedKernel(kind.name, launch_of(self._analysis(producer, consumer, kind, roots, heroes)))
-        # Of its operands, a reduction needs to know the narrowest, and a transpose none.
+        # The tiling of a reduction depends on its narrowest operand, that of a transpose on none.
         bits = 0 if isinstance(kind.description, TransposeDescription) else self._operand_bits(producer, consumer)
         key = (bits, *(root.instruction for root in roots), *(hero.instruction for hero in heroes))
         found = self._tiled.get(key)
@@ -114,7 +114,7 @@ class KernelPlanner:
         return found
 
     def _host(self, consumer: Node) -> _Host:
-        """Return the kernels that a producer without heroes leaves to `consumer`: its heroes are then those it has alone."""
+        """Return the kernels of `consumer` with a producer without heroes. Its heroes are then the consumer's own."""
         facts = self._facts.node(consumer)
         found = self._hosts.get(consumer)
         if found is None or found.facts is not facts:
@@ -138,7 +138,7 @@ class KernelPlanner:
         return self._loop_of(elements, plain), self._loop_of(elements, rolled)
 
     def _operand_bits(self, producer: Node | None, consumer: Node) -> int:
-        """Return the least width of an array operand; 0 if there are no operands, -1 if none is an array."""
+        """Return the smallest width of an array operand in bits; 0 without operands, -1 without array operands."""
         operands = [operand for operand in consumer.operands if operand is not producer]
         if producer is not None:
             operands += producer.operands
@@ -152,7 +152,7 @@ class KernelPlanner:
         return self._widths[node]
 
     def kind(self, producer: Node | None, consumer: Node) -> str:
-        """Return the emitter kind alone."""
+        """Return only the emitter kind."""
         name = self._kind(producer, consumer)[0].name
         return "loop" if name == "input slices" else name
 
@@ -227,7 +227,7 @@ class KernelPlanner:
         return found
 
     def _loop_unroll(self, producer: Node | None, consumer: Node, elements: int, is_rolled: bool = False) -> int:
-        """Return how many elements a thread takes; `is_rolled` stands for a producer that is bad to unroll."""
+        """Return the number of elements per thread. `is_rolled` means a producer that should not be unrolled."""
         roots = consumer.result_ops
         bits = min([root.instruction.shape.dtype.bits for root in roots if root.instruction.shape.is_array], default=8)
         whole_bytes = -(-8 // bits)
@@ -241,7 +241,7 @@ class KernelPlanner:
 
 
 def _longest_operand(concatenate: HloInstruction) -> tuple[int, int]:
-    """Return the elements of the longest operand, and what divides the sizes of all where they are joined."""
+    """Return the elements of the longest operand, and a divisor of the sizes of all operands along the joined dimension."""
     axis: int = concatenate.dimensions[0]
     shapes = [operand.shape for operand in concatenate.operands]
     longest = max(shapes, key=lambda shape: shape.dims[axis])
@@ -265,7 +265,7 @@ def _behind_bitcasts(op: Op) -> Op:
 
 
 def _update_in_place(consumer: Node, producer: Node | None) -> Shape | None:
-    """Return the shape of the update if all that the node does is to update an operand in place."""
+    """Return the shape of the update if the node only updates an operand in place; else None."""
     root = _behind_bitcasts(consumer.root)
     if root.opcode != "dynamic-update-slice":
         return None

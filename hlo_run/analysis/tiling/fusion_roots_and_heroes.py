@@ -1,4 +1,4 @@
-"""Which instructions does a fusion return, and which one of them shapes the code for each?
+"""Finds the roots of a fusion, and the hero of each root, which determines the kernel's structure.
 
     p   = f32[20,160,170] parameter(0)
     e   = f32[20,160,170] exponential(p)
@@ -20,12 +20,12 @@ from hlo_run.hlo.graph import HloInstruction
 
 OpT = TypeVar("OpT")
 
-# Between a transpose or concatenate hero and its root, select and clamp may stand too.
+# Select and clamp (3 operands) may also be between a transpose or concatenate hero and its root.
 EPILOGUE_OPERANDS = 3
 
 
 def fusion_roots(fusion: HloInstruction) -> tuple[HloInstruction, ...]:
-    """Return the results of `fusion` in order: the root, or the operands of a root tuple, flattened, not made distinct."""
+    """Return the results of `fusion` in order: the root, or the flattened operands of a root tuple, with duplicates."""
     return _flatten(fusion.fused_computation.root)
 
 
@@ -36,9 +36,9 @@ def _flatten(root: HloInstruction) -> tuple[HloInstruction, ...]:
 
 
 def is_intermediate(instruction: HloInstruction, max_operands: int) -> bool:
-    """True if `instruction` may lie between a hero and a root: elementwise or a bitcast, of 1 to `max_operands` operands.
+    """True if `instruction` may be between a hero and a root: elementwise or a bitcast, with 1 to `max_operands` operands.
 
-    A copy that changes the layout may not.
+    Not for a copy that changes the layout.
     """
     if not 1 <= len(instruction.operands) <= max_operands:
         return False
@@ -48,12 +48,12 @@ def is_intermediate(instruction: HloInstruction, max_operands: int) -> bool:
 
 
 class FusedOps(Protocol[OpT]):
-    """What a fusion computes, as a graph: of its instructions, or of ops that have yet to become a fusion."""
+    """The operations of a fusion as a graph: instructions of a fusion, or ops of a planned fusion."""
 
     def instruction(self, op: OpT) -> HloInstruction: ...
 
     def operands(self, op: OpT) -> Sequence[OpT | None]:
-        """Return the operands, None for what comes from outside."""
+        """Return the operands; None for an operand from outside."""
         ...
 
     def users(self, op: OpT) -> Sequence[OpT]: ...
@@ -91,7 +91,7 @@ def find_heroes(roots: Sequence[HloInstruction]) -> tuple[HloInstruction, ...]:
 
 
 def find_hero(ops: FusedOps[OpT], root: OpT, has_tiled_transpose: bool, has_concatenate: bool) -> OpT:
-    """Return the hero of a root; the flags say which of the two are there to be found at all."""
+    """Return the hero of a root. The flags tell whether the fusion has a tiled transpose or a concatenate at all."""
     start = root
     while is_intermediate(ops.instruction(start), max_operands=1):
         (source,) = ops.operands(start)
@@ -107,7 +107,7 @@ def find_hero(ops: FusedOps[OpT], root: OpT, has_tiled_transpose: bool, has_conc
 
 
 def _search(ops: FusedOps[OpT], start: OpT, is_candidate: Callable[[OpT], bool]) -> OpT | None:
-    """Return the only candidate above `start` that is reached through intermediates and used through such alone."""
+    """Return the only candidate that `start` reaches upwards through intermediates and whose users are all intermediates."""
     hero: OpT | None = None
     queue = [start]
     seen = {start}

@@ -1,11 +1,11 @@
-"""How many bits do the indices of a kernel need?"""
+"""Chooses the width of the indices in a kernel."""
 
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 
 _MAX_ELEMENTS_FOR_32_BITS = 2**31 - 1
-# The operands that hold indices: from this number on, or this one alone for gather and scatter.
+# The number of the first index operand; gather and scatter have only this one.
 _FIRST_INDEX_OPERAND = {"dynamic-slice": 1, "dynamic-update-slice": 2, "gather": 1, "scatter": 1}
 
 

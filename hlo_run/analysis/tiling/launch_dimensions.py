@@ -1,4 +1,4 @@
-"""How many blocks and threads a loop-like kernel is launched with."""
+"""Computes the numbers of blocks and threads of a loop-like kernel."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _dim3(sizes: Dim3) -> str:
 
 
 def calculate_launch(elements: int, unroll_factor: int, target: TargetSpec) -> LaunchDimensions:
-    """Return the launch of a kernel in which each thread takes `unroll_factor` neighbours of `elements` elements.
+    """Return the launch of a kernel in which each thread computes `unroll_factor` adjacent elements of `elements` elements.
 
-    Few elements are not rounded up to a warp: 5 elements make 5 threads. Mirrors XLA's `CalculateLaunchDimensions`.
+    A small number of elements is not rounded up to a warp: 5 elements make 5 threads. Mirrors XLA's `CalculateLaunchDimensions`.
     """
     if elements <= 1:
         return LaunchDimensions((1, 1, 1), (1, 1, 1))
@@ -49,7 +49,7 @@ def calculate_launch(elements: int, unroll_factor: int, target: TargetSpec) -> L
 
 
 def split_blocks(blocks: int, target: TargetSpec) -> tuple[int, int]:
-    """Return grid sizes along x and y for `blocks` blocks, more than that where y is needed. Mirrors XLA's split along x."""
+    """Return grid sizes along x and y for at least `blocks` blocks; more only if y is needed. Mirrors XLA's split along x."""
     limit_x, limit_y, _ = target.block_dim_limit
     y = 1
     while -(-blocks // y) > limit_x and y < limit_y:

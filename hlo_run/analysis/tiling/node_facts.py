@@ -1,4 +1,4 @@
-"""What the rules of fusion ask about a node, found out once: shared memory, reductions, what reads badly, what unrolls badly."""
+"""Computes and caches the facts about nodes that the fusion rules need: shared memory, reductions, access patterns, unrolling."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
 _WARPS_OF_ROW = 32
-# A column reduction exchanges a tile of 32 rows of up to 4 vectors, padded by one.
+# A column reduction has a tile of 32 rows of up to 4 vectors, padded by one element.
 _COLUMN_TILE = 32 * (4 * 32 + 1)
-# What reduces fewer elements to one is computed where it is needed.
+# A reduction of fewer elements to one is recomputed wherever it is needed.
 _SIGNIFICANT_REDUCTION = 16
 
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """About one instruction: see NodeFacts."""
+    """Facts about one instruction: see NodeFacts."""
 
     shared_bytes: int
     is_unnested_reduction: bool
@@ -35,10 +35,10 @@ class OpFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """About a node: sums, or whether any op is such (all, for `is_elementwise`).
+    """Facts about a node: sums over its ops, or whether any op is such (all ops, for `is_elementwise`).
 
-    `is_input_reduction`: the reduction emitter takes it. `reads_badly`: an op moves the minor dimension of what is no
-    broadcast.
+    `is_input_reduction`: the reduction emitter computes it. `reads_badly`: an op moves the minor dimension of an operand that is
+    not a broadcast.
     """
 
     shared_bytes: int
@@ -55,15 +55,15 @@ class NodeFacts:
 
     @property
     def may_have_hero(self) -> bool:
-        """True if some op may be the hero of a result; else every result is its own."""
+        """True if an op may be a hero. Otherwise every root is its own hero."""
         return self.has_tiled_transpose or self.has_concatenate or self.has_reduce
 
 
 class _Tally:
-    """What the first `counted` ops of a node come to; ops that are added later go on from there.
+    """The facts about the first `counted` ops of a node. Ops that are added later continue from there.
 
-    `movers` are ops that move the minor dimension, each with the last op above it of a chain that may end in a broadcast;
-    `reads_badly` is True if one of those that were dropped from it has no broadcast at its end, whatever is added.
+    `movers` are ops that move the minor dimension, each with the last op above it in a chain that may end in a broadcast.
+    `reads_badly` is True if a dropped mover has no broadcast at the end of its chain, regardless of later ops.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class _Tally:
             self.movers.append(op)
 
     def moves_data(self, node: Node) -> bool:
-        """True if an op moves the minor dimension of an operand other than a broadcast."""
+        """True if an op moves the minor dimension of an operand that is not a broadcast."""
         if not node.is_fusion:
             return any(not _is_broadcast(op.operands[0]) for op in self.movers)
         while self.movers and not self.reads_badly:
@@ -119,7 +119,7 @@ class _Tally:
             if last is None:
                 self.movers.pop()
             elif isinstance(last.operands[0], Node):
-                # Something may be fused that computes the operand.
+                # A later fused op may compute the operand.
                 self.movers[-1] = last
                 return True
             else:
@@ -128,7 +128,7 @@ class _Tally:
 
 
 class Facts:
-    """The facts about instructions and nodes, kept until a node changes."""
+    """The facts about instructions and nodes, cached until a node changes."""
 
     def __init__(self) -> None:
         self._ops: dict[HloInstruction, OpFacts] = {}
@@ -149,16 +149,16 @@ class Facts:
         return found
 
     def forget(self, node: Node) -> None:
-        """Find out anew when a node is next asked about."""
+        """Drop the facts about a node; the next request computes them again."""
         self._nodes.pop(node, None)
         self._tallies.pop(node, None)
         self.heroes.forget(node)
 
     def absorb(self, producer: Node, consumer: Node, kind: str) -> None:
-        """Note that `consumer` computes `producer` itself from now on, in a fusion of `kind`; asked before it does."""
+        """Record that `consumer` computes `producer` itself, in a fusion of `kind`. Call it before the graph changes."""
         one, two = self.node(producer), self.node(consumer)
         if one.unnested_reductions or two.unnested_reductions or one.moves_minor_dim or two.moves_minor_dim:
-            del self._nodes[consumer]  # the tally goes on with the ops that are added
+            del self._nodes[consumer]  # the tally continues with the added ops
             return
         self._nodes[consumer] = NodeFacts(
             shared_bytes=one.shared_bytes + two.shared_bytes,
@@ -217,7 +217,7 @@ def _op_facts(instruction: HloInstruction) -> OpFacts:
 
 
 def is_contiguous_reduction(instruction: HloInstruction) -> bool:
-    """True for a reduce that the reduction emitter would rather take (`IsReductionFromOrToContiguousDimensions`)."""
+    """True for a reduce that the reduction emitter prefers (`IsReductionFromOrToContiguousDimensions`)."""
     if instruction.opcode != "reduce":
         return False
     found = describe_reduction(instruction)
@@ -239,7 +239,7 @@ def _is_significant(instruction: HloInstruction) -> bool:
 
 
 def moves_minor_dim(instruction: HloInstruction) -> bool:
-    """True for a copy or transpose whose result varies fastest along another dimension (`TransposesMinorDimension`)."""
+    """True for a copy or transpose that changes the fastest varying dimension (`TransposesMinorDimension`)."""
     if instruction.opcode not in ("copy", "transpose") or not instruction.shape.is_array:
         return False
     source, shape = instruction.operands[0].shape, instruction.shape
@@ -254,7 +254,7 @@ def _fastest_dim(shape: Shape) -> int | None:
 
 
 def _is_broadcast(source: Op | Node) -> bool:
-    """True if what an instruction outside of fusions reads is one broadcast, or an iota, behind elementwise ops."""
+    """True if the operand of an unfused instruction is a broadcast or iota, looking through elementwise ops."""
     while True:
         if isinstance(source, Node) and source.is_fusion:
             return False
@@ -266,7 +266,7 @@ def _is_broadcast(source: Op | Node) -> bool:
 
 
 def _behind_elementwise(op: Op) -> Op | None:
-    """Return the op of a fusion from which no elementwise op leads on, starting above `op`; None if it reads a broadcast."""
+    """Return the first op above `op`, or `op`, that is not elementwise; None if it reads a broadcast."""
     while isinstance(source := op.operands[0], Op):
         if source.opcode in ("broadcast", "iota"):
             return None

@@ -1,7 +1,7 @@
-"""Which op of a node shapes the code for a result, alone or with a producer in it? As `find_hero` answers for a fusion.
+"""Finds the hero of a root of a node, alone or with a producer, as `find_hero` does for a fusion.
 
-What is found out about a node is kept, and goes on with the ops that are added to it: a question costs as many steps as
-there are new ops, however large the node is.
+Results for a node are cached and extended by the ops that are added to it, so a request costs as many steps as the node has
+new ops, regardless of its size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Candidate: TypeAlias = Callable[[Op], bool]
 
 
 class _Reached:
-    """What is reached from a root through intermediates, of the first `counted` ops: candidates, and operands of the node."""
+    """The search from a root through intermediates, over the first `counted` ops: candidates, and operands of the node."""
 
     __slots__ = ("candidates", "counted", "edge", "passed")
 
@@ -27,7 +27,7 @@ class _Reached:
         self.edge: set[Node] = set()
 
     def go_on(self, node: Node, root: Op, is_candidate: Candidate) -> None:
-        """Look at the ops that are new; users come before operands."""
+        """Continue with the new ops; users come before operands."""
         for number in range(self.counted, len(node.ops)):
             op = node.ops[number]
             if op is not root and self.passed.isdisjoint(op.users):
@@ -41,7 +41,7 @@ class _Reached:
 
 
 class _Known:
-    """What is known about a node: from which ops only intermediates follow (`leading`), and what each root reaches."""
+    """The cached results for a node: the ops with only intermediates after them (`leading`), and the search of each root."""
 
     __slots__ = ("counted", "leading", "reached", "starts")
 
@@ -52,7 +52,7 @@ class _Known:
         self.starts: dict[Op, Op] = {}
 
     def all_lead(self, node: Node, ops: list[Op]) -> bool:
-        """True if only intermediates, or tuples, stand between these ops and the end of the node, they included."""
+        """True if only intermediates or tuples are between these ops, themselves included, and the end of the node."""
         for number in range(self.counted, len(node.ops)):
             op = node.ops[number]
             is_plain = op.opcode == "tuple" or is_intermediate(op.instruction, EPILOGUE_OPERANDS)
@@ -63,20 +63,20 @@ class _Known:
 
 
 class NodeHeroes:
-    """The heroes of the nodes of a graph; `is_tiled_transpose` says which ops the transpose emitter takes."""
+    """The heroes of the nodes of a graph. `is_tiled_transpose` recognises the ops for the transpose emitter."""
 
     def __init__(self, is_tiled_transpose: Candidate) -> None:
         self._candidates: dict[str, Candidate] = {"transpose": is_tiled_transpose, "concatenate": _is_concatenate}
         self._known: dict[Node, _Known] = {}
 
     def forget(self, node: Node) -> None:
-        """Drop what is known of a node. Call it after every change except ops added at the end."""
+        """Drop the results for a node. Call it after every change except ops added at the end."""
         self._known.pop(node, None)
 
     def find(self, producer: Node | None, consumer: Node, root: Op, has_tiled_transpose: bool, has_concatenate: bool) -> Op:
-        """Return the hero of a root of `consumer`, which computes `producer` itself if there is one.
+        """Return the hero of a root of `consumer`, with `producer` fused into it unless that is None.
 
-        The flags say which of the two heroes are there to be found at all.
+        The flags tell whether the nodes have a tiled transpose or a concatenate at all.
         """
         found = self._search("transpose", producer, consumer, root) if has_tiled_transpose else None
         if found is None and has_concatenate:
@@ -95,7 +95,7 @@ class NodeHeroes:
         return reached
 
     def _search(self, kind: str, producer: Node | None, consumer: Node, root: Op) -> Op | None:
-        """Return the only candidate above `root` that is reached through intermediates and used through such alone."""
+        """Return the only candidate that `root` reaches upwards through intermediates and whose users are all intermediates."""
         reached = self._reached(kind, consumer, root)
         found, known = reached.candidates, self._of(consumer)
         above: list[Op] = []
@@ -109,7 +109,7 @@ class NodeHeroes:
         return above[0] if leads else None
 
     def _start(self, producer: Node | None, consumer: Node, root: Op) -> Op:
-        """Return where the intermediates of one operand end that lead up from a root."""
+        """Return the last op of the chain of one-operand intermediates that leads up from a root."""
         starts = self._of(consumer).starts
         start = starts.get(root, root)
         while is_intermediate(start.instruction, 1):

@@ -1,12 +1,12 @@
-"""Can a transpose of narrow elements exchange whole bank words of shared memory, and which element does each thread move?
+"""Tiles a transpose of narrow elements so that threads exchange whole bank words of shared memory.
 
     bf16[30,16,30] -> bf16[30,16,30], dimensions={2,1,0}: v = 2 elements per word of 32 bits, tiles of 64x64 elements that
     hold 30 rows of 2x30 columns each
 
-The input is [.., T2, .., A, T1]: T1 and T2 trade places, and A, where it stays in its place, fills up the columns that a
-short T1 leaves. A tile has rows along T2 and columns along (A, T1); a thread reads v x v elements of it and turns them in
-registers, so that both loops touch global memory in vectors. Row r lies rotated by r/v words, which keeps the threads of
-a warp in different banks. Mirrors XLA's `PackedTranspose`.
+The input is [.., T2, .., A, T1]. T1 and T2 swap places; A, if it stays in its place, fills the columns that a short T1 leaves
+free. A tile has rows along T2 and columns along (A, T1). A thread reads v x v elements of it and transposes them in
+registers, so that both loops access global memory in vectors. Row r is rotated by r/v words, which puts the threads of a warp
+into different banks. Mirrors XLA's `PackedTranspose`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BANKS = 32
 _BANK_BITS = 32
 _GROUPS = 4
 _THREADS = _BANKS * _GROUPS
-# With fewer words than these per row and column most threads would idle.
+# With fewer words per row and column most threads would be idle.
 _MIN_WORDS = 10
 
 Constraint = tuple[Expr, Interval]
@@ -41,8 +41,8 @@ Constraint = tuple[Expr, Interval]
 class PackedTranspose:
     """Tiles of `block_sizes` over the normalised `input_dims`; output dim i is input dim `permutation[i]`.
 
-    `rows` and `columns` of a tile are in use, `vector_size` elements make a bank word. `batch_dim` is A, None if the
-    dimension before the last one moves.
+    `rows` and `columns` of a tile are in use; `vector_size` elements make a bank word. `batch_dim` is A, None if the dimension
+    before the last one moves.
     """
 
     input_dims: tuple[int, ...]
@@ -72,34 +72,34 @@ class PackedTranspose:
         return tuple(-(-size // block) for size, block in zip(self.input_dims, self.block_sizes, strict=True))
 
     def input_map(self, shape: Shape) -> IndexingMap:
-        """Return (six ids)[step, vector] -> index into `shape`, whose bytes lie like the hero's operand."""
+        """Return (six ids)[step, vector] -> index into `shape`, which has the bytes of the hero's operand."""
         row, column = self._written()
         return self._element_map(self._position(row, column), self._write_ranges, row, column, self.input_dims, shape)
 
     def shared_write_map(self) -> IndexingMap:
-        """Return (six ids)[step, vector] -> index into the tile when the input is read."""
+        """Return (six ids)[step, vector] -> index into the tile, for the write of an input element."""
         row, column = self._written()
         return self._map((row, self._rotated(row, column)), self._write_ranges).simplify()
 
     def shared_read_map(self) -> IndexingMap:
-        """Return (six ids)[step] -> where the first of the `vector_size` words that a thread turns begins."""
+        """Return (six ids)[step] -> the start of the first of the `vector_size` words that a thread transposes."""
         row, column = self._read(constant(0), constant(0))
         position = zip(self._position(row, column), self.input_dims, strict=True)
         inside = (*self._in_tile(row, column), *((expr, Interval.of_size(size)) for expr, size in position))
         return self._map((row, self._rotated(row, column)), self._read_ranges[:1], inside).simplify()
 
     def shared_element_map(self) -> IndexingMap:
-        """Return (six ids)[step, which column, which row] -> index into the tile when the output is written."""
+        """Return (six ids)[step, which column, which row] -> index into the tile, for the write of an output element."""
         row, column = self._read(symbol(1), symbol(2))
         return self._map((row, self._rotated(row, column)), self._read_ranges).simplify()
 
     @property
     def fills_words(self) -> bool:
-        """False if a tile at the edge ends inside a word: the rest of the word is never written."""
+        """False if a tile at the edge ends inside a word, the rest of which is never written."""
         return self.input_dims[-1] % self.block_sizes[-1] % self.vector_size == 0
 
     def output_map(self, shape: Shape) -> IndexingMap:
-        """Return (six ids)[step, which column, which row] -> index into `shape`, which is a hero's."""
+        """Return (six ids)[step, which column, which row] -> index into `shape`, the shape of a hero."""
         row, column = self._read(symbol(1), symbol(2))
         position = self._position(row, column)
         permuted = [position[source] for source in self.permutation]
@@ -116,12 +116,12 @@ class PackedTranspose:
         return _ranges(i=steps, j=self.vector_size, k=self.vector_size)
 
     def _written(self) -> tuple[Expr, Expr]:
-        """Row and column of the element that a thread brings: a warp takes a row."""
+        """Return row and column of the element that a thread writes to the tile. A warp writes a row."""
         group, lane = delinearize(dim(0), (_GROUPS, _BANKS))
         return symbol(0) * _GROUPS + group, lane * self.vector_size + symbol(1)
 
     def _read(self, which_column: Expr, which_row: Expr) -> tuple[Expr, Expr]:
-        """Row and column of the element that a thread takes away: a warp takes columns, a word of each row."""
+        """Return row and column of the element that a thread reads from the tile. A warp reads columns, a word of each row."""
         group, lane = delinearize(dim(0), (_GROUPS, _BANKS))
         size = self.vector_size
         return lane * size + which_row, (symbol(0) * _GROUPS + group) * size + which_column
@@ -169,7 +169,7 @@ def _ranges(**sizes: int) -> tuple[Variable, ...]:
 def judge_packed_transpose(
     input_dims: Sequence[int], permutation: Sequence[int], element_bits: int
 ) -> PackedTranspose | Decision:
-    """Return the tiling of a normalised transpose, or the reason why whole words cannot be exchanged."""
+    """Return the tiling of a normalised transpose, or the reason why it cannot exchange whole words."""
     if element_bits >= _BANK_BITS:
         return no(f"elements of {element_bits} bits fill bank words")
     last = len(input_dims) - 1

@@ -1,10 +1,10 @@
-"""Which sorts does a radix sort do (CUB's), and where is it faster than kernels that exchange pairs?
+"""Recognises sorts that CUB's radix sort can do, where it is faster than kernels that exchange pairs.
 
     lt(a0, b0), or gt, le, ge; a0, b0 of either operand             by that operand, floats in the total order of their bits
     lt(f(a0), f(b0)), type=TOTALORDER, with                         floats in numpy's order: NaNs last, -0 like +0
         f(x) = select(ne(x, x), nan, select(eq(x, 0), 0, x))
 
-One operand, or two, sorted along the last dimension. The sizes from which a card gains are measurements of XLA's authors
+One operand or two, sorted along the last dimension. The sizes from which a GPU gains are measurements of XLA's authors
 (`sort_rewriter.cc`).
 """
 
@@ -27,13 +27,13 @@ _PAIR_KEYS = frozenset("u8 u16 s32 u32 u64 f32".split())
 _PAIR_VALUE_BITS = (16, 32, 64)
 _NUMPY_KEYS = frozenset(("bf16", "f16", "f32", "f64"))
 _NUMPY_PAIRS = {"keys": ("bf16", "f16", "f32"), "values": ("s16", "s32")}
-# What keys and values in numpy's order may take besides.
+# The limit of the extra memory for keys and values in numpy's order.
 _MOST_NUMPY_PAIR_BYTES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class RadixOrder:
-    """Sort by operand `key`; `is_numpy` floats are in numpy's order, else in the total order of their bits."""
+    """The order of a sort by operand `key`. `is_numpy`: floats are in numpy's order, else in the total order of their bits."""
 
     key: int
     descending: bool
@@ -41,7 +41,7 @@ class RadixOrder:
 
 
 def radix_order(sort: HloInstruction, target: TargetSpec) -> RadixOrder | None:
-    """Return by what CUB sorts in the place of `sort`; None where it cannot, or where it is slower."""
+    """Return the order by which CUB can replace `sort`; None if it cannot, or is slower."""
     shape = sort.operands[0].shape
     if len(sort.operands) > 2 or any(operand.shape.dynamic_dims for operand in sort.operands):
         return None
@@ -78,7 +78,7 @@ def _parameter_number(value: HloInstruction) -> int | None:
 
 
 def _canonical_parameter(value: HloInstruction) -> int | None:
-    """Return the number of the parameter whose NaNs are one NaN and whose -0 is +0 in `value`."""
+    """Return the number of the parameter that `value` is with one NaN for all NaNs and +0 for -0; None for other values."""
     if value.opcode != "select":
         return None
     is_nan, nan, number = value.operands
@@ -121,7 +121,7 @@ def _is_sorted(sort: HloInstruction, order: RadixOrder) -> bool:
 
 
 def _is_numpy_sorted(sort: HloInstruction, order: RadixOrder) -> bool:
-    """True if unsigned numbers can stand for the keys: CUB sorts pairs by them, no pairs by 64 bits but of 64 bits."""
+    """True if unsigned numbers can represent the keys. CUB sorts pairs by them; of 64-bit keys only pairs with 64-bit values."""
     key = sort.operands[order.key].shape
     if len(sort.operands) == 1:
         return key.element_type in _NUMPY_KEYS
@@ -137,9 +137,9 @@ def _is_numpy_sorted(sort: HloInstruction, order: RadixOrder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Gain:
-    """A radix sort is faster for more than `elements` in a row, if there are more than `rows` of them.
+    """A radix sort is faster for rows of more than `elements`, if there are more than `rows` rows.
 
-    Not for more than `most_rows`, or so many for each multiprocessor (`rows_per_core`), nor for `below` elements and more.
+    Not for more than `most_rows` rows, or `rows_per_core` rows per multiprocessor, nor for rows of `below` elements or more.
     """
 
     elements: int
@@ -200,7 +200,7 @@ _BLACKWELL: dict[int, tuple[_Gain, ...]] = {
     64: (_from(1 << 14),),
 }
 _TABLES = {8: _A100, 9: _H100, 10: _BLACKWELL}
-# On any other card, for all rows together.
+# For other GPUs, the number of elements in all rows together.
 _MOST_ELSEWHERE = 16384
 
 

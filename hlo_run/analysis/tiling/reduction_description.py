@@ -1,10 +1,10 @@
-"""Does a reduce gain from threads that work together, and what is it once dimensions are grouped?
+"""Describes a reduce for the reduction emitter as a normalised row or column reduction.
 
     f32[7,64,100,128], layout {3,2,1,0}, dimensions={2,3}   is a row reduction of [1, 448, 12800]
     f32[7,64,100,128], layout {3,2,1,0}, dimensions={2}     is a column reduction of [448, 100, 128]
 
-Row [a, b, c] reduces a and c, column [a, b, c] reduces b; dimensions are in the order in which bytes lie. Mirrors XLA's
-`GetReductionKindAndContiguousComponents` and `IsRealReductionHero`.
+A row reduction [a, b, c] reduces a and c, a column reduction [a, b, c] reduces b. Dimensions are in physical order, slowest
+first. Mirrors XLA's `GetReductionKindAndContiguousComponents` and `IsRealReductionHero`.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 
 WARP_SIZE = 32
-# Where each thread starts with the init value, it must not matter how often it counts: -inf + -inf is -inf, but 1 + 1 is 2.
+# Each thread starts with the init value, so it must be idempotent: -inf + -inf is -inf, but 1 + 1 is 2.
 _COMBINED_WITH_ITSELF: dict[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
     "add": lambda init: init + init,
     "multiply": lambda init: init * init,
     "xor": lambda init: init ^ init,
 }
-# One block can finish an output whose inputs are no more than these.
+# The largest sizes at which one block computes an output.
 MAX_ROW_SIZE = 1024 * 16
 MAX_ROW_BATCHES = 8
 MAX_COLUMN_SIZE = 32 * 128
-# A column reduction of fewer rows than these, and of fewer columns than the second number, is as fast in a loop.
+# Below these numbers of rows and columns a loop is as fast as a column reduction.
 _COLUMN_IS_ELEMENTAL = ((32, math.inf), (64, 32), (128, 8), (256, 3))
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionDescription:
-    """A reduce as [a, b, c]: of rows (a and c go, b stays) or of columns (b goes, a and c stay)."""
+    """A reduce as [a, b, c]: of rows (reduces a and c, keeps b) or of columns (reduces b, keeps a and c)."""
 
     instruction: HloInstruction
     is_row: bool
@@ -45,18 +45,18 @@ class ReductionDescription:
 
     @property
     def input_shape(self) -> Shape:
-        """The shape of the arrays that are reduced."""
+        """The shape of the reduced arrays."""
         return self.instruction.operands[0].shape
 
     @property
     def kept_dims(self) -> tuple[int, ...]:
-        """Sizes of what stays, in the order in which bytes lie."""
+        """The sizes of the kept dimensions in physical order, slowest first."""
         a, b, c = self.dims
         return (b,) if self.is_row else (a, c)
 
     @property
     def kept_shape(self) -> Shape:
-        """The input's shape without the reduced dimensions, in the input's layout; its logical index is the result's."""
+        """The input's shape without the reduced dimensions, in the input's layout. Its logical index is that of the result."""
         source, reduced = self.input_shape, set(self.instruction.dimensions)
         kept = [dim for dim in range(source.rank) if dim not in reduced]
         order = tuple(kept.index(dim) for dim in source.minor_to_major if dim not in reduced)
@@ -64,7 +64,7 @@ class ReductionDescription:
 
     @property
     def is_elemental(self) -> str:
-        """Why a loop does as well, empty if it does not."""
+        """The reason why a loop is as fast; empty if it is not."""
         _, b, c = self.dims
         if 0 in self.dims:
             return "it reduces nothing"
@@ -75,12 +75,12 @@ class ReductionDescription:
 
     @property
     def fits_block(self) -> bool:
-        """True if one block finishes an output, so that no two blocks meet in one (XLA's `ReductionIsRaceFree`)."""
+        """True if one block computes an output alone, so that blocks do not race (XLA's `ReductionIsRaceFree`)."""
         a, b, c = self.dims
         return c <= MAX_ROW_SIZE and a <= MAX_ROW_BATCHES if self.is_row else b <= MAX_COLUMN_SIZE
 
     def equivalent(self, other: ReductionDescription) -> bool:
-        """True if both can be emitted with the same threads."""
+        """True if one set of threads can compute both."""
         return (self.is_row, self.dims) == (other.is_row, other.dims)
 
     def __str__(self) -> str:
@@ -88,10 +88,10 @@ class ReductionDescription:
 
 
 def judge_reduction(instruction: HloInstruction) -> ReductionDescription | Decision:
-    """Return the description of a `reduce`, or the reason why the loop emitter does as well.
+    """Return the description of a `reduce`, or the reason why the loop emitter is as good.
 
-    XLA asks a reduce that is no root whether one block can finish an output, and relies on an earlier pass for roots; here
-    that holds for roots too, since a module may come without that pass.
+    XLA tests whether one block computes an output only for a reduce that is not a root; an earlier pass ensures it for roots.
+    Here roots are tested too, since a module may not have run that pass.
     """
     found = describe_reduction(instruction)
     if isinstance(found, Decision):
@@ -115,7 +115,7 @@ def _lie_alike(inputs: Sequence[HloInstruction]) -> bool:
 
 
 def init_may_repeat(instruction: HloInstruction) -> bool:
-    """False for a constant init value that changes the result each time it counts. XLA does not ask, and gives anything then."""
+    """False for a constant init value that changes the result each time it is added. XLA does not test this and miscompiles."""
     init, reducer = instruction.operands[-1], instruction.called["to_apply"][0].root
     combine = _COMBINED_WITH_ITSELF.get(reducer.opcode)
     of_parameters = all(operand.opcode == "parameter" for operand in reducer.operands)
@@ -152,7 +152,7 @@ def describe_reduction(instruction: HloInstruction) -> ReductionDescription | De
 
 
 def _split(sizes: Sequence[int], chosen: Sequence[bool]) -> tuple[int, int | None, int]:
-    """Return the sizes before, of and after the chosen dimensions; None in the middle if they are no neighbours."""
+    """Return the sizes before, of and after the chosen dimensions; None in the middle if they are not adjacent."""
     numbers = [number for number, flag in enumerate(chosen) if flag]
     if not numbers:
         return math.prod(sizes), 1, 1
@@ -162,9 +162,9 @@ def _split(sizes: Sequence[int], chosen: Sequence[bool]) -> tuple[int, int | Non
 
 
 def find_reduction(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]) -> ReductionDescription | Decision:
-    """Return the reduction that shapes the kernel, or the reason why there is none.
+    """Return the reduction that determines the kernel, or the reason why the fusion has none.
 
-    All heroes that are worth it must be equivalent; every other root must have as many elements as go into the first.
+    All heroes that are worth it must be equivalent. Every other root must have as many elements as the first one reads.
     """
     judged = {hero: judge_reduction(hero) for hero in heroes if hero.opcode == "reduce"}
     found = [answer for answer in judged.values() if isinstance(answer, ReductionDescription)]

@@ -1,6 +1,6 @@
-"""Which results of a reduction fusion must be computed by the same blocks?
+"""Groups the roots of a reduction fusion that must be computed by the same blocks.
 
-    (r0, r1, e) with r0 = reduce(e), r1 = reduce(q)   =>   {r0, e} and {r1}: two groups, each with blocks of its own
+    (r0, r1, e) with r0 = reduce(e), r1 = reduce(q)   =>   {r0, e} and {r1}: two groups, each with separate blocks
 
 Mirrors XLA's `GroupDisjointReductions`.
 """
@@ -15,8 +15,8 @@ from hlo_run.hlo.graph import HloInstruction
 def group_roots(roots: Sequence[HloInstruction], is_reduction: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the roots of each group, groups in the order of their first roots.
 
-    Roots that share a producer are together; a broadcast constant or a scalar ties no two reductions. All roots that are
-    no reductions are together, since one may alias what another reads.
+    Roots with a common producer are in one group; a broadcast constant or a scalar does not join two reductions. All roots that
+    are not reductions are in one group, since one may alias an operand of another.
     """
     leader = list(range(len(roots)))
 
@@ -46,7 +46,7 @@ def group_roots(roots: Sequence[HloInstruction], is_reduction: Sequence[bool]) -
 
 
 def _tied(numbers: Sequence[int], is_reduction: Sequence[bool], is_cheap: bool) -> list[int]:
-    """Drop all reductions but the first if the instruction that they share is cheap to compute again."""
+    """Drop all reductions but the first if their common producer is cheap to recompute."""
     if not is_cheap:
         return list(numbers)
     reductions = [number for number in numbers if is_reduction[number]]

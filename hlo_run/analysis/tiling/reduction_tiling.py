@@ -1,4 +1,4 @@
-"""Which threads of a reduction kernel read which elements, meet in which tile of shared memory, and write which results?
+"""Tiles a reduction kernel: the elements that each thread reads, the shared-memory tile, and the results that it writes.
 
     f32[64,1000] -> f32[64], rows: blocks of 4 x 64 threads, each thread sums up to 8 pairs of a row, a warp shuffles its
     sums together, the first lane of each warp writes a 4x2 tile, and one lane per warp of a row shuffles that again
@@ -31,7 +31,7 @@ _MAX_ROW_THREADS = 1024
 _ELEMENTS_PER_ROW_THREAD = 16
 _BLOCK_THREADS_OF_ROWS = 256
 _SMALL_COLUMN_THREADS = 128
-# A vector of a small row is at most 8 bytes, and at most 16 if a 32-bit type is about.
+# A vector of a small row has at most 8 bytes, or 16 with a 32-bit type.
 _MULTI_ROW_VECTOR_BITS = 64
 _MULTI_ROW_WIDE_VECTOR_BITS = 128
 _SYMBOL_NAMES = ("i", "j", "k")
@@ -42,9 +42,9 @@ _TH_X, _BL_X, _BL_Y = dim(0), dim(3), dim(4)
 
 @dataclass(frozen=True, slots=True)
 class SharedTile:
-    """Where partial results meet: each thread in the domain of `write` writes there, and after a barrier reads at `read`.
+    """The shared memory for partial results. Threads in the domain of `write` write; after a barrier those of `read` read.
 
-    Threads outside the domain of `read` go on with the init value. `distance` is that of the first shuffle after it.
+    Threads outside the domain of `read` continue with the init value. `distance` is that of the first shuffle after it.
     """
 
     dims: tuple[int, ...]
@@ -57,10 +57,10 @@ class SharedTile:
 class ReductionTiling:
     """The threads of one reduction kernel.
 
-    `element` and `sizes` are a position in the normalised input; `symbols` how many steps a thread takes along each. If
-    `accumulators` is more than 1, a thread keeps so many partial results, the last symbol says which. `first_distance` is
-    the distance of the shuffle that joins threads before the tile, 0 without one. `result` is the index into the kept
-    dims that a thread with `result_if` writes; symbol 0 is the accumulator.
+    `element` is the position in the normalised input, of sizes `sizes`. `symbols` are the numbers of a thread's steps along each
+    dimension. If `accumulators` is more than 1, a thread keeps that many partial results, and the last symbol selects one.
+    `first_distance` is the distance of the first shuffle before the tile, 0 without one. `result` is the index into the kept dims
+    that a thread with `result_if` writes; symbol 0 is the accumulator.
     """
 
     form: str
@@ -77,7 +77,7 @@ class ReductionTiling:
 
     @property
     def input_map(self) -> IndexingMap:
-        """(six ids)[steps] -> normalised input index; threads and steps outside the input are cut off."""
+        """Return (six ids)[steps] -> normalised input index, restricted to the input."""
         names = zip(self.symbols, _SYMBOL_NAMES, strict=False)
         ranges = tuple(Variable(Interval.of_size(size), name) for size, name in names)
         inside = tuple((expr, Interval.of_size(size)) for expr, size in zip(self.element, self.sizes, strict=True))
@@ -85,17 +85,17 @@ class ReductionTiling:
 
     @property
     def vector_size(self) -> int:
-        """How many neighbours a thread takes at a time: in a row they are one result's, else results of their own."""
+        """The number of adjacent elements that a thread reads at once. In a row reduction they belong to one result."""
         return self.symbols[-1] if self.description.is_row else self.accumulators
 
     def to_operand(self, shape: Shape) -> IndexingMap:
-        """Normalised input index -> index of `shape`, whose bytes lie like the input's."""
+        """Return normalised input index -> index of `shape`, which has the bytes of the input."""
         found = bitcast_map(Shape.array(shape.element_type, self.sizes), shape)
         assert found is not None, "equal element counts"
         return found
 
     def output_map(self) -> IndexingMap:
-        """(six ids)[accumulator] -> logical index of the reduction's result, for threads that hold one."""
+        """Return (six ids)[accumulator] -> logical index of the reduction's result, for threads that hold a result."""
         kept = self.description.kept_dims
         inside = tuple((expr, Interval.of_size(size)) for expr, size in zip(self.result, kept, strict=True))
         own = _grid_map(self.launch, _accumulator(self.accumulators), self.result, (*inside, *self.result_if))
@@ -122,7 +122,7 @@ def _accumulator(count: int) -> tuple[Variable, ...]:
 
 
 def tile_reduction(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling:
-    """Return the tiling for heroes equivalent to `description`; `groups` of outputs have blocks of their own along z."""
+    """Return the tiling for heroes equivalent to `description`. Each of `groups` groups of outputs has its own blocks along z."""
     if description.is_row:
         return _multi_row(description, analysis, groups) or _row(description, analysis, groups)
     if WARP_SIZE % description.dims[2] == 0:
@@ -140,7 +140,7 @@ def _launch(blocks: int, threads: int, groups: int, target: TargetSpec) -> Launc
 
 
 def _vector_size(minor: int, threads: int, analysis: FusionAnalysis, description: ReductionDescription) -> int:
-    """Return how many neighbours a thread reads at once along a dimension of size `minor` that `threads` threads share."""
+    """Return the number of adjacent elements that a thread reads at once along a dimension of `minor` elements."""
     operands = description.instruction.operands
     is_complex = any(operand.shape.element_type in ("c64", "c128") for operand in operands)
     if minor % 2 or threads * 2 > minor or is_complex or analysis.smallest_input_bits >= 64:
@@ -155,7 +155,7 @@ def _rows_per_block(rows: int, threads_per_row: int) -> int:
 
 
 def _row(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling:
-    """Warps share a row: shuffle, then, if a row has several warps, a tile of one element per warp, and shuffle again."""
+    """Whole warps shuffle a row. If a row has several warps, they exchange one element per warp in a tile and shuffle again."""
     a, b, c = description.dims
     threads = min(_MAX_ROW_THREADS, _round_up(-(-c // _ELEMENTS_PER_ROW_THREAD), WARP_SIZE))
     rows = _rows_per_block(b, threads) if 2 * threads <= _BLOCK_THREADS_OF_ROWS else 1
@@ -190,7 +190,7 @@ def _row(description: ReductionDescription, analysis: FusionAnalysis, groups: in
 
 
 def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling | None:
-    """Several rows share a warp, or a thread takes a row: shuffles alone. None if a row is too long for that, or variadic."""
+    """A warp computes several rows, or a thread one row, with shuffles only. None for long rows and variadic reductions."""
     a, b, c = description.dims
     if len(description.instruction.operands) > 2:
         return None
@@ -218,9 +218,8 @@ def _multi_row(description: ReductionDescription, analysis: FusionAnalysis, grou
 
 
 def _multi_row_vector(b: int, c: int, analysis: FusionAnalysis) -> int:
-    """Return the vector along a short row: narrower while there are fewer blocks than multiprocessors.
-
-    0 for a reduce of several operands, whose result has no width: its rows are not for this form.
+    """Return the vector size along a short row: smaller while the grid has fewer blocks than multiprocessors.
+    0 for a reduce of several operands, whose result has no width. This form does not support it.
     """
     narrow, wide = sorted((analysis.smallest_input_bits, analysis.smallest_output_bits))
     if not analysis.parameter_shapes:
@@ -234,7 +233,7 @@ def _multi_row_vector(b: int, c: int, analysis: FusionAnalysis) -> int:
 
 
 def _column(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling:
-    """32 threads walk down each of 32 columns (or pairs, or fours), then a tile turns columns into rows of a warp."""
+    """32 threads read each of 32 columns (or groups of 2 or 4), then a tile turns columns into rows of a warp."""
     a, b, c = description.dims
     vector = _vector_size(c, WARP_SIZE, analysis, description)
     column_blocks = -(-c // (WARP_SIZE * vector))
@@ -265,7 +264,7 @@ def _column(description: ReductionDescription, analysis: FusionAnalysis, groups:
 
 
 def _small_column(description: ReductionDescription, analysis: FusionAnalysis, groups: int) -> ReductionTiling:
-    """Few columns: a block walks through [b, c] linearly, since a thread always meets the same columns."""
+    """For few columns: a block reads [b, c] linearly, since a thread then always reads the same columns."""
     a, b, c = description.dims
     vector = _vector_size(b * c, WARP_SIZE, analysis, description)
     threads = _SMALL_COLUMN_THREADS

@@ -1,9 +1,9 @@
-"""May all of a fusion be computed row by row, every row by threads of one block?
+"""Recognises fusions that can be computed row by row, each row by threads of one block.
 
     m = max(x) along rows;  e = exp(x - m);  s = sum(e) along rows;  ROOT e / s       yes: a softmax
 
-All reduces go along rows of one size, and whatever reads the result of one reads that of its own row. Several reduces may
-follow each other, which no other kernel takes: XLA has Triton compile such fusions, a row or some rows a block.
+All reduces go along rows of one size, and every reader of a reduce's result reads the result of its own row. Several reduces
+may depend on each other, which no other emitter supports: XLA compiles such fusions with Triton, one or several rows a block.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hlo_run.indexing.indexing_map import IndexingMap
 from hlo_run.indexing.reshape import delinearize
 from hlo_run.ops.index import operand_map
 
-# They are no element at a time, or have loops of their own that each element would repeat.
+# These do not compute single elements, or have loops that each element would repeat.
 _ELSEWHERE = frozenset("convolution dot fusion reduce-window scaled-dot scatter sort".split())
-# What is read at more places than this is not worth following.
+# Give up on an instruction that is read at more indices than this.
 _MAX_MAPS = 8
 
 
@@ -32,7 +32,7 @@ _MAX_MAPS = 8
 class RowFusion:
     """`rows` of `columns` elements, and the reduces along them, producers first.
 
-    What depends on a reduce has an element for each element of a row, or one for each row.
+    An instruction that depends on a reduce has one element for each element of a row, or one for each row.
     """
 
     reductions: tuple[HloInstruction, ...]
@@ -45,11 +45,11 @@ class RowFusion:
         return self.reductions[0]
 
     def is_per_row(self, shape: Shape) -> bool:
-        """True if `shape` has one element for each row, and rows have several."""
+        """True if `shape` has one element for each row and rows have several elements."""
         return shape.element_count != self.rows * self.columns
 
     def index_map(self, shape: Shape) -> IndexingMap:
-        """(row, column) -> index of `shape`, which has an element for each, or one for each row."""
+        """Return (row, column) -> index of `shape`, which has an element for each of them, or one for each row."""
         linear = dim(0) if self.is_per_row(shape) else dim(0) * self.columns + dim(1)
         return IndexingMap.from_sizes(delinearize(linear, shape.dims), (self.rows, self.columns)).simplify()
 
@@ -58,7 +58,7 @@ class RowFusion:
 
 
 def find_row_fusion(roots: Sequence[HloInstruction]) -> RowFusion | Decision:
-    """Return how the fusion with these roots goes along rows, or the reason why it does not."""
+    """Return the row fusion with these roots, or the reason why it cannot be computed by rows."""
     assert roots[0].parent is not None, "roots are in a computation"
     body = roots[0].parent.post_order()
     other = next((instruction for instruction in body if instruction.opcode in _ELSEWHERE), None)
@@ -81,7 +81,7 @@ def find_row_fusion(roots: Sequence[HloInstruction]) -> RowFusion | Decision:
 
 
 def _no_row(reduce: HloInstruction) -> str:
-    """Why a reduce does not go along rows, empty if it does."""
+    """Return why a reduce does not go along rows; empty if it does."""
     if len(reduce.operands) != 2:
         return f"{reduce.name} has several results"
     if not init_may_repeat(reduce):
@@ -99,7 +99,7 @@ def _row_sizes(reduce: HloInstruction) -> tuple[int, int]:
 
 
 def _leaves_row(fusion: RowFusion, target: HloInstruction) -> str:
-    """Why `target` cannot be computed element by element from reduces of the element's own row, empty if it can."""
+    """Return why `target` cannot be computed element by element from reduces of the element's own row; empty if it can."""
     if not target.shape.is_array or target.shape.element_count not in (fusion.rows, fusion.rows * fusion.columns):
         return f"{target.name} has neither an element for each row nor one for each of their elements"
     maps: dict[HloInstruction, set[IndexingMap | None]] = {target: {fusion.index_map(target.shape)}}

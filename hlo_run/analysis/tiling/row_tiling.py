@@ -1,4 +1,4 @@
-"""Which threads compute which elements of a fusion that goes along rows.
+"""Tiles a row fusion: the elements that each thread computes.
 
 128 rows of 16 floats:    blocks of 128 threads for 8 rows, 16 lanes a row
 8 rows of 4096 floats:    blocks of 256 threads, 8 warps a row, 4 times 4 neighbours a thread
@@ -28,7 +28,7 @@ _TH_X, _BL_X = dim(0), dim(3)
 
 @dataclass(frozen=True, slots=True)
 class RowTiling:
-    """`lanes` threads share a row (a power of two) and take `vector` neighbouring elements each at a time."""
+    """`lanes` threads (a power of two) share a row and compute `vector` adjacent elements each at a time."""
 
     fusion: RowFusion
     rows_per_block: int
@@ -41,17 +41,17 @@ class RowTiling:
 
     @property
     def lanes_in_warp(self) -> int:
-        """How many threads of one warp share a row: those that shuffles reach."""
+        """The number of threads of a warp that share a row and can shuffle."""
         return min(self.lanes, WARP_SIZE)
 
     @property
     def warps(self) -> int:
-        """How many warps share a row."""
+        """The number of warps that share a row."""
         return self.lanes // self.lanes_in_warp
 
     @property
     def elements(self) -> IndexingMap:
-        """(six ids)[step, neighbour] -> (row, column)."""
+        """Return (six ids)[step, neighbour] -> (row, column)."""
         vectors = self.fusion.columns // self.vector
         ranges = _ranges(-(-vectors // self.lanes), self.vector)
         number = symbol(0) * self.lanes + _TH_X % self.lanes
@@ -60,18 +60,18 @@ class RowTiling:
 
     @property
     def leaders(self) -> IndexingMap:
-        """(six ids) -> (row, 0), for the first thread of each row."""
+        """Return (six ids) -> (row, 0), for the first thread of each row."""
         return self._map((), (self._row, ZERO), ((_TH_X % self.lanes, Interval(0, 0)), self._row_exists))
 
     @property
     def partial(self) -> IndexingMap:
-        """(six ids) -> (row in the block, warp in the row), for the first thread of each row in a warp."""
+        """Return (six ids) -> (row in the block, warp in the row), for the first thread of each row in a warp."""
         first = (_TH_X % self.lanes_in_warp, Interval(0, 0))
         return self._map((), (_TH_X // self.lanes, _TH_X % self.lanes // self.lanes_in_warp), (first,))
 
     @property
     def partials(self) -> IndexingMap:
-        """(six ids)[warp] -> (row in the block, warp), for all threads."""
+        """Return (six ids)[warp] -> (row in the block, warp), for all threads."""
         return self._map(_ranges(self.warps), (_TH_X // self.lanes, symbol(0)), ())
 
     @property

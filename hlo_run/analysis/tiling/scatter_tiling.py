@@ -1,9 +1,9 @@
-"""Which threads of a scatter kernel take which updates, and may they write without atomics?
+"""Tiles a scatter kernel: the updates that each thread applies, and whether it needs atomics.
 
-    f32[2008,1,32] updates: 32 elements each; a thread takes neighbours of one update, so that it looks up one place
+    f32[2008,1,32] updates: 32 elements each; a thread applies adjacent elements of one update, so it reads one index vector
 
-If the indices are sorted, a warp takes several updates in a row: those for one place it combines in registers, and writes
-once. Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not only those that its simplifier leaves, and
+If the indices are sorted, a warp applies several consecutive updates. It combines those for one index in registers and writes
+them once. Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not only those after its scatter simplifier, and
 `ScatterWithDistributedIndices`.
 """
 
@@ -32,17 +32,17 @@ from hlo_run.indexing.variable import Variable
 _MAX_THREADS = 1024
 _WARPS_PER_BLOCK = 4
 _MAX_VECTOR_BITS = 128
-# Reducers for which updates may be combined among themselves before they meet the operand.
+# Reducers that may combine updates with each other before the operand.
 
-# plain: no two updates meet. atomic: each write is one. in order: a block does one update after the other.
+# plain: no two updates overlap. atomic: each write is atomic. in order: a block applies one update after the other.
 Writes = Literal["plain", "atomic", "in order"]
 
 
 @dataclass(frozen=True, slots=True)
 class ScatterTiling:
-    """How the updates (of shape `updates`) are spread over threads; a thread takes `vector_size` neighbours of a window.
+    """The distribution of updates (of shape `updates`) over threads. A thread applies `vector_size` neighbours of a window.
 
-    If `indices_per_warp` is not 0, a warp takes that many updates in a row, the first dimension of the updates counts them,
+    If `indices_per_warp` is not 0, a warp applies that many consecutive updates, the first dimension of the updates numbers them,
     and `index_vector_size` of their indices are read at once.
     """
 
@@ -55,7 +55,7 @@ class ScatterTiling:
 
     @property
     def work_map(self) -> IndexingMap:
-        """(used ids)[..] -> index of an update's element. Not for warps that take several updates."""
+        """Return (used ids)[..] -> index of an update's element. Not for warps with several updates."""
         if self.indices_per_warp == 0:
             return loop_map(self.launch, self.vector_size, self.updates[0].shape)
         window = self.window_map
@@ -72,7 +72,7 @@ class ScatterTiling:
 
     @property
     def index_map(self) -> IndexingMap:
-        """(used ids)[step, vector] -> number of the update, for warps that take several."""
+        """Return (used ids)[step, vector] -> number of the update, for warps with several updates."""
         size = self.index_vector_size
         ranges = _ranges(i=self.indices_per_warp // size, j=size)
         warp = dim(0) // WARP_SIZE + dim(3) * _WARPS_PER_BLOCK
@@ -83,7 +83,7 @@ class ScatterTiling:
 
     @property
     def window_map(self) -> IndexingMap:
-        """(th_x)[step, vector] -> index in the window of the update that the warp is at."""
+        """Return (th_x)[step, vector] -> index in the window of the warp's current update."""
         sizes = self.updates[0].shape.dims[1:]
         elements = math.prod(sizes)
         ranges = _ranges(i=-(-elements // (WARP_SIZE * self.vector_size)), j=self.vector_size)
@@ -106,18 +106,18 @@ class ScatterTiling:
 
     @property
     def window_update_dims(self) -> tuple[int, ...]:
-        """The dimensions of the updates that move within a window."""
+        """The dimensions of the updates within a window."""
         dims: tuple[int, ...] = self.scatter.attrs["update_window_dims"]
         return dims
 
     @property
     def scatter_dims(self) -> tuple[int, ...]:
-        """The dimensions of the updates that choose an index vector."""
+        """The dimensions of the updates that number the index vectors."""
         return tuple(dim for dim in range(self.updates[0].shape.rank) if dim not in self.window_update_dims)
 
     @property
     def window_operand_dims(self) -> tuple[int, ...]:
-        """The dimension of the operand that each of the update window dims moves along."""
+        """The dimension of the operand for each of the update window dims."""
         attrs = self.scatter.attrs
         dropped = (*attrs["inserted_window_dims"], *attrs.get("input_batching_dims", ()))
         return tuple(dim for dim in range(self.scatter.operands[0].shape.rank) if dim not in dropped)
@@ -160,7 +160,7 @@ def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
 
 
 def _distribute_indices(analysis: FusionAnalysis, scatter: HloInstruction) -> ScatterTiling | None:
-    """Return the tiling by sorted indices, None where it does not fit: it would change what other reducers give."""
+    """Return the tiling for sorted indices; None if it does not apply, as to reducers that are not associative."""
     operand, indices, update = (each.shape for each in scatter.operands)
     attrs, warps = scatter.attrs, _WARPS_PER_BLOCK * analysis.target.core_count
     is_sorted = bool(attrs.get("indices_are_sorted")) and not attrs.get("unique_indices")
@@ -202,6 +202,6 @@ def _whole_warps(threads: int, analysis: FusionAnalysis) -> int:
 
 
 def _windows_are_contiguous(scatter: HloInstruction, update: Shape) -> bool:
-    """True if the window dimensions vary fastest in memory, so that neighbours belong to one window."""
+    """True if the window dimensions vary fastest in memory, so that adjacent elements belong to one window."""
     window = scatter.attrs["update_window_dims"]
     return set(update.minor_to_major[: len(window)]) == set(window)

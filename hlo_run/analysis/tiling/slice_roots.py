@@ -1,9 +1,9 @@
-"""Do all results of a fusion cut pieces out of arrays of one shape?
+"""Recognises fusions whose roots are all slices of equally shaped arrays.
 
     (s0, s1) with s0 = f32[30] slice(e), [10:40]; s1 = f32[20] slice(q), [0:20]; e and q of 100 elements each
 
-A kernel over the 100 elements then computes each of e and q once, where one over a result would compute them per piece.
-Mirrors the rule by which XLA chose its `InputSlicesFusion`.
+A kernel over the 100 elements computes each of e and q once. A kernel over the results would recompute them for each slice.
+Mirrors XLA's rule for its `InputSlicesFusion`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 def judge_slices(roots: Sequence[HloInstruction]) -> Decision:
-    """Return whether there are several roots, all of them slices of unit stride of equally shaped operands."""
+    """Return whether the fusion has several roots, all slices with unit stride of equally shaped operands."""
     if len(roots) == 1:
         return no("there is one root only")
     for root in roots:

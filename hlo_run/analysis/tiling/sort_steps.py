@@ -1,4 +1,4 @@
-"""Which kernels sort an array, and how is each launched? A bitonic network, as XLA's: pairs are exchanged at falling distances.
+"""Plans the kernels of a sort: a bitonic network as in XLA, which exchanges pairs at decreasing distances.
 
     20000 elements in a row, 8 bytes in all operands, tiles of 4096 in shared memory:
         sort tiles        every tile by itself: distances 1; 3, 1; 7, 2, 1; .. 4095, .., 1
@@ -6,8 +6,8 @@
         merge tiles       2048, .., 1 inside the tiles
         pairs 16383, pairs 4096, merge tiles, pairs 32767, pairs 8192, pairs 4096, merge tiles
 
-A row is what lies along the sorted dimension. It is sorted as if it were filled up to a power of two with elements that come
-after all others: a pair with a place behind the end is never exchanged. Mirrors XLA's `EmitSort` and its callers.
+A row is the elements along the sorted dimension. It is sorted as if it were padded to a power of two with elements that come
+after all others, so a pair with an index beyond the end is never exchanged. Mirrors XLA's `EmitSort` and its callers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions, calculat
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.target import TargetSpec
 
-# XLA's: what a thread of a tile takes, and how many threads a block has at most.
+# XLA's numbers: elements per thread of a tile, and the most threads of a block.
 _ELEMENTS_PER_THREAD = 4
 _MAX_THREADS = 1024
 _BYTE_BITS = 8
@@ -27,7 +27,7 @@ _BYTE_BITS = 8
 
 @dataclass(frozen=True, slots=True)
 class TileStep:
-    """Sort each tile of 2^`stages` elements; if `is_merge`, they are bitonic already, and only falling distances are left."""
+    """Sort each tile of 2^`stages` elements. `is_merge`: the tiles are already bitonic, so only decreasing distances remain."""
 
     stages: int
     is_merge: bool
@@ -36,7 +36,7 @@ class TileStep:
 
 @dataclass(frozen=True, slots=True)
 class PairStep:
-    """Exchange pairs at distance 2^`exponent`; if `is_mirrored`, each place of 2^(`exponent` + 1) with its mirror image."""
+    """Exchange pairs at distance 2^`exponent`. `is_mirrored`: exchange each index of 2^(`exponent` + 1) with its mirror image."""
 
     exponent: int
     is_mirrored: bool
@@ -48,7 +48,7 @@ SortStep = TileStep | PairStep
 
 @dataclass(frozen=True, slots=True)
 class SortSizes:
-    """`row_elements` elements lie along dimension `dim`, and there are `rows` of them; `row_dims` are all other sizes."""
+    """The array has `rows` rows of `row_elements` elements along dimension `dim`. `row_dims` are all other sizes."""
 
     dim: int
     row_elements: int
@@ -61,7 +61,7 @@ class SortSizes:
 
     @property
     def stages(self) -> int:
-        """How often a row can be halved, filled up to a power of two; at least once."""
+        """The number of times that a row, padded to a power of two, can be halved; at least 1."""
         return max(1, (self.row_elements - 1).bit_length())
 
     @property
@@ -70,7 +70,7 @@ class SortSizes:
 
     @property
     def pairs_per_thread(self) -> int:
-        """What a thread of a `PairStep` takes."""
+        """The pairs per thread of a `PairStep`."""
         return min(_ELEMENTS_PER_THREAD, self.pairs_per_row)
 
     @property
@@ -79,7 +79,7 @@ class SortSizes:
 
 
 def takes_sort(fusion: HloInstruction) -> bool:
-    """True for a fusion that is a sort of its parameters and of iotas, which kernels do."""
+    """True for a fusion that is a sort of its parameters and of iotas and that kernels can do."""
     sort = fusion.fused_computation.root
     if sort.opcode != "sort" or not sorts_in_place(sort):
         return False
@@ -87,15 +87,15 @@ def takes_sort(fusion: HloInstruction) -> bool:
 
 
 def sorts_in_place(sort: HloInstruction) -> bool:
-    """True for a sort that kernels do in the place of its results.
+    """True for a sort that kernels can do in the buffers of its results.
 
-    They need not keep the order of equal elements, and elements of less than a byte cannot be exchanged alone.
+    These kernels are not stable, and cannot exchange elements of less than a byte.
     """
     return sort.attrs.get("is_stable") is not True and all(o.shape.dtype.bits >= _BYTE_BITS for o in sort.operands)
 
 
 def sort_sizes(sort: HloInstruction, target: TargetSpec) -> SortSizes:
-    """Return what is sorted; a tile has 2^0 elements where none is worth a block's threads."""
+    """Return the sizes of a sort. A tile has 2^0 elements if tiles are not worthwhile."""
     dims = sort.operands[0].shape.dims
     dim: int = sort.dimensions[0]
     sizes = SortSizes(dim, dims[dim], (*dims[:dim], *dims[dim + 1 :]), 0)
@@ -107,7 +107,7 @@ def sort_sizes(sort: HloInstruction, target: TargetSpec) -> SortSizes:
 
 
 def sort_steps(sizes: SortSizes) -> list[SortStep]:
-    """Return the launches in order. Only the first reads the operands: those after it change the results in place."""
+    """Return the steps in order. Only the first reads the operands; the others change the results in place."""
     tile = sizes.tile_stages
     steps: list[SortStep] = [TileStep(tile, is_merge=False, is_first=True)] if tile else []
     for stage in range(tile, sizes.stages):
@@ -119,7 +119,7 @@ def sort_steps(sizes: SortSizes) -> list[SortStep]:
 
 
 def step_launch(step: SortStep, sizes: SortSizes, target: TargetSpec) -> LaunchDimensions:
-    """Return how a kernel is launched: a block for each tile, or as many threads as pairs need."""
+    """Return the launch of a step: a block for each tile, or threads for the pairs."""
     if isinstance(step, TileStep):
         threads = (1 << sizes.tile_stages) // _ELEMENTS_PER_THREAD
         return LaunchDimensions((sizes.rows * sizes.tiles_per_row, 1, 1), (threads, 1, 1))

@@ -1,4 +1,4 @@
-"""Which elements does a thread of a loop-like kernel compute?
+"""Maps the threads of a loop-like kernel to the elements that they compute.
 
 bf16[6,512,4096], unroll factor 4, 24576 blocks of 128 threads:
 (th_x, bl_x)[vector_index] -> (bl_x floordiv 4096, (bl_x floordiv 8) mod 512,
@@ -17,19 +17,19 @@ from hlo_run.indexing.variable import GRID_NAMES
 
 
 def loop_map(launch: LaunchDimensions, unroll_factor: int, shape: Shape) -> IndexingMap:
-    """Return the map (used ids)[vector_index] -> logical index of `shape`, in physical order; idle threads are cut off.
+    """Return the map (used ids)[vector_index] -> logical index of `shape`, in physical order, restricted to the elements.
 
-    The symbol is there only if a thread takes several elements.
+    The map has the symbol only if a thread computes several elements.
     """
     tile, names = ((unroll_factor,), ("vector_index",)) if unroll_factor > 1 else ((), ())
     return drop_unused_ids(thread_map(shape.dims, shape.minor_to_major, launch.block, launch.grid, tile, names))
 
 
 def drop_unused_ids(indexing_map: IndexingMap, launch: LaunchDimensions | None = None) -> IndexingMap:
-    """Drop the dimensions that occur in no result and no constraint, but not all variables: a map needs one to be printed.
+    """Drop dimensions that occur in no result and no constraint. Keep at least one variable, which printing needs.
 
-    Given the launch, an id that is bound to a part of its values stays too. Symbols stay, used or not: they are the
-    induction variables of a loop.
+    Given the launch, keep also an id whose range the map restricts. Symbols always stay, since they are the induction variables
+    of a loop.
     """
     used = 0
     if launch is not None:

@@ -1,8 +1,8 @@
-"""Does a transpose gain from a shared-memory tile, and what is it once trivial dimensions are gone?
+"""Describes a transpose for the transpose emitter, without trivial dimensions, if it gains from a shared-memory tile.
 
     f32[20,1,160,170] -> f32[170,160,1,20], dimensions={3,2,1,0}   is   [20,160,170] -> [170,160,20], (2,1,0)
 
-Elements narrower than a bank word of shared memory are exchanged in whole words where that fits. Mirrors XLA's
+Elements narrower than a bank word of shared memory are exchanged in whole words where possible. Mirrors XLA's
 `GetDescriptionForTiledTransposeEmitter`.
 """
 
@@ -18,21 +18,21 @@ from hlo_run.analysis.tiling.packed_transpose import PackedTranspose, judge_pack
 from hlo_run.hlo.graph import HloInstruction
 
 TILE_SIZE = 32
-# Both exchanged minor dimensions, and their product, must reach these for a tile to pay.
+# A tile pays only if both exchanged minor dimensions and their product reach these sizes.
 _MIN_MINOR_SIZE = 16
 _SMALL_MINOR_SIZE = 8
 _MIN_AREA_FOR_SMALL_MINOR = 64 * 128
-# A minor dimension that stays must be small, and the two outer ones together long enough.
+# A minor dimension that stays in place must be small, and the two outer ones together long enough.
 _MAX_KEPT_MINOR_BITS = 64
 _MIN_KEPT_ROW_BITS = 8 * 16
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeDescription:
-    """A transpose without dimensions of size 1 and with neighbours that stay together merged.
+    """A transpose without dimensions of size 1, with adjacent dimensions that stay together merged.
 
-    Normalised output dimension i (size `dims[i]`) is normalised input dimension `permutation[i]`. `shared_memory_bytes` are
-    those of one tile. `packed` is set if whole bank words are exchanged.
+    Normalised output dimension i (size `dims[i]`) is normalised input dimension `permutation[i]`. `shared_memory_bytes` is the
+    size of one tile. `packed` is set if whole bank words are exchanged.
     """
 
     instruction: HloInstruction
@@ -54,11 +54,11 @@ class TransposeDescription:
 
     @property
     def keeps_minor(self) -> bool:
-        """True if the fastest varying dimension stays the fastest."""
+        """True if the fastest varying dimension stays the fastest varying."""
         return self.permutation[-1] == len(self.permutation) - 1
 
     def equivalent(self, other: TransposeDescription) -> bool:
-        """True if both can be emitted with the same tiles."""
+        """True if one set of tiles can compute both."""
         return (self.dims, self.permutation, self.element_bits) == (other.dims, other.permutation, other.element_bits)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class TransposeDescription:
 
 
 def normalize_transpose(dims: Sequence[int], permutation: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Drop output dims of size 1 and merge output neighbours that are input neighbours; returns (dims, permutation)."""
+    """Return (dims, permutation) without output dims of size 1, and with adjacent output dims merged if adjacent in the input."""
     kept = [(size, source) for size, source in zip(dims, permutation, strict=True) if size != 1]
     groups: list[tuple[int, int, int]] = []  # size, first and last input dim
     present = sorted(source for _, source in kept)
@@ -84,13 +84,13 @@ def normalize_transpose(dims: Sequence[int], permutation: Sequence[int]) -> tupl
 
 
 def describe_transpose(instruction: HloInstruction) -> TransposeDescription | None:
-    """Return the description of a `transpose` that is worth a tile, else None."""
+    """Return the description of a `transpose` that is worth a tile; else None."""
     answer = judge_transpose(instruction)
     return answer if isinstance(answer, TransposeDescription) else None
 
 
 def judge_transpose(instruction: HloInstruction) -> TransposeDescription | Decision:
-    """Return the description of a `transpose`, or the reason why the loop emitter does as well."""
+    """Return the description of a `transpose`, or the reason why the loop emitter is as good."""
     source = instruction.operands[0].shape
     if not (source.has_default_layout and instruction.shape.has_default_layout):
         return no("its layouts are not row-major")
@@ -122,9 +122,9 @@ def judge_transpose(instruction: HloInstruction) -> TransposeDescription | Decis
 def find_consistent_transpose(
     roots: Sequence[HloInstruction], heroes: Sequence[HloInstruction]
 ) -> TransposeDescription | Decision:
-    """Return the transpose that the heroes of all roots share, or the reason why there is none.
+    """Return the transpose that the heroes of all roots share, or the reason why they share none.
 
-    A root without a transpose is a side output: its bytes must lie like those of the transpose's operand.
+    A root without a transpose is a side output. Its layout must match that of the transpose's operand.
     """
     described = {hero: judge_transpose(hero) for hero in heroes if hero.opcode == "transpose"}
     found = [answer for answer in described.values() if isinstance(answer, TransposeDescription)]

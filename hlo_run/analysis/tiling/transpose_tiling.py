@@ -1,9 +1,9 @@
-"""How does the transpose emitter cut its hero into tiles, and which element does each thread read and write?
+"""Tiles the hero of a transpose kernel: the elements that each thread reads and writes.
 
     f32[20,160,170] -> f32[170,160,20]: tiles of 32x1x32, kept in 32x1x33 elements of shared memory,
     1 * 160 * 6 blocks of 128 threads, each with 8 steps of one element
 
-The extra column keeps the threads of a warp, which go down a column when they fill the tile, in different banks.
+The extra column puts the threads of a warp, which write a column of the tile, into different banks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MAX_VECTOR_BYTES = 4
 class TransposeTiling:
     """Tiles of `block_sizes` (normalised input dims), `block_counts` of them along each.
 
-    A thread takes `steps` times `vector_size` neighbours. `shared_dims` are those of the padded tile, `exchanged` the two
-    input dims that trade places in it.
+    A thread handles `steps` times `vector_size` adjacent elements. `shared_dims` are those of the padded tile, `exchanged` the
+    two input dims that the tile exchanges.
     """
 
     description: TransposeDescription
@@ -53,13 +53,13 @@ class TransposeTiling:
         return tuple(-(-size // block) for size, block in sizes)
 
     def input_map(self, shape: Shape) -> IndexingMap:
-        """Return (six ids)[i, j] -> index into `shape`, whose bytes lie like the hero's operand."""
+        """Return (six ids)[i, j] -> index into `shape`, which has the bytes of the hero's operand."""
         offsets = delinearize(self._linear(), self.block_sizes)
         starts = [block * size for block, size in zip(self._block_ids(), self.block_sizes, strict=True)]
         return self._element_map(starts, offsets, self.description.input_dims, shape)
 
     def output_map(self, shape: Shape) -> IndexingMap:
-        """Return (six ids)[i, j] -> index into `shape`, which is a hero's."""
+        """Return (six ids)[i, j] -> index into `shape`, the shape of a hero."""
         permutation = self.description.permutation
         sizes = [self.block_sizes[source] for source in permutation]
         ids = self._block_ids()
@@ -67,18 +67,18 @@ class TransposeTiling:
         return self._element_map(starts, delinearize(self._linear(), sizes), self.description.dims, shape)
 
     def shared_read_map(self) -> IndexingMap:
-        """Return (six ids)[i, j] -> index into the tile when the output is written."""
+        """Return (six ids)[i, j] -> index into the tile, for the write of an output element."""
         return self._map(delinearize(self._linear(), self.block_sizes)).simplify()
 
     def shared_write_map(self) -> IndexingMap:
-        """Return (six ids)[i, j] -> index into the tile when the input is read."""
+        """Return (six ids)[i, j] -> index into the tile, for the write of an input element."""
         index = list(delinearize(self._linear(), self.block_sizes))
         first, second = self.exchanged
         index[first], index[second] = index[second], index[first]
         return self._map(index).simplify()
 
     def _linear(self) -> Expr:
-        """Position in the tile, row-major: 128 threads take `vector_size` neighbours each, step after step."""
+        """Return the row-major position in the tile: 128 threads handle `vector_size` adjacent elements each, step after step."""
         stride = TILE_SIZE * _ROWS_OF_THREADS * self.vector_size
         return symbol(0) * stride + dim(0) * self.vector_size + symbol(1)
 
@@ -125,7 +125,7 @@ def tile_transpose(description: TransposeDescription, hero_element_bytes: Sequen
 def tiling_of_heroes(
     description: TransposeDescription, heroes: Iterable[HloInstruction], target: TargetSpec
 ) -> TransposeTiling | PackedTranspose:
-    """Return how a fusion's heroes, of which `description` is one, are cut into tiles; only transposes count."""
+    """Return the tiling of a fusion's heroes, of which `description` describes one. Only transposes count."""
     if description.packed:
         return description.packed
     transposes = (hero for hero in dict.fromkeys(heroes) if hero.opcode == "transpose" and describe_transpose(hero))
@@ -135,7 +135,7 @@ def tiling_of_heroes(
 def _vector_size(
     description: TransposeDescription, exchanged: tuple[int, int], hero_element_bytes: Sequence[int], target: TargetSpec
 ) -> int:
-    """Return the largest vector that divides both exchanged dims and leaves enough work and shared memory."""
+    """Return the largest vector size that divides both exchanged dims and leaves enough work and shared memory."""
     dims = description.input_dims
     tiles = math.prod(-(-size // TILE_SIZE) if number in exchanged else size for number, size in enumerate(dims))
     threads = tiles * TILE_SIZE * _ROWS_OF_THREADS

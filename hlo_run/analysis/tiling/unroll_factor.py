@@ -1,4 +1,4 @@
-"""How many neighbouring elements does one thread of a loop-like kernel compute?"""
+"""Chooses the number of adjacent elements that a thread of a loop-like kernel computes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.analysis.tiling.transpose_description import normalize_transpose
 from hlo_run.hlo.graph import HloInstruction
 
-# XLA's MaxUnrollFactor: the bound of unrolling for every emitter.
+# XLA's MaxUnrollFactor, the bound of unrolling for every emitter.
 MAX_UNROLL_FACTOR = 4
 
 _MAX_WINDOW_TO_UNROLL = 8
 _MAX_CONCAT_OPERANDS_TO_UNROLL = 10
-# Blackwell reads 256 bits at once, if the toolkit can say so.
+# Blackwell can read 256 bits at once; PTX of this toolkit and later can express it.
 _WIDE_VECTOR_TOOLKIT = (12, 9)
 _WIDE_VECTOR_BITS = 256
 _VECTOR_BITS = 128
@@ -25,7 +25,7 @@ _MIN_BLACKWELL_UNROLL = 8
 def unroll_factor(analysis: FusionAnalysis, elements: int) -> int:
     """Return the unroll factor for a kernel over `elements` elements. Mirrors XLA's `ComputeLoopFusionConfig`.
 
-    Types below 8 bits raise it, so that one thread writes whole bytes, also where it does not divide `elements`.
+    Types below 8 bits raise it so that a thread writes whole bytes, even if it then does not divide `elements`.
     """
     factor = 1
     if elements >= analysis.target.max_resident_threads and not _bad_to_unroll(analysis):
@@ -34,7 +34,7 @@ def unroll_factor(analysis: FusionAnalysis, elements: int) -> int:
 
 
 def max_unroll_factor(analysis: FusionAnalysis) -> int:
-    """Return the bound that the device and the fusion set: 4, more on Blackwell for narrow types."""
+    """Return the bound for the device and the fusion: 4, more on Blackwell for narrow types."""
     if not analysis.target.is_blackwell:
         return MAX_UNROLL_FACTOR
     opcodes = {instruction.opcode for instruction in analysis.instructions}
@@ -72,7 +72,7 @@ def _bad_to_unroll(analysis: FusionAnalysis) -> bool:
 
 
 def makes_unrolling_bad(instruction: HloInstruction) -> bool:
-    """True if a thread has enough to do with one element of a fusion that holds this instruction."""
+    """True if a fusion that contains this instruction should not be unrolled: one element is enough work for a thread."""
     match instruction.opcode:
         case "sort" | "dot":
             return True

@@ -1,4 +1,4 @@
-"""`--xla_dump_to`: write modules, kernel IR, LLVM IR and PTX under XLA's file names."""
+"""`--xla_dump_to`: writes modules, kernel IR, LLVM IR and PTX under XLA's file names."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _THUNK_FILES = {
 
 
 class DumpObserver(Observer):
-    """The dumps of one module; `number` is the place of its file on the command line, from 0.
+    """Writes the dumps of one module. `number` is the place of its file on the command line, from 0.
 
-    HLO around rows is written where `--xla_dump_hlo_pass_re` matches the row before or after (`.*`: only rows that changed
-    something, and every pipeline's start); kernel files where `--xla_dump_emitter_re` matches `mlir-fusion`, `llvm`, `ptx`.
-    Files are written whole or not at all; `xla_dump_to=-` prints them through `write_stdout` instead.
+    Writes the HLO between two rows if `--xla_dump_hlo_pass_re` matches one of them. `.*` writes it only at the start of a
+    pipeline and after rows that changed it. Writes kernels in the forms `mlir-fusion`, `llvm` and `ptx` whose name
+    `--xla_dump_emitter_re` matches. A file is written whole or not at all. `xla_dump_to=-` prints through `write_stdout`.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class DumpObserver(Observer):
 
 
 def compile_pattern(flag: str, pattern: str) -> re.Pattern[str] | None:
-    """Return the expression of `--flag`, None for an empty one; raises UsageError."""
+    """Return the regular expression of `--flag`; None if it is empty. Raises UsageError for an invalid one."""
     try:
         return re.compile(pattern) if pattern else None
     except re.error as error:
-        raise UsageError(f"--{flag}='{pattern}' is no regular expression: {error}") from None
+        raise UsageError(f"--{flag}='{pattern}' is not a regular expression: {error}") from None

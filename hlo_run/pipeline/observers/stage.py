@@ -1,4 +1,4 @@
-"""`--stage=NAME`: print one stage to stdout and stop there."""
+"""`--stage=NAME`: writes the text of one stage and stops the compilation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hlo_run.hlo_passes.observer import Observer, Step, StopAtStage
 
 @dataclass(frozen=True)
 class StageObserver(Observer):
-    """Writes the text of the row called `stage` (each kernel's, for a kernel row), then raises StopAtStage.
+    """Writes the text after the row called `stage` (for a kernel row: of each kernel), then raises StopAtStage.
 
-    A row of a pass that both tables have is called by its pipeline too: `kernel/cse`.
+    If both tables have a row of that name, its pipeline chooses one: `kernel/cse`.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""`--time_passes`: the seconds of every row, summed over kernels."""
+"""`--time_passes`: measures the time of every row, summed over kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hlo_run.hlo_passes.observer import PIPELINE_START, Observer, Step
 
 @dataclass
 class TimingObserver(Observer):
-    """Collects seconds by (level, row), in the order in which rows first ran."""
+    """Sums seconds and runs by (level, row), in the order in which rows first ran."""
 
     only_times: ClassVar[bool] = True
 

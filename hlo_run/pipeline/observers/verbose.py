@@ -1,4 +1,4 @@
-"""`--v=N`: tell what runs, as much of it as asked for."""
+"""`--v=N`: logs the rows that run, in N levels of detail."""
 
 from __future__ import annotations
 
