@@ -10,11 +10,11 @@ from hlo_run.ops.verify import verify
 
 
 def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
-    """Return the module that HLO `text` spells: parsed, with every shape filled, and verified unless `verified` is False.
+    """Return the module of HLO `text`, with every shape filled in, and verified unless `verified` is False.
 
-    `file` is the name that errors and `where` show. The verifier is that of `run_hlo_module`: layouts need not fit, and
-    floats of different widths may meet. Raises ParseError for text that is not valid HLO, Unsupported for
-    valid HLO beyond us.
+    `file` is the name that errors and `where` show. The verifier is that of XLA's `run_hlo_module`: layouts may be
+    inconsistent, and an instruction may mix float widths. Raises ParseError for invalid HLO, Unsupported for valid HLO that
+    hlo-run does not handle.
     """
     with paused_collection():
         module = parse_module(text, file)
