@@ -142,7 +142,7 @@ def test_texts_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("row: cse;", "row: cze;", "there is no row 'cze'"),
+        ("row: cse;", "row: cze;", "the kernel pass table has no row 'cze'"),
         ("row: cse;", "", "this is no dump"),
         ("func.func @", "func.func %", "error"),
         ("launch: grid", "launch: grit", "this is no dump"),
