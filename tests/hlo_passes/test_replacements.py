@@ -84,7 +84,7 @@ def test_a_dump_runs_with_the_module_beside_it(folder: Path, tmp_path: Path, cap
     alone = tmp_path / dump.name
     alone.write_text(text)
     assert run(["--platform=Host", str(alone)]) == 2
-    assert "its module, does not exist" in capsys.readouterr().err
+    assert "the file of its module" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
