@@ -1,4 +1,4 @@
-"""The walls of the package, as docs/architecture.md lists them: imports go up the list only, never sideways, never in circles."""
+"""The layers of docs/architecture.md: imports go only up the list, never within a line, and have no cycles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command imports: each waits only for what it uses. Modules are counted, not seconds."""
+"""A command imports only the modules that it uses. The tests count modules, not seconds."""
 
 from __future__ import annotations
 

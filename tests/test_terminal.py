@@ -1,4 +1,4 @@
-"""The view of a mismatch on a terminal: what is in its tables, and that no array is too odd for it."""
+"""The tables of a mismatch on a terminal, also for unusual arrays."""
 
 from __future__ import annotations
 

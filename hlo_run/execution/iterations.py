@@ -169,7 +169,7 @@ class Execution:
         notes = [f"{platform} and {reference} differ in {self._result.file}"]
         if self._options.xla_allow_excess_precision and platform != INTERPRETER and _rounds_on_the_way(self._module):
             notes.append(
-                "fused code may omit roundings to narrow floats, as in XLA; --xla_allow_excess_precision=false keeps them all"
+                "the compiler may omit roundings to narrow floats, as XLA does; --xla_allow_excess_precision=false keeps them all"
             )
         raise Mismatch(comparison.summary(), notes=tuple(notes))
 

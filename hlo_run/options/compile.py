@@ -27,7 +27,7 @@ class CompileOptions:
     xla_gpu_cuda_data_dir: str = flag("", "Look for ptxas and libdevice in this CUDA directory first.", "DIR")
     xla_backend_optimization_level: int = flag(3, "Optimise kernels at this LLVM level, 0 to 3.", "N")
     xla_allow_excess_precision: bool = flag(
-        True, "Let fused code keep floats in a wider type between conversions. false: round wherever the module converts."
+        True, "Omit conversions of floats to a narrower type and back, as XLA does. false: round wherever the module converts."
     )
     run_test_hlo_passes: bool = flag(
         True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."

@@ -52,7 +52,7 @@ def _compile_kernel(ctx: PassContext, request: KernelRequest) -> Kernel:
 def compile_kernel_ir(ctx: PassContext, given: KernelIr) -> Kernel:
     """Return the kernel of a dump of kernel IR by running the rows after the dump's row; raises ParseError for a bad dump."""
     if given.row not in (EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)):
-        raise ParseError(f"there is no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
+        raise ParseError(f"the kernel pass table has no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
     module = parse_module(given.text, given.file)
     emitted = EmittedKernel(module, given.launch, given.unroll_factor, kind="", vector_size=0)
     run = _kernel_run(ctx, given.kernel)

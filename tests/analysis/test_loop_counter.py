@@ -1,4 +1,4 @@
-"""Counters of loops: what shows how often a loop runs, also behind copies and in fusions, and what does not."""
+"""Counters of loops: states that determine the trip count, also behind copies and in fusions, and states that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reduce is once dimensions are grouped, which forms and sizes it gets, and which roots share blocks."""
+"""Reductions: the normalised form, the tilings and their sizes, and the roots that share blocks."""
 
 from __future__ import annotations
 

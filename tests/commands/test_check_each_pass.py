@@ -1,4 +1,4 @@
-"""`--check_each_pass`: rows planted in the table that change what a module means are named, with the place."""
+"""`--check_each_pass`: names a test row that changes the module's result, and the smallest computation that differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fusion alone: what is cut out, which operands it gets, and that its files make the same run again."""
+"""`--isolate_fusion`: the isolated module, its operands, and that its files reproduce the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hlo-opt`: passes by name, stages as XLA's tool means them, several modules in a file, and what it refuses."""
+"""`hlo-opt`: passes by name, the stages of XLA's tool, several modules in a file, and usage errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--xla_diff`: ours beside what XLA made, recorded here; where XLA's compiler is installed, beside XLA itself."""
+"""`--xla_diff`: compares with recorded results of XLA, and with XLA's compiler itself where it is installed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_text_and_the_report(module: Path, monkeypatch: pytest.MonkeyPatch, 
     report = module.with_suffix(".json")
     assert run(["--xla_diff", f"--report_json={report}", str(module)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "softplus for h100_sxm, beside XLA:GPU (native emitters and libraries, no Triton)"
+    assert lines[2] == "softplus for h100_sxm, compared with XLA:GPU (native emitters and libraries, no Triton)"
     assert lines[5].split() == ["kernels", "1", "2", "0.500"]
     assert [line.split() for line in lines[9:11]] == [
         ["bytes", "accessed", "96000", "192000", "0.500"],

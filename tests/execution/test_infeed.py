@@ -1,4 +1,4 @@
-"""What infeeds take: given or random arrays, the same for a platform and its reference; what outfeeds give is compared."""
+"""Infeeds get given or random arrays, the same on a platform and its reference. The values of outfeeds are compared."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_a_dump_runs_with_the_module_beside_it(folder: Path, tmp_path: Path, cap
     alone = tmp_path / dump.name
     alone.write_text(text)
     assert run(["--platform=Host", str(alone)]) == 2
-    assert "its module, does not exist" in capsys.readouterr().err
+    assert "the file of its module" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_texts_that_cannot_be_used(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("row: cse;", "row: cze;", "there is no row 'cze'"),
+        ("row: cse;", "row: cze;", "the kernel pass table has no row 'cze'"),
         ("row: cse;", "", "not a dump of kernel IR"),
         ("func.func @", "func.func %", "error"),
         ("launch: grid", "launch: grit", "not a dump of kernel IR"),

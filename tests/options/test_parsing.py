@@ -1,4 +1,4 @@
-"""Flags: spelling, precedence, XLA_FLAGS, flag files, and what is refused."""
+"""Flags: spelling, precedence, XLA_FLAGS, flag files, and usage errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--stage=fusion-analysis`: a row per fusion with what its kernel will be; fusions of mere copies have none."""
+"""`--stage=fusion-analysis`: a row per fusion with its kernel. Fusions of only copies have no kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/passes.md: what it says is what the tables hold."""
+"""docs/passes.md agrees with the pass tables."""
 
 from __future__ import annotations
 

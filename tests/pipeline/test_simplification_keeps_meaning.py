@@ -1,4 +1,4 @@
-"""Random modules made of what the simplifiers look for: the pipelines before fusion leave their values."""
+"""The pipelines before fusion keep the results of random modules of patterns that the simplifiers match."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_names_are_unique_and_order_holds() -> None:
 
 
 class _Empty:
-    """Stands for a module in which no instruction is found, and knows what it was asked for; offers nothing else."""
+    """A stub of a module without instructions. Records the opcodes that it is asked for."""
 
     version = 0
 

@@ -1,4 +1,4 @@
-"""What the transpose example's kernel is worth: coalesced, one barrier, no bank conflicts, no races, no spills."""
+"""Quality of the transpose example's kernel: coalesced, one barrier, no bank conflicts, no races, no spills."""
 
 from __future__ import annotations
 

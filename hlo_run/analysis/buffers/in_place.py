@@ -38,17 +38,17 @@ def judge_in_place_updates(roots: Sequence[HloInstruction]) -> Decision:
     updates = updates_of(roots)
     for update, root in zip(updates, roots, strict=True):
         if update.opcode != "dynamic-update-slice":
-            return no(f"root {root.name} is no dynamic-update-slice")
+            return no(f"root {root.name} is not a dynamic-update-slice")
     if len(set(updates)) != len(updates):
         return no("a dynamic-update-slice is two roots")
     if len({update.operands[1].shape.dims for update in updates}) > 1:
         return no("the updates differ in shape")
     for update, root in zip(updates, roots, strict=True):
         if not _only_forwarded(update, root):
-            return no(f"{update.name} is used for more than its root")
+            return no(f"{update.name} has uses other than its root")
         source = _behind_bitcast(update.operands[0])
         if source.opcode != "parameter":
-            return no(f"{update.name} changes {source.name}, which is no operand of the fusion")
+            return no(f"{update.name} changes {source.name}, which is not an operand of the fusion")
         reader = _reader_elsewhere(source, update)
         if reader is not None:
             return no(f"{reader.name} may read what {update.name} changes")

@@ -155,8 +155,8 @@ def diff_text(diff: XlaDiff) -> str:
 
 def headline(diff: XlaDiff) -> str:
     """Return the title of the comparison."""
-    how = "native emitters and libraries, no Triton" if diff.mode == "emitters" else "as it comes, with Triton"
-    return f"{diff.module} for {diff.target}, beside XLA:GPU ({how})"
+    how = "native emitters and libraries, no Triton" if diff.mode == "emitters" else "default flags, with Triton"
+    return f"{diff.module} for {diff.target}, compared with XLA:GPU ({how})"
 
 
 def _pair_row(pair: Pair) -> tuple[str, ...]:

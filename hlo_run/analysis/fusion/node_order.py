@@ -37,7 +37,7 @@ class NodeOrder:
         window = self._order[low : high + 1]
         before = [node for node in window if node not in needing and node not in (gone, kept)]
         after = [node for node in window if node in needing and node not in (gone, kept)]
-        # The position of `gone` remains and stands for `kept`.
+        # The position of `gone` remains and represents `kept`.
         for place, node in enumerate([*before, gone, kept, *after], low):
             self._order[place] = node
             self._place[node] = place

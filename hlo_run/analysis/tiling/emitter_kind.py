@@ -88,7 +88,7 @@ def _judge_sort(roots: _Heroes, heroes: _Heroes) -> Decision:
     del heroes
     (root, *others) = roots
     if root.opcode != "sort" or others:
-        return no("the root is no sort")
+        return no("the root is not a sort")
     return yes(f"{root.name} exchanges pairs, step by step")
 
 

@@ -77,7 +77,7 @@ class PackedTranspose:
         return self._element_map(self._position(row, column), self._write_ranges, row, column, self.input_dims, shape)
 
     def shared_write_map(self) -> IndexingMap:
-        """Return (six ids)[step, vector] -> index into the tile, for the write of an input element."""
+        """Return (six ids)[step, vector] -> index of the tile element that a thread writes from the input."""
         row, column = self._written()
         return self._map((row, self._rotated(row, column)), self._write_ranges).simplify()
 
@@ -89,7 +89,7 @@ class PackedTranspose:
         return self._map((row, self._rotated(row, column)), self._read_ranges[:1], inside).simplify()
 
     def shared_element_map(self) -> IndexingMap:
-        """Return (six ids)[step, which column, which row] -> index into the tile, for the write of an output element."""
+        """Return (six ids)[step, which column, which row] -> index of the tile element that a thread writes to the output."""
         row, column = self._read(symbol(1), symbol(2))
         return self._map((row, self._rotated(row, column)), self._read_ranges).simplify()
 

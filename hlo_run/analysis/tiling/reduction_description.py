@@ -179,5 +179,5 @@ def find_reduction(roots: Sequence[HloInstruction], heroes: Sequence[HloInstruct
         if isinstance(judged.get(hero), ReductionDescription):
             continue
         if root.shape.is_tuple or root.shape.element_count != first.input_shape.element_count:
-            return no(f"side output {root.name} has not as many elements as {first.instruction.name} reads")
+            return no(f"side output {root.name} does not have as many elements as {first.instruction.name} reads")
     return first

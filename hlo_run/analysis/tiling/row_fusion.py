@@ -66,7 +66,7 @@ def find_row_fusion(roots: Sequence[HloInstruction]) -> RowFusion | Decision:
         return no(f"{other.name} is a {other.opcode}")
     reductions = tuple(instruction for instruction in body if instruction.opcode == "reduce")
     if not reductions:
-        return no("there is no reduce")
+        return no("the fusion has no reduce")
     if refusal := next((reason for reduce in reductions if (reason := _no_row(reduce))), ""):
         return no(refusal)
     (rows, columns), *others = [_row_sizes(reduce) for reduce in reductions]

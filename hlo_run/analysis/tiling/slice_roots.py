@@ -17,10 +17,10 @@ from hlo_run.hlo.graph import HloInstruction
 def judge_slices(roots: Sequence[HloInstruction]) -> Decision:
     """Return whether the fusion has several roots, all slices with unit stride of equally shaped operands."""
     if len(roots) == 1:
-        return no("there is one root only")
+        return no("the fusion has only one root")
     for root in roots:
         if root.opcode != "slice":
-            return no(f"root {root.name} is no slice")
+            return no(f"root {root.name} is not a slice")
         ranges: tuple[tuple[int, int, int], ...] = root.attrs["slice"]
         if any(stride != 1 for _, _, stride in ranges):
             return no(f"root {root.name} skips elements")

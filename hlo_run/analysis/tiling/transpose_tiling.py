@@ -67,11 +67,11 @@ class TransposeTiling:
         return self._element_map(starts, delinearize(self._linear(), sizes), self.description.dims, shape)
 
     def shared_read_map(self) -> IndexingMap:
-        """Return (six ids)[i, j] -> index into the tile, for the write of an output element."""
+        """Return (six ids)[i, j] -> index of the tile element that a thread reads and writes to the output."""
         return self._map(delinearize(self._linear(), self.block_sizes)).simplify()
 
     def shared_write_map(self) -> IndexingMap:
-        """Return (six ids)[i, j] -> index into the tile, for the write of an input element."""
+        """Return (six ids)[i, j] -> index of the tile element that a thread writes from the input."""
         index = list(delinearize(self._linear(), self.block_sizes))
         first, second = self.exchanged
         index[first], index[second] = index[second], index[first]

@@ -1,4 +1,4 @@
-"""When may a result be written over an operand that is read for the last time?"""
+"""Results that may be written over an operand that is read for the last time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataflow and alias analysis: which value stands where, numbered as real XLA's, and what shares a buffer."""
+"""Dataflow and alias analysis: the value at each place, numbered as in real XLA, and the values that share a buffer."""
 
 from __future__ import annotations
 

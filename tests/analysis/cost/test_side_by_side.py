@@ -1,4 +1,4 @@
-"""Two modules side by side: what is alike is found whatever names and orders are, bytes are those that are read."""
+"""Comparison of two modules: equal work is found regardless of names and order, and bytes count only what is read."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ ENTRY e {
 def test_texts_and_records() -> None:
     diff = _diff(ONE, TWO)
     assert diff_text(diff).splitlines() == [
-        "m for h100, beside XLA:GPU (native emitters and libraries, no Triton)",
+        "m for h100, compared with XLA:GPU (native emitters and libraries, no Triton)",
         "",
         "                        ours    XLA  ours/XLA",
         "kernels                    2      2     1.000",

@@ -1,4 +1,4 @@
-"""What is asked for at one index goes with its user; what is asked for at two is a function of its own."""
+"""An instruction that is used at one index is emitted with its user; one that is used at two is a separate function."""
 
 from __future__ import annotations
 

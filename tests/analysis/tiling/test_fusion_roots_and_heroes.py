@@ -1,4 +1,4 @@
-"""Roots are flattened in order; heroes are found through what may be an epilogue, and through nothing else."""
+"""Roots are flattened in order. The search for heroes goes only through instructions that may be an epilogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From which sizes on CUB sorts: beside what real XLA:GPU (jaxlib 0.10.2) does for an H100, and the other cards' tables."""
+"""The sizes from which CUB sorts, compared with real XLA:GPU (jaxlib 0.10.2) for an H100; the tables of other GPUs."""
 
 from __future__ import annotations
 

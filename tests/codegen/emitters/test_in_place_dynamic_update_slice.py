@@ -75,8 +75,8 @@ def test_an_update_of_its_own_slice() -> None:
             "ROOT d = f32[20,6] dynamic-update-slice(p, s, i, k)",
             "s may read what d changes",
         ),
-        ("e = f32[20,6] exponential(p) ROOT d = f32[20,6] dynamic-update-slice(e, u, i, i)", "no operand of the fusion"),
-        ("d = f32[20,6] dynamic-update-slice(p, u, i, i) ROOT n = f32[20,6] negate(d)", "root n is no dynamic-update-slice"),
+        ("e = f32[20,6] exponential(p) ROOT d = f32[20,6] dynamic-update-slice(e, u, i, i)", "not an operand of the fusion"),
+        ("d = f32[20,6] dynamic-update-slice(p, u, i, i) ROOT n = f32[20,6] negate(d)", "root n is not a dynamic-update-slice"),
         (
             "d = f32[20,6] dynamic-update-slice(p, u, i, i) e = f32[20,6] dynamic-update-slice(p, u, i, i) "
             "ROOT t = (f32[20,6], f32[20,6]) tuple(d, e)",

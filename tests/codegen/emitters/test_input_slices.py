@@ -45,7 +45,7 @@ def test_an_empty_piece() -> None:
     [
         ("s = f32[10] slice(p), slice={[0:20:2]} t = f32[10] slice(p), slice={[4:14]}", "skips elements"),
         ("s = f32[10] slice(q), slice={[0:10]} t = f32[10] slice(p), slice={[4:14]}", "differently shaped"),
-        ("u = f32[10] slice(q), slice={[0:10]} s = f32[10] abs(u) t = f32[10] slice(p), slice={[4:14]}", "s is no slice"),
+        ("u = f32[10] slice(q), slice={[0:10]} s = f32[10] abs(u) t = f32[10] slice(p), slice={[4:14]}", "s is not a slice"),
     ],
 )
 def test_what_the_loop_emitter_takes(roots: str, reason: str) -> None:

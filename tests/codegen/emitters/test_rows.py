@@ -157,7 +157,7 @@ OTHERS = {
   ROOT a = f32[8,8,2] broadcast(s), dimensions={0}""",
         "a has neither an element for each row",
     ),
-    "no reduce": ("  ROOT a = f32[8,8] negate(p0)", "there is no reduce"),
+    "no reduce": ("  ROOT a = f32[8,8] negate(p0)", "the fusion has no reduce"),
 }
 
 
