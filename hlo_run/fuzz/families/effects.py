@@ -109,7 +109,7 @@ def all_reduce(scope: Scope) -> None:
     value = scope.pick(lambda v: v.type in ("f32", "s32", "bf16", "f64", "u8"))
     if value is None or not scope.may_have_effects:
         return
-    if scope.chance(0.3) and value.dims:
+    if scope.chance(0.3) and value.dims and all(value.dims):
         text = f"all-gather({value.name}), replica_groups={{}}, dimensions={{{scope.rng.randrange(len(value.dims))}}}"
         scope.add(value.type, value.dims, text, value.range)
         return
