@@ -35,6 +35,7 @@ class IndexCastUIOp(IRDLOperation):
         super().__init__(operands=[value], result_types=[type_])
 
     def verify_(self) -> None:
+        """Check that either the operand or the result has index type, but not both."""
         if isinstance(self.input.type, IndexType) == isinstance(self.result.type, IndexType):
             raise VerifyException("index_castui has exactly one side of index type")
 

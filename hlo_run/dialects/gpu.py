@@ -26,12 +26,16 @@ from xdsl.utils.str_enum import StrEnum
 
 
 class Dimension(StrEnum):
+    """A dimension of the grid or of a block."""
+
     X = auto()
     Y = auto()
     Z = auto()
 
 
 class ShuffleMode(StrEnum):
+    """The lane that a shuffle reads: lane id xor offset, lane id - offset, lane id + offset, or the lane `offset`."""
+
     XOR = auto()
     UP = auto()
     DOWN = auto()
@@ -40,11 +44,15 @@ class ShuffleMode(StrEnum):
 
 @irdl_attr_definition
 class DimensionAttr(EnumAttribute[Dimension], SpacedOpaqueSyntaxAttribute):
+    """The dimension of an id op, `#gpu<dim x>`."""
+
     name = "gpu.dim"
 
 
 @irdl_attr_definition
 class ShuffleModeAttr(EnumAttribute[ShuffleMode], SpacedOpaqueSyntaxAttribute):
+    """The mode of a shuffle, `#gpu<shuffle_mode xor>`."""
+
     name = "gpu.shuffle_mode"
 
 
@@ -72,11 +80,15 @@ class _IdOp(IRDLOperation):
 
 @irdl_op_definition
 class ThreadIdOp(_IdOp):
+    """Return the index of the thread in its block along one dimension, as an index."""
+
     name = "gpu.thread_id"
 
 
 @irdl_op_definition
 class BlockIdOp(_IdOp):
+    """Return the index of the block in the grid along one dimension, as an index."""
+
     name = "gpu.block_id"
 
 
@@ -116,6 +128,7 @@ class ShuffleOp(IRDLOperation):
         )
 
     def print(self, printer: Printer) -> None:
+        """Print `gpu.shuffle  xor %value, %offset, %width : f32`, with two spaces as MLIR does."""
         printer.print_string(f"  {self.mode.data.value} ")
         printer.print_list(self.operands, printer.print_ssa_value)
         printer.print_op_attributes(self.attributes)
@@ -124,6 +137,7 @@ class ShuffleOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ShuffleOp:
+        """Parse `xor %value, %offset, %width : f32`. The type is that of the value; offset and width are i32."""
         mode = parser.parse_str_enum(ShuffleMode)
         value = parser.parse_unresolved_operand()
         parser.parse_punctuation(",")

@@ -103,6 +103,7 @@ class GEPOp(IRDLOperation):
 
     @property
     def inbounds(self) -> bool:
+        """True if the op has the flag `inbounds`: the address stays inside the object that `ptr` points to."""
         return self.no_wrap_flags.value.data == INBOUNDS
 
     def mixed_indices(self) -> list[SSAValue | int]:
@@ -111,6 +112,7 @@ class GEPOp(IRDLOperation):
         return [next(dynamic) if index == GEP_USE_SSA_VAL else index for index in self.raw_constant_indices.iter_values()]
 
     def print(self, printer: Printer) -> None:
+        """Print `inbounds %ptr[%i, 3] : (!llvm.ptr, i64) -> !llvm.ptr, f32`; the last type is `elem_type`."""
         printer.print_string(" inbounds " if self.inbounds else " ")
         printer.print_ssa_value(self.ptr)
         print_dynamic_index_list(printer, GEP_USE_SSA_VAL, self.indices, self.raw_constant_indices.iter_values())
@@ -122,6 +124,7 @@ class GEPOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> GEPOp:
+        """Parse `inbounds %ptr[%i, 3] : (!llvm.ptr, i64) -> !llvm.ptr, f32`; `inbounds` is optional."""
         inbounds = parser.parse_optional_keyword("inbounds") is not None
         ptr = parser.parse_unresolved_operand()
         names, raw = parse_dynamic_index_list_without_types(parser, GEP_USE_SSA_VAL)
@@ -139,6 +142,8 @@ class GEPOp(IRDLOperation):
 
 @irdl_op_definition
 class ExtractElementOp(IRDLOperation):
+    """Return the element of a rank-1 vector at a dynamic position, a signless integer."""
+
     name = "llvm.extractelement"
     _ELEMENT: ClassVar = VarConstraint("ELEMENT", AnyAttr())
     vector = operand_def(VectorType.constr(_ELEMENT))
@@ -154,6 +159,8 @@ class ExtractElementOp(IRDLOperation):
 
 @irdl_op_definition
 class PoisonOp(IRDLOperation):
+    """Return a poison value of the result type."""
+
     name = "llvm.mlir.poison"
     res = result_def()
     traits = traits_def(Pure())
@@ -165,21 +172,29 @@ class PoisonOp(IRDLOperation):
 
 @irdl_op_definition
 class AddrSpaceCastOp(GenericCastOp):
+    """Cast a pointer to another address space."""
+
     name = "llvm.addrspacecast"
 
 
 @irdl_op_definition
 class FPToSIOp(GenericCastOp):
+    """Convert floats to signed integers, rounded toward zero. A value that does not fit gives poison."""
+
     name = "llvm.fptosi"
 
 
 @irdl_op_definition
 class FPToUIOp(GenericCastOp):
+    """Convert floats to unsigned integers, rounded toward zero. A value that does not fit gives poison."""
+
     name = "llvm.fptoui"
 
 
 @irdl_op_definition
 class UIToFPOp(GenericCastOp):
+    """Convert unsigned integers to floats, rounded to nearest."""
+
     name = "llvm.uitofp"
 
 
@@ -220,12 +235,14 @@ class SwitchOp(IRDLOperation):
         return [(value, block) for value, block in zip(values, self.case_blocks, strict=True) if isinstance(value, int)]
 
     def verify_(self) -> None:
+        """Check that no block takes arguments and that each case value has one block."""
         if self.default_operands or self.case_operands:
             raise VerifyException("the blocks of an llvm.switch take no arguments here")
         if len(self.cases()) != len(self.case_blocks):
             raise VerifyException("an llvm.switch has one block per case value")
 
     def print(self, printer: Printer) -> None:
+        """Print `%value : i32, ^default [ 0: ^bb1, 1: ^bb2 ]`."""
         printer.print_string(" ")
         printer.print_ssa_value(self.value)
         printer.print_string(" : ")
@@ -241,6 +258,7 @@ class SwitchOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> SwitchOp:
+        """Parse `%value : i32, ^default [0: ^bb1, 1: ^bb2]`. Blocks cannot have operands."""
         name = parser.parse_unresolved_operand()
         parser.parse_punctuation(":")
         value = parser.resolve_operand(name, parser.parse_type())
@@ -300,21 +318,29 @@ class _IntegerBinaryIntrinsic(IRDLOperation):
 
 @irdl_op_definition
 class SMaxOp(_IntegerBinaryIntrinsic):
+    """The greater of two signed integers, or vectors of them."""
+
     name = "llvm.intr.smax"
 
 
 @irdl_op_definition
 class SMinOp(_IntegerBinaryIntrinsic):
+    """The smaller of two signed integers, or vectors of them."""
+
     name = "llvm.intr.smin"
 
 
 @irdl_op_definition
 class UMaxOp(_IntegerBinaryIntrinsic):
+    """The greater of two unsigned integers, or vectors of them."""
+
     name = "llvm.intr.umax"
 
 
 @irdl_op_definition
 class UMinOp(_IntegerBinaryIntrinsic):
+    """The smaller of two unsigned integers, or vectors of them."""
+
     name = "llvm.intr.umin"
 
 
@@ -416,6 +442,7 @@ class AtomicRMWOp(IRDLOperation):
         return list(ATOMIC_BIN_OPS)[self.bin_op.value.data]
 
     def print(self, printer: Printer) -> None:
+        """Print `fadd %ptr, %value monotonic : !llvm.ptr, f32`."""
         printer.print_string(f" {self.keyword} ")
         printer.print_list((self.ptr, self.value), printer.print_ssa_value)
         printer.print_string(f" {_ORDERINGS[self.ordering.value.data]}")
@@ -425,6 +452,7 @@ class AtomicRMWOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> AtomicRMWOp:
+        """Parse `fadd %ptr, %value monotonic : !llvm.ptr, f32`. Other orderings are errors."""
         keyword = parser.parse_identifier()
         ptr, value = _parse_pair(parser)
         parser.parse_keyword("monotonic")
@@ -465,6 +493,7 @@ class AtomicCmpXchgOp(IRDLOperation):
         )
 
     def print(self, printer: Printer) -> None:
+        """Print `%ptr, %cmp, %val monotonic monotonic : !llvm.ptr, i32`: the orderings on success and on failure."""
         printer.print_string(" ")
         printer.print_list(self.operands, printer.print_ssa_value)
         orderings = self.success_ordering, self.failure_ordering
@@ -475,6 +504,7 @@ class AtomicCmpXchgOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> AtomicCmpXchgOp:
+        """Parse `%ptr, %cmp, %val monotonic monotonic : !llvm.ptr, i32`. Other orderings are errors."""
         ptr, cmp = _parse_pair(parser)
         parser.parse_punctuation(",")
         val = parser.parse_unresolved_operand()

@@ -40,31 +40,43 @@ class SpecialRegisterOp(IRDLOperation):
 
 @irdl_op_definition
 class ThreadIdXOp(SpecialRegisterOp):
+    """Return the thread's index in its block along x, as i32."""
+
     name = "nvvm.read.ptx.sreg.tid.x"
 
 
 @irdl_op_definition
 class ThreadIdYOp(SpecialRegisterOp):
+    """Return the thread's index in its block along y, as i32."""
+
     name = "nvvm.read.ptx.sreg.tid.y"
 
 
 @irdl_op_definition
 class ThreadIdZOp(SpecialRegisterOp):
+    """Return the thread's index in its block along z, as i32."""
+
     name = "nvvm.read.ptx.sreg.tid.z"
 
 
 @irdl_op_definition
 class BlockIdXOp(SpecialRegisterOp):
+    """Return the block's index in the grid along x, as i32."""
+
     name = "nvvm.read.ptx.sreg.ctaid.x"
 
 
 @irdl_op_definition
 class BlockIdYOp(SpecialRegisterOp):
+    """Return the block's index in the grid along y, as i32."""
+
     name = "nvvm.read.ptx.sreg.ctaid.y"
 
 
 @irdl_op_definition
 class BlockIdZOp(SpecialRegisterOp):
+    """Return the block's index in the grid along z, as i32."""
+
     name = "nvvm.read.ptx.sreg.ctaid.z"
 
 
@@ -86,16 +98,20 @@ class BarrierOp(IRDLOperation):
         super().__init__(operands=[[], []])
 
     def print(self, printer: Printer) -> None:
+        """Print the attributes only: the operands are always absent."""
         printer.print_op_attributes(self.attributes)
 
     @classmethod
     def parse(cls, parser: Parser) -> BarrierOp:
+        """Parse an optional attribute dictionary; the barrier has no operands."""
         op = cls()
         op.attributes |= parser.parse_optional_attr_dict()
         return op
 
 
 class ShuffleKind(StrEnum):
+    """The lane that a shuffle reads: lane id xor offset, lane id - offset, lane id + offset, or the lane `offset`."""
+
     BFLY = auto()
     UP = auto()
     DOWN = auto()
@@ -104,6 +120,8 @@ class ShuffleKind(StrEnum):
 
 @irdl_attr_definition
 class ShuffleKindAttr(EnumAttribute[ShuffleKind], SpacedOpaqueSyntaxAttribute):
+    """The kind of a shuffle, `#nvvm<shfl_kind bfly>`."""
+
     name = "nvvm.shfl_kind"
 
 
@@ -132,6 +150,7 @@ class ShuffleSyncOp(IRDLOperation):
         )
 
     def print(self, printer: Printer) -> None:
+        """Print `bfly %mask, %value, %offset, %clamp : f32 -> f32`, the types of value and result."""
         printer.print_string(f" {self.kind.data.value} ")
         printer.print_list(self.operands, printer.print_ssa_value)
         printer.print_op_attributes(self.attributes)
@@ -142,6 +161,7 @@ class ShuffleSyncOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ShuffleSyncOp:
+        """Parse `bfly %mask, %value, %offset, %clamp : f32 -> f32`. The result has the type of the value."""
         kind = parser.parse_str_enum(ShuffleKind)
         names = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
         attributes = parser.parse_optional_attr_dict()

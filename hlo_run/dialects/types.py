@@ -10,22 +10,27 @@ from xdsl.ir import Attribute, SSAValue
 
 
 def is_tensor(type_: Attribute) -> TypeGuard[TensorType[Attribute]]:
+    """True for tensor types."""
     return isinstance(type_, TensorType)
 
 
 def is_integer(type_: Attribute) -> TypeGuard[IntegerType]:
+    """True for integer types of any width; false for index."""
     return isinstance(type_, IntegerType)
 
 
 def is_complex(type_: Attribute) -> TypeGuard[ComplexType[AnyFloat]]:
+    """True for complex types; their parts are floats."""
     return isinstance(type_, ComplexType)
 
 
 def is_array(attribute: Attribute | None) -> TypeGuard[ArrayAttr[Attribute]]:
+    """True for array attributes, `[a, b]`."""
     return isinstance(attribute, ArrayAttr)
 
 
 def is_vector(type_: Attribute) -> TypeGuard[VectorType[Attribute]]:
+    """True for vector types."""
     return isinstance(type_, VectorType)
 
 

@@ -50,6 +50,7 @@ class IndexingMapAttr(Data[IndexingMap]):
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> IndexingMap:
+        """Parse one or more string literals in angle brackets as a map. A malformed map is a parse error."""
         with parser.in_angle_brackets():
             position = parser.pos
             text = parser.parse_str_literal()
@@ -61,6 +62,7 @@ class IndexingMapAttr(Data[IndexingMap]):
                 parser.raise_error(error.message, position)
 
     def print_parameter(self, printer: Printer) -> None:
+        """Print the map as one string literal in angle brackets."""
         with printer.in_angle_brackets():
             printer.print_string_literal(attribute_text(self.data))
 
@@ -73,6 +75,7 @@ class YieldOp(AbstractYieldOperation[Attribute]):
     traits = traits_def(IsTerminator(), Pure())
 
     def verify_(self) -> None:
+        """Check that the parent is a loop or an atomic_rmw."""
         if not isinstance(self.parent_op(), LoopOp | AtomicRMWOp):
             raise VerifyException("'xla_gpu.yield' must be in an xla_gpu.loop or xla_gpu.atomic_rmw")
 
@@ -111,28 +114,38 @@ class LoopOp(IRDLOperation):
 
     @property
     def map(self) -> IndexingMap:
+        """The map whose range variables the loop steps through."""
         return self.indexing_map.data
 
     @property
     def induction_variables(self) -> Sequence[SSAValue]:
+        """The block arguments for the range variables, the outermost loop first."""
         return self.body.block.args[: len(self.map.ranges)]
 
     @property
     def map_results(self) -> Sequence[SSAValue]:
+        """The block arguments for the results of the map at the current step."""
         first = len(self.map.ranges)
         return self.body.block.args[first : first + len(self.map.results)]
 
     @property
     def iteration_values(self) -> Sequence[SSAValue]:
+        """The block arguments for the values that one step passes to the next, one per init."""
         return self.body.block.args[len(self.map.ranges) + len(self.map.results) :]
 
     @property
     def yield_op(self) -> YieldOp:
+        """The terminator of the body; its operands are the next iteration values."""
         last = self.body.block.last_op
         assert isinstance(last, YieldOp), "a verified loop body ends in a yield"
         return last
 
     def verify_(self) -> None:
+        """Check the counts and types of operands, block arguments, results and yielded values.
+
+        The map has one dimension per dim operand and no runtime variables. Inits, iteration values, yielded values and results
+        have the same types. The other block arguments are indices.
+        """
         args, used_map = self.body.block.args, self.map
         if len(self.dims) != len(used_map.dims):
             raise VerifyException(f"loop has {len(self.dims)} dims, its map has {len(used_map.dims)}")
@@ -159,6 +172,7 @@ class LoopOp(IRDLOperation):
                 raise VerifyException(f"types of the {what} of a loop differ from the types of its inits")
 
     def print(self, printer: Printer) -> None:
+        """Print `(%dims)[%i] -> (%r) in #map iter_args(%value = %init) -> (f32) {..}`; without inits, no `iter_args` or types."""
         printer.print_string(" (")
         printer.print_list(self.dims, printer.print_ssa_value)
         printer.print_string(")[")
@@ -179,6 +193,7 @@ class LoopOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> LoopOp:
+        """Parse `(%dims)[%i] -> (%r) in #map iter_args(%value = %init) -> (f32) {..}`; `iter_args(..) -> (..)` is optional."""
         dims = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: parser.parse_operand(IndexType()))
         index_args = _parse_index_args(parser, parser.Delimiter.SQUARE)
         parser.parse_punctuation("->")
@@ -300,9 +315,11 @@ class ApplyIndexingOp(IRDLOperation):
 
     @property
     def map(self) -> IndexingMap:
+        """The map to evaluate."""
         return self.indexing_map.data
 
     def verify_(self) -> None:
+        """Check that the map has no constraints, one variable per operand, and one result per op result."""
         used_map = self.map
         expected = len(used_map.dims) + len(used_map.ranges) + len(used_map.rts)
         if len(self.arguments) != expected:
@@ -313,6 +330,7 @@ class ApplyIndexingOp(IRDLOperation):
             raise VerifyException(f"apply_indexing has {len(self.res)} results, its map has {len(used_map.results)}")
 
     def print(self, printer: Printer) -> None:
+        """Print `#map(%dim)[%symbol]`, without brackets that would be empty."""
         printer.print_string(" ")
         printer.print_attribute(self.indexing_map)
         dim_count = len(self.map.dims)
@@ -324,6 +342,7 @@ class ApplyIndexingOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ApplyIndexingOp:
+        """Parse `#map(%dim)[%symbol]`; both lists are optional. All operands are of index type."""
         attr = _parse_map(parser)
         operands: list[SSAValue] = []
         for delimiter in (parser.Delimiter.PAREN, parser.Delimiter.SQUARE):
@@ -352,15 +371,22 @@ class AtomicRMWOp(IRDLOperation):
 
     @property
     def current(self) -> SSAValue:
+        """The block argument: the current element or elements."""
         return self.body.block.args[0]
 
     @property
     def yield_op(self) -> YieldOp:
+        """The terminator of the body; its operand is the new value."""
         last = self.body.block.last_op
         assert isinstance(last, YieldOp), "a verified atomic_rmw body ends in a yield"
         return last
 
     def verify_(self) -> None:
+        """Check that the body takes one argument and yields one value of the same type.
+
+        The argument has the tensor's element type, or is a rank-1 vector of it. The result has the tensor's type, and each
+        dimension of the tensor has one index.
+        """
         args, last = self.body.block.args, self.body.block.last_op
         if len(args) != 1:
             raise VerifyException("atomic_rmw must have one block argument, the current value")
@@ -379,6 +405,7 @@ class AtomicRMWOp(IRDLOperation):
             raise VerifyException("atomic_rmw needs one index per dimension")
 
     def print(self, printer: Printer) -> None:
+        """Print `%tensor[%i] : tensor<8xf32> {..}`; the body prints its block argument."""
         printer.print_string(" ")
         printer.print_ssa_value(self.tensor)
         with printer.in_square_brackets():
@@ -391,6 +418,7 @@ class AtomicRMWOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> AtomicRMWOp:
+        """Parse `%tensor[%i] : tensor<8xf32> {..}`. The indices are of index type."""
         tensor = parser.parse_unresolved_operand()
         indices = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parser.parse_operand(IndexType()))
         parser.parse_punctuation(":")
@@ -422,6 +450,7 @@ class PredicatedInsertOp(IRDLOperation):
         super().__init__(operands=[value, dest, indices, condition], result_types=[dest.type])
 
     def verify_(self) -> None:
+        """Check that the tensor has a static shape and one index per dimension."""
         _verify_static_access(self.dest, self.indices)
 
 
@@ -443,6 +472,7 @@ class PredicatedExtractOp(IRDLOperation):
         super().__init__(operands=[source, indices, condition, fallback], result_types=[fallback.type])
 
     def verify_(self) -> None:
+        """Check that the tensor has a static shape and one index per dimension."""
         _verify_static_access(self.source, self.indices)
 
 
@@ -466,6 +496,7 @@ class AllocateSharedOp(IRDLOperation):
         super().__init__(result_types=[type_])
 
     def verify_(self) -> None:
+        """Check that the tile has a static shape."""
         if builtin.DYNAMIC_INDEX in tensor_type(self.res).get_shape():
             raise VerifyException("shared memory needs a static shape")
 
@@ -506,10 +537,12 @@ class ShuffleReduceOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
+        """Check that the results have the types of the operands."""
         if tuple(self.result_types) != tuple(self.operand_types):
             raise VerifyException("result types of shuffle_reduce differ from its operand types")
 
     def print(self, printer: Printer) -> None:
+        """Print `(%value) to 16 combiner=@add : f32`: the maximum distance, the combiner and the result types."""
         with printer.in_parens():
             printer.print_list(self.values, printer.print_ssa_value)
         printer.print_string(f" to {self.max_distance.value.data} combiner=")
@@ -521,6 +554,7 @@ class ShuffleReduceOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> ShuffleReduceOp:
+        """Parse `(%value) to 16 combiner=@add : f32`. Without values, the types are absent."""
         unresolved = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
         parser.parse_keyword("to")
         max_distance = parser.parse_integer(allow_boolean=False, allow_negative=False)

@@ -37,14 +37,17 @@ class Parts:
 
     @classmethod
     def of(cls, type_: Attribute) -> Parts:
+        """Return an empty builder for formulas of the complex type `type_`."""
         assert is_complex(type_), "the formulas are of complex numbers"
         return cls(type_.element_type, type_)
 
     def add_op(self, op: Operation) -> SSAValue:
+        """Append an op and return its first result."""
         self.ops.append(op)
         return op.results[0]
 
     def split(self, value: SSAValue) -> Number:
+        """Return the parts of a complex value. Parts of complex.create and complex.constant need no new complex op."""
         owner = value.owner
         if isinstance(owner, complex.CreateOp):
             return Number(owner.real, owner.imaginary)
@@ -54,52 +57,67 @@ class Parts:
         return Number(self.add_op(complex.ReOp(value)), self.add_op(complex.ImOp(value)))
 
     def join(self, number: Number) -> SSAValue:
+        """Return the complex value (`complex.create`) with these parts."""
         return self.add_op(complex.CreateOp(number.re, number.im, self.complex_type))
 
     def constant(self, number: float) -> SSAValue:
+        """Return a constant of the part type. A second request for the same number returns the same value; -0 differs from +0."""
         key = number.hex()  # 0.0 == -0.0, but they are two constants
         if key not in self.constants:
             self.constants[key] = self.add_op(arith.ConstantOp(FloatAttr(number, self.type)))
         return self.constants[key]
 
     def unary(self, op: Callable[[SSAValue], Operation], value: SSAValue) -> SSAValue:
+        """Build the op that `op` makes of the value, and return its result."""
         return self.add_op(op(value))
 
     def plus(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Return x + y."""
         return self.add_op(arith.AddfOp(x, y, flags=None))
 
     def minus(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Return x - y."""
         return self.add_op(arith.SubfOp(x, y, flags=None))
 
     def times(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Return x · y."""
         return self.add_op(arith.MulfOp(x, y, flags=None))
 
     def over(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Return x / y."""
         return self.add_op(arith.DivfOp(x, y, flags=None))
 
     def negative(self, x: SSAValue) -> SSAValue:
+        """Return -x."""
         return self.add_op(arith.NegfOp(x, None))
 
     def magnitude(self, x: SSAValue) -> SSAValue:
+        """Return |x|."""
         return self.add_op(math.AbsFOp(x))
 
     def with_sign(self, x: SSAValue, sign: SSAValue) -> SSAValue:
+        """Return the magnitude of `x` with the sign of `sign`."""
         return self.add_op(math.CopySignOp(x, sign))
 
     def test(self, x: SSAValue, predicate: str, y: SSAValue | float) -> SSAValue:
+        """Return the i1 result of comparing `x` with `y`; `predicate` is one of `arith.cmpf` (`oeq`, `uno`, ..)."""
         other = y if isinstance(y, SSAValue) else self.constant(y)
         return self.add_op(arith.CmpfOp(x, other, predicate))
 
     def both(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Return the conjunction of two i1 values."""
         return self.add_op(arith.AndIOp(x, y))
 
     def either(self, x: SSAValue, y: SSAValue) -> SSAValue:
+        """Return the disjunction of two i1 values."""
         return self.add_op(arith.OrIOp(x, y))
 
     def select(self, condition: SSAValue, then: SSAValue, otherwise: SSAValue) -> SSAValue:
+        """Return `then` if the i1 `condition` is true, `otherwise` if not."""
         return self.add_op(arith.SelectOp(condition, then, otherwise))
 
     def choose(self, condition: SSAValue, then: Number, otherwise: Number) -> Number:
+        """Return one of two complex numbers, with a select per part."""
         return Number(self.select(condition, then.re, otherwise.re), self.select(condition, then.im, otherwise.im))
 
     def larger_first(self, x: SSAValue, y: SSAValue) -> tuple[SSAValue, SSAValue]:

@@ -23,6 +23,7 @@ def entry_function(module: ModuleOp) -> func.FuncOp | None:
 
 
 def is_private(function: func.FuncOp) -> bool:
+    """True if the function has the visibility `private`: only code of its module can call it."""
     return function.sym_visibility is not None and function.sym_visibility.data == "private"
 
 

@@ -26,6 +26,7 @@ class IndexConstants:
                 self._known.setdefault(number, op.result)
 
     def get(self, number: int) -> SSAValue:
+        """Return the index constant `number`. A new constant goes after the constants that begin the entry block."""
         found = self._known.get(number)
         if found is None:
             op = arith.ConstantOp(IntegerAttr(number, IndexType()))

@@ -67,6 +67,7 @@ class PackedAccess:
 
     @property
     def bits(self) -> int:
+        """The width of an element in bits."""
         return bits_of(self.element)
 
     def address(self, base: SSAValue, index: SSAValue | None) -> tuple[SSAValue, SSAValue]:
@@ -85,10 +86,12 @@ class PackedAccess:
         return self.add(GEPOp(base, [byte], i8)), self.add(arith.TruncIOp(shift, i8))
 
     def load(self, base: SSAValue, index: SSAValue | None, *, invariant: bool) -> SSAValue:
+        """Load one element. `index` is as for `address`; `invariant` promises that the memory does not change."""
         address, shift = self.address(base, index)
         return self.unpack(self.add(LoadOp(address, i8, invariant=invariant)), shift)
 
     def store(self, value: SSAValue, base: SSAValue, index: SSAValue | None) -> None:
+        """Store one element with two atomic updates of its byte. `index` is as for `address`."""
         address, shift = self.address(base, index)
         mask = self.add(arith.ShLIOp(self.number((1 << self.bits) - 1, i8), shift))
         others = self.add(arith.XOrIOp(mask, self.number(-1, i8)))
@@ -141,9 +144,11 @@ class PackedAccess:
         self.insert(llvm.StoreOp(whole, address, alignment))
 
     def number(self, value: int, type_: IntegerType) -> SSAValue:
+        """Return an integer constant."""
         return self.add(arith.ConstantOp(IntegerAttr(value, type_)))
 
     def add(self, op: Operation) -> SSAValue:
+        """Insert an op that has one result, and return the result."""
         result = self.insert(op)
         assert result is not None, f"{op.name} has a result"
         return result
