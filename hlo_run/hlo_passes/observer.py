@@ -88,6 +88,7 @@ class Observer:
     only_times: ClassVar[bool] = False
 
     def watches(self, level: Level) -> bool:
+        """Return True if `Step.changed` must be known for steps of `level`. The base returns False."""
         del level
         return False
 

@@ -86,6 +86,7 @@ class Expr:
 
     @property
     def is_constant(self) -> bool:
+        """True for a number."""
         return self.kind is CONSTANT
 
     @property
@@ -95,12 +96,15 @@ class Expr:
 
     @property
     def is_binary(self) -> bool:
+        """True for a node with two children; false for dimensions, symbols and constants."""
         return self.left is not self
 
     def uses_dim(self, index: int) -> bool:
+        """True if dimension `index` occurs in the expression."""
         return bool(self.dims_mask >> index & 1)
 
     def uses_symbol(self, index: int) -> bool:
+        """True if symbol `index` occurs in the expression."""
         return bool(self.symbols_mask >> index & 1)
 
     def to_string(self, dim_names: Callable[[int], str], symbol_names: Callable[[int], str]) -> str:

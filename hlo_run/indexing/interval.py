@@ -84,14 +84,17 @@ class Interval:
 
     @property
     def bounds(self) -> Bounds:
+        """The pair (lower, upper); both are inside the interval."""
         return self.lower, self.upper
 
     @property
     def is_point(self) -> bool:
+        """True if the interval holds exactly one integer."""
         return self.lower == self.upper
 
     @property
     def is_feasible(self) -> bool:
+        """True if the interval is not empty."""
         return self.lower <= self.upper
 
     @property
@@ -100,6 +103,7 @@ class Interval:
         return max(0, self.upper - self.lower + 1)
 
     def contains(self, value: int) -> bool:
+        """True if `value` is in the interval; the bounds are."""
         return self.lower <= value <= self.upper
 
     def encloses(self, other: Interval) -> bool:

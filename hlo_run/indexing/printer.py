@@ -14,17 +14,34 @@ class PrintableMap(Protocol):
     """The part of `IndexingMap` that the printer reads."""
 
     @property
-    def dims(self) -> tuple[Variable, ...]: ...
+    def dims(self) -> tuple[Variable, ...]:
+        """The dimension variables with their closed ranges."""
+        ...
+
     @property
-    def ranges(self) -> tuple[Variable, ...]: ...
+    def ranges(self) -> tuple[Variable, ...]:
+        """The range variables; their symbols come first."""
+        ...
+
     @property
-    def rts(self) -> tuple[Variable, ...]: ...
+    def rts(self) -> tuple[Variable, ...]:
+        """The runtime variables; their symbols follow those of the range variables."""
+        ...
+
     @property
-    def results(self) -> tuple[Expr, ...]: ...
+    def results(self) -> tuple[Expr, ...]:
+        """One expression per dimension of the result."""
+        ...
+
     @property
-    def constraints(self) -> tuple[tuple[Expr, Interval], ...]: ...
+    def constraints(self) -> tuple[tuple[Expr, Interval], ...]:
+        """Expressions with the closed intervals that must contain their values."""
+        ...
+
     @property
-    def is_known_empty(self) -> bool: ...
+    def is_known_empty(self) -> bool:
+        """True if the domain is known to have no points."""
+        ...
 
 
 def map_to_string(indexing_map: PrintableMap | None) -> str:

@@ -10,10 +10,12 @@ from hlo_run.reference.values import Array
 
 
 def real_part(z: Array) -> Array:
+    """Return the real part of each element."""
     return np.asarray(np.real(z))
 
 
 def imaginary_part(z: Array) -> Array:
+    """Return the imaginary part of each element; 0 for real numbers."""
     return np.asarray(np.imag(z))
 
 
@@ -36,14 +38,17 @@ def complex_sign(z: Array) -> Array:
 
 
 def complex_sqrt(z: Array) -> Array:
+    """Return the principal square root, computed and returned in complex128."""
     return np.sqrt(z.astype(np.complex128, copy=False))
 
 
 def complex_logistic(z: Array) -> Array:
+    """Return 1 / (1 + e^-z)."""
     return divide_complex(np.ones_like(z), 1 + np.exp(-z))
 
 
 def complex_reciprocal_sqrt(z: Array) -> Array:
+    """Return 1 / sqrt(z)."""
     return divide_complex(np.ones_like(z), np.sqrt(z))
 
 

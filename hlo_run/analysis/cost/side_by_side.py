@@ -38,10 +38,12 @@ class Side:
 
     @property
     def fusions(self) -> int:
+        """The number of fusions."""
         return sum(work.kind.startswith("k") for work in self.work)
 
     @property
     def bytes_accessed(self) -> int:
+        """The bytes that all work accesses."""
         return sum(work.bytes_accessed for work in self.work)
 
 

@@ -50,15 +50,21 @@ def is_intermediate(instruction: HloInstruction, max_operands: int) -> bool:
 class FusedOps(Protocol[OpT]):
     """The operations of a fusion as a graph: instructions of a fusion, or ops of a planned fusion."""
 
-    def instruction(self, op: OpT) -> HloInstruction: ...
+    def instruction(self, op: OpT) -> HloInstruction:
+        """Return the instruction of an operation."""
+        ...
 
     def operands(self, op: OpT) -> Sequence[OpT | None]:
         """Return the operands; None for an operand from outside."""
         ...
 
-    def users(self, op: OpT) -> Sequence[OpT]: ...
+    def users(self, op: OpT) -> Sequence[OpT]:
+        """Return the operations of the fusion that use the result."""
+        ...
 
-    def is_tiled_transpose(self, op: OpT) -> bool: ...
+    def is_tiled_transpose(self, op: OpT) -> bool:
+        """True if the operation is a transpose that the transpose emitter would tile."""
+        ...
 
 
 class _Body:

@@ -20,10 +20,12 @@ class LaunchDimensions:
 
     @property
     def blocks(self) -> int:
+        """The number of blocks in the grid."""
         return math.prod(self.grid)
 
     @property
     def threads_per_block(self) -> int:
+        """The number of threads in a block."""
         return math.prod(self.block)
 
     def __str__(self) -> str:

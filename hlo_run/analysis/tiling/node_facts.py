@@ -137,12 +137,14 @@ class Facts:
         self.heroes = NodeHeroes(lambda op: self.op(op.instruction).is_tiled_transpose)
 
     def op(self, instruction: HloInstruction) -> OpFacts:
+        """Return the facts about an instruction, computed on the first request."""
         found = self._ops.get(instruction)
         if found is None:
             found = self._ops[instruction] = _op_facts(instruction)
         return found
 
     def node(self, node: Node) -> NodeFacts:
+        """Return the facts about a node, computed on the first request and after `forget`."""
         found = self._nodes.get(node)
         if found is None:
             found = self._nodes[node] = self._node_facts(node)

@@ -53,18 +53,22 @@ class PackedTranspose:
 
     @property
     def shared_dims(self) -> tuple[int, int]:
+        """The rows and columns of the tile in shared memory, in elements."""
         return (_BANKS * self.vector_size, _BANKS * self.vector_size)
 
     @property
     def rows(self) -> int:
+        """The rows of a tile that are in use: its extent along T2."""
         return self.block_sizes[self.permutation[-1]]
 
     @property
     def columns(self) -> int:
+        """The columns of a tile that are in use: its extent along (A, T1)."""
         return self.block_sizes[-1] * (1 if self.batch_dim is None else self.block_sizes[self.batch_dim])
 
     @property
     def launch(self) -> LaunchDimensions:
+        """The launch: one block of 128 threads per tile, along x."""
         return LaunchDimensions((math.prod(self._block_counts), 1, 1), (_THREADS, 1, 1))
 
     @property

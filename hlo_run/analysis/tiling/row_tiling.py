@@ -37,6 +37,7 @@ class RowTiling:
 
     @property
     def launch(self) -> LaunchDimensions:
+        """The launch, along x: blocks of `rows_per_block` rows with `lanes` threads each."""
         return LaunchDimensions((-(-self.fusion.rows // self.rows_per_block), 1, 1), (self.rows_per_block * self.lanes, 1, 1))
 
     @property

@@ -94,14 +94,17 @@ class ScatterTiling:
 
     @property
     def inputs(self) -> int:
+        """The number of arrays that the scatter updates."""
         return len(self.scatter.operands) // 2
 
     @property
     def indices(self) -> HloInstruction:
+        """The array of index vectors."""
         return self.scatter.operands[self.inputs]
 
     @property
     def updates(self) -> tuple[HloInstruction, ...]:
+        """The arrays of updates, one per array that the scatter updates."""
         return tuple(self.scatter.operands[self.inputs + 1 :])
 
     @property

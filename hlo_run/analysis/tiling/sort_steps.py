@@ -57,6 +57,7 @@ class SortSizes:
 
     @property
     def rows(self) -> int:
+        """The number of rows: the product of all other sizes."""
         return prod(self.row_dims)
 
     @property
@@ -66,6 +67,7 @@ class SortSizes:
 
     @property
     def tiles_per_row(self) -> int:
+        """The number of tiles of 2^`tile_stages` elements that cover a row."""
         return -(-self.row_elements >> self.tile_stages)
 
     @property
@@ -75,6 +77,7 @@ class SortSizes:
 
     @property
     def pairs_per_row(self) -> int:
+        """The number of pairs in a row, padded to a power of two."""
         return 1 << (self.stages - 1)
 
 

@@ -43,6 +43,7 @@ class TransposeDescription:
 
     @property
     def input_dims(self) -> tuple[int, ...]:
+        """The sizes of the normalised input dimensions, major to minor."""
         sizes = [0] * len(self.dims)
         for output_dim, input_dim in enumerate(self.permutation):
             sizes[input_dim] = self.dims[output_dim]
@@ -50,6 +51,7 @@ class TransposeDescription:
 
     @property
     def element_bits(self) -> int:
+        """The width of an element in bits."""
         return self.instruction.shape.dtype.bits
 
     @property

@@ -49,6 +49,7 @@ class TransposeTiling:
 
     @property
     def block_counts(self) -> tuple[int, ...]:
+        """The number of tiles along each normalised input dim; the last tile may be partial."""
         sizes = zip(self.description.input_dims, self.block_sizes, strict=True)
         return tuple(-(-size // block) for size, block in sizes)
 

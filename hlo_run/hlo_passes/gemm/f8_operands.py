@@ -40,6 +40,7 @@ class F8Operand:
 
     @property
     def element_type(self) -> str:
+        """The HLO name of the 8-bit float type (`f8e4m3fn`)."""
         return self.value.shape.element_type
 
     @property

@@ -28,6 +28,7 @@ class SizedValues:
             instruction.shape = instruction.shape.map_leaves(fixed_shape)
 
     def sizes_of(self, value: HloInstruction) -> Sizes:
+        """Return the size of each dynamic dimension of an array as an s32 scalar, None for static ones; () if all are static."""
         return self.sizes.get(value, {}).get((), ())
 
     def masked(self, editor: Editor, value: HloInstruction, fill: HloInstruction, dims: tuple[int, ...]) -> HloInstruction:

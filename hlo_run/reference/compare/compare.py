@@ -25,6 +25,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
+        """True if the structures are equal and all arrays agree."""
         return not self.problem and all(leaf.ok for leaf in self.leaves)
 
     @property

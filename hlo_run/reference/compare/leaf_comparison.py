@@ -47,6 +47,7 @@ class LeafComparison:
 
     @property
     def ok(self) -> bool:
+        """True if the arrays can be compared and no element is wrong."""
         return not self.problem and not self.mismatches
 
     @property

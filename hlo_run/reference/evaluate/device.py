@@ -91,6 +91,7 @@ class World:
 
     @property
     def size(self) -> int:
+        """The number of devices: replicas times partitions."""
         return self.replicas * self.partitions
 
 

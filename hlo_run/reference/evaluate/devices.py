@@ -30,6 +30,7 @@ class DeviceGrid:
 
     @property
     def size(self) -> int:
+        """The number of devices: replicas times partitions."""
         return self.replicas * self.partitions
 
     def __str__(self) -> str:

@@ -58,10 +58,12 @@ def clamp(low: Array, x: Array, high: Array) -> Array:
 
 
 def reciprocal_sqrt(x: Array) -> Array:
+    """Return 1 / sqrt(x)."""
     return 1 / np.sqrt(x)
 
 
 def logistic(x: Array) -> Array:
+    """Return 1 / (1 + e^-x)."""
     return 1 / (1 + np.exp(-x))
 
 

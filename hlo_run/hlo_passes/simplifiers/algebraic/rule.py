@@ -44,9 +44,11 @@ class Rewriter(Editor):
         return self.add(old.opcode, shape or old.shape, operands, called, **attributes)
 
     def mul(self, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Return the elementwise product of two values of the same shape."""
         return self.binary("multiply", one, two)
 
     def negate(self, value: HloInstruction) -> HloInstruction:
+        """Return the value with every element negated."""
         return self.unary("negate", value)
 
 
@@ -108,10 +110,12 @@ def either(instruction: HloInstruction, opcode: str) -> tuple[HloInstruction, Hl
 
 
 def is_float(value: HloInstruction) -> bool:
+    """True if the elements are real floats."""
     return value.shape.dtype.is_float
 
 
 def is_integer(value: HloInstruction) -> bool:
+    """True if the elements are integers."""
     return value.shape.dtype.is_integer
 
 
