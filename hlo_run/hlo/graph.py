@@ -225,7 +225,7 @@ class HloInstruction:
 
     @property
     def called_computations(self) -> tuple[HloComputation, ...]:
-        """All called computations, in the order of the attributes."""
+        """All called computations, in the order of the attributes; one that is called twice occurs twice."""
         # A fast path: most instructions call nothing.
         return tuple(c for group in self._called.values() for c in group) if self._called else ()
 

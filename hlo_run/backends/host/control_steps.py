@@ -202,7 +202,7 @@ class WhileStep(_Nested):
         self._predicate = self._machine.read(self.slices[0])
 
     def run(self) -> None:
-        """Run the loop."""
+        """Run the loop. Raises DeviceError if the run is out of time."""
         machine, (condition, body) = self._machine, self.sequences
         if self.trip_count is not None:
             for _ in range(self.trip_count):
@@ -249,7 +249,7 @@ class CustomCallStep(Leaf):
         """Do nothing: the operands are copied at every run, because the function may keep them."""
 
     def run(self) -> None:
-        """Call the function on the operands, and store its results."""
+        """Call the function and store its results. Raises DeviceError if it fails, Unsupported if none is registered."""
         thunk = self._call
         operands = [self._array(operand) for operand in thunk.operands]
         result = custom_calls.call(thunk.target, "Host", operands, thunk.config, thunk.name)
@@ -277,7 +277,7 @@ class TransferStep(Leaf):
         """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
-        """Do the transfer. A recv without a sender writes zeros."""
+        """Do the transfer. A recv whose device is no target writes zeros. Raises DeviceError if no message arrives."""
         machine = self._machine
         match self.thunk:
             case InfeedThunk():

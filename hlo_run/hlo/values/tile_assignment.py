@@ -62,7 +62,7 @@ class Iota:
 
     @property
     def count(self) -> int:
-        """The number of devices."""
+        """The length of the sequence."""
         return math.prod(self.reshape_dims)
 
     def numbers(self) -> tuple[int, ...]:
