@@ -22,6 +22,7 @@ class InterpreterBackend:
 
     @property
     def description(self) -> str:
+        """The name of the reference, and the device grid if it has several devices."""
         return "numpy" if self._grid.size == 1 else f"numpy, {self._grid}"
 
     def run_module(

@@ -42,6 +42,7 @@ class Findings:
     processor_seconds: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
+        """Count an outcome. A failure also adds its seed to the seeds of its signature."""
         self.kinds[outcome.kind] += 1
         if outcome.kind != "ok":
             self.seeds.setdefault(f"{outcome.kind}: {outcome.signature}", []).append(outcome.seed)

@@ -26,6 +26,7 @@ class Case:
 
     @property
     def text(self) -> str:
+        """The module's text."""
         lines = [*self.lines[:-1], f"ROOT {self.lines[-1]}"]
         return f"{self.before}ENTRY main {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 

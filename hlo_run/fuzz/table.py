@@ -11,6 +11,8 @@ from hlo_run.fuzz.program.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class Family:
+    """A family: its name, its step, the weight of the step, and whether fusions may contain it."""
+
     name: str
     weight: float
     step: Callable[[Scope], None]

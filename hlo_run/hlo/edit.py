@@ -29,6 +29,7 @@ class Editor:
 
     @property
     def computation(self) -> HloComputation:
+        """The computation of `origin`, which must not have been removed."""
         assert self.origin.parent is not None, f"{self.origin.name} was removed"
         return self.origin.parent
 
@@ -62,9 +63,11 @@ class Editor:
         return self.add(opcode, one.shape, [one, two])
 
     def compare(self, one: HloInstruction, two: HloInstruction, direction: str) -> HloInstruction:
+        """Add a compare, with a pred of the operands' shape as result; `direction` is EQ, NE, GE, GT, LE or LT."""
         return self.add("compare", one.shape.with_element_type("pred"), [one, two], direction=direction)
 
     def select(self, chosen: HloInstruction, one: HloInstruction, two: HloInstruction) -> HloInstruction:
+        """Add a select: `one` where the pred `chosen` is true, otherwise `two`."""
         return self.add("select", one.shape, [chosen, one, two])
 
     def convert(self, value: HloInstruction, element_type: str) -> HloInstruction:
@@ -96,6 +99,7 @@ class Editor:
         return self.add("broadcast", shape, [value], dimensions=tuple(dimensions))
 
     def iota(self, element_type: str, dims: Sequence[int], dimension: int = 0) -> HloInstruction:
+        """Add an iota of shape `dims` that counts along `dimension`."""
         return self.add("iota", Shape.array(element_type, tuple(dims)), iota_dimension=dimension)
 
     def slice(self, value: HloInstruction, starts: Sequence[int], limits: Sequence[int]) -> HloInstruction:
@@ -139,6 +143,7 @@ class Editor:
         return self.tuple(values) if like.shape.is_tuple else values[0]
 
     def tuple(self, values: Sequence[HloInstruction]) -> HloInstruction:
+        """Add a tuple of the values."""
         return self.add("tuple", Shape.make_tuple(tuple(value.shape for value in values)), values)
 
     def element(self, value: HloInstruction, index: int) -> HloInstruction:

@@ -30,6 +30,7 @@ class Op:
 
     @property
     def opcode(self) -> str:
+        """The instruction's opcode."""
         return self.instruction.opcode
 
 
@@ -75,10 +76,12 @@ class Node:
 
     @property
     def root(self) -> Op:
+        """The op that computes the node's result: the first of `ops`."""
         return self.ops[0]
 
     @property
     def opcode(self) -> str:
+        """The instruction's opcode, or `fusion`."""
         return "fusion" if self.is_fusion else self.instruction.opcode
 
     @property
@@ -90,6 +93,7 @@ class Node:
 
     @property
     def is_multi_output(self) -> bool:
+        """True for a fusion whose root is a tuple."""
         return self.is_fusion and self.ops[0].opcode == "tuple"
 
     @property
@@ -139,6 +143,7 @@ class FusionGraph:
         return iter(list(self._alive))
 
     def new_number(self) -> int:
+        """Return the number of a new node, one above the last number."""
         self._count += 1
         return self._count
 

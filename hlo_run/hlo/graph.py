@@ -62,15 +62,19 @@ class Attributes(MutableMapping[str, AttributeValue]):
     # Faster than MutableMapping's versions, which call __getitem__ for each key.
 
     def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
+        """Return an attribute's value, or `default` if the instruction has no such attribute."""
         return self.stored.get(key, default)
 
     def keys(self) -> KeysView[str]:
+        """Return the attributes' names."""
         return self.stored.keys()
 
     def values(self) -> ValuesView[AttributeValue]:
+        """Return the attributes' values."""
         return self.stored.values()
 
     def items(self) -> ItemsView[str, AttributeValue]:
+        """Return (name, value) of the attributes."""
         return self.stored.items()
 
 
@@ -156,10 +160,12 @@ class HloInstruction:
 
     @property
     def shape(self) -> Shape:
+        """The shape of the result. To assign one counts as an edit of the module."""
         return self._shape
 
     @shape.setter
     def shape(self, shape: Shape) -> None:
+        """Set the shape."""
         self._shape = shape
         self.touch()
 
@@ -174,6 +180,7 @@ class HloInstruction:
 
     @operands.setter
     def operands(self, operands: Iterable[HloInstruction]) -> None:
+        """Set the operands, and update the users of the old and the new ones."""
         new = tuple(operands)
         # Dicts, because a root tuple may have thousands of operands.
         before, after = dict.fromkeys(self.operands), dict.fromkeys(new)
@@ -208,6 +215,7 @@ class HloInstruction:
 
     @called.setter
     def called(self, called: dict[str, tuple[HloComputation, ...]]) -> None:
+        """Set the called computations, and update the callers of the old and the new ones."""
         for computation in dict.fromkeys(c for group in self._called.values() for c in group):
             computation.callers.remove(self)
         self._called = called
@@ -217,6 +225,7 @@ class HloInstruction:
 
     @property
     def called_computations(self) -> tuple[HloComputation, ...]:
+        """All called computations, in the order of the attributes; one that is called twice occurs twice."""
         # A fast path: most instructions call nothing.
         return tuple(c for group in self._called.values() for c in group) if self._called else ()
 
@@ -230,6 +239,7 @@ class HloInstruction:
 
     @property
     def dimensions(self) -> tuple[int, ...]:
+        """The attribute `dimensions`, for example of a broadcast, transpose or reduce."""
         return self.attrs.stored["dimensions"]
 
     @property
@@ -239,10 +249,12 @@ class HloInstruction:
 
     @property
     def parameter_number(self) -> int:
+        """The position of a parameter, from 0."""
         return self.attrs.stored["parameter_number"]
 
     @property
     def iota_dimension(self) -> int:
+        """The dimension that an iota counts along."""
         return self.attrs.stored["iota_dimension"]
 
     @property
@@ -252,10 +264,12 @@ class HloInstruction:
 
     @property
     def custom_call_target(self) -> str:
+        """The name of a custom call's function."""
         return self.attrs.stored["custom_call_target"]
 
     @property
     def is_root(self) -> bool:
+        """True for the root of the instruction's computation."""
         return self.parent is not None and self.parent.root is self
 
     def touch(self) -> None:
@@ -289,16 +303,19 @@ class HloComputation:
 
     @property
     def root(self) -> HloInstruction:
+        """The instruction whose value the computation returns; it must be set."""
         assert self._root is not None, f"computation {self.name} has no root yet"
         return self._root
 
     @root.setter
     def root(self, instruction: HloInstruction) -> None:
+        """Set the root."""
         self._root = instruction
         instruction.touch()
 
     @property
     def has_root(self) -> bool:
+        """True once the root is set."""
         return self._root is not None
 
     @property
@@ -320,6 +337,7 @@ class HloComputation:
 
     @property
     def is_entry(self) -> bool:
+        """True for the entry of the computation's module."""
         return self.module is not None and self.module.entry is self
 
     def add(self, instruction: HloInstruction, is_root: bool = False, before: HloInstruction | None = None) -> HloInstruction:
@@ -459,6 +477,7 @@ class HloModule:
 
     @property
     def entry(self) -> HloComputation:
+        """The entry computation; it must be set."""
         assert self.entry_computation is not None, "the module has no entry yet"
         return self.entry_computation
 

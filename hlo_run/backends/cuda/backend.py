@@ -48,15 +48,18 @@ class CudaBackend:
 
     @property
     def name(self) -> str:
+        """The platform's name."""
         return "CUDA"
 
     @property
     def description(self) -> str:
+        """The device's name and compute capability."""
         major, minor = self._device.compute_capability
         return f"{self._device.name}, compute capability {major}.{minor}"
 
     @property
     def target(self) -> TargetSpec:
+        """The device's properties as a compilation target."""
         return self._device.target
 
     def run(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42, feeds: Feeds = NO_FEEDS) -> Literal:
@@ -156,6 +159,7 @@ class CudaBackend:
         return "\n".join([*lines, state.graphs.problem] if state.graphs.problem else lines)
 
     def launch_records(self) -> list[dict[str, Any]]:
+        """Return no records: only Host collects statistics."""
         return []
 
     def _function(self, kernel: Kernel) -> Any:

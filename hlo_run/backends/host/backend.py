@@ -79,10 +79,12 @@ class HostBackend:
 
     @property
     def name(self) -> str:
+        """The platform's name."""
         return "Host"
 
     @property
     def description(self) -> str:
+        """What runs the kernels, for messages."""
         return "PTX on the CPU" + {"emulator": ", numpy emulator", "jit": ", native code"}.get(self._engine, "")
 
     @property

@@ -27,6 +27,7 @@ class CollectiveStep(Leaf):
         """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
+        """Compute and store the results. Outside of all groups, a broadcast gives zeros and other kinds raise DeviceError."""
         machine, thunk = self._machine, self._collective
         world = machine.world
         members = members_of(thunk, machine.device, world.replicas, world.partitions)

@@ -157,6 +157,7 @@ class SequenceStep(_Nested):
         super().__init__(machine, thunk, ())
 
     def run(self) -> None:
+        """Run the inner steps in order."""
         run_steps(self._machine, self.sequences[0])
 
 
@@ -177,6 +178,7 @@ class CommandBufferStep(_Nested):
         self._calls = None
 
     def run(self) -> None:
+        """Replay the recorded calls, or run the steps one by one."""
         machine = self._machine
         if machine.profile is not None or machine.deadline is not None:
             run_steps(machine, self.sequences[0])
@@ -196,9 +198,11 @@ class WhileStep(_Nested):
         self.trip_count = thunk.trip_count
 
     def bind(self) -> None:
+        """Take the memory of the predicate."""
         self._predicate = self._machine.read(self.slices[0])
 
     def run(self) -> None:
+        """Run the loop. Raises DeviceError if the run is out of time."""
         machine, (condition, body) = self._machine, self.sequences
         if self.trip_count is not None:
             for _ in range(self.trip_count):
@@ -224,9 +228,11 @@ class ConditionalStep(_Nested):
         return self._conditional.is_predicate
 
     def bind(self) -> None:
+        """Take the memory of the selector."""
         self._selector = self._machine.read(self.slices[0])
 
     def run(self) -> None:
+        """Run the steps of one branch."""
         run_steps(self._machine, self.sequences[taken_branch(self._conditional, self._selector)])
 
 
@@ -243,6 +249,7 @@ class CustomCallStep(Leaf):
         """Do nothing: the operands are copied at every run, because the function may keep them."""
 
     def run(self) -> None:
+        """Call the function and store its results. Raises DeviceError if it fails, Unsupported if none is registered."""
         thunk = self._call
         operands = [self._array(operand) for operand in thunk.operands]
         result = custom_calls.call(thunk.target, "Host", operands, thunk.config, thunk.name)
@@ -270,6 +277,7 @@ class TransferStep(Leaf):
         """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
+        """Do the transfer. A recv whose device is no target writes zeros. Raises DeviceError if no message arrives."""
         machine = self._machine
         match self.thunk:
             case InfeedThunk():

@@ -37,7 +37,9 @@ class Launcher(Protocol):
     """Runs kernels. With `may_replace`, other code with the same results may run in their place."""
 
     @property
-    def may_replace(self) -> bool: ...
+    def may_replace(self) -> bool:
+        """True if kernels may be replaced by equivalent code."""
+        ...
 
     def graph(self, kernel: Kernel) -> KernelGraph:
         """Return a kernel's graph."""

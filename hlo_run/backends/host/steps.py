@@ -33,18 +33,26 @@ class Step(Protocol):
     """The work of one thunk. `bind` is called before the first run and after one of `slices` has moved."""
 
     @property
-    def thunk(self) -> Thunk: ...
+    def thunk(self) -> Thunk:
+        """The thunk."""
+        ...
 
     @property
-    def slices(self) -> tuple[BufferSlice, ...]: ...
+    def slices(self) -> tuple[BufferSlice, ...]:
+        """The buffer slices that the step accesses."""
+        ...
 
     def inner(self) -> Iterator[Step]:
         """Yield the direct inner steps."""
         ...
 
-    def bind(self) -> None: ...
+    def bind(self) -> None:
+        """Take the memory of the slices."""
+        ...
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Do the work of the thunk."""
+        ...
 
 
 class Leaf:
@@ -65,6 +73,7 @@ class KernelStep(Leaf):
         self._launch: Launch | None = None
 
     def bind(self) -> None:
+        """Load the kernel, and prepare its launch with the current memory. Raises DeviceError if the launch is invalid."""
         machine = self._machine
         loaded = machine.load(self.thunk.kernel)
         regions: dict[int, Region] = {}
@@ -84,6 +93,7 @@ class KernelStep(Leaf):
         return self._graph, self._launch
 
     def run(self) -> None:
+        """Launch the kernel, with an observer if checks are on."""
         machine, launch = self._machine, self._launch
         assert launch is not None, "the step is bound"
         if machine.checks:
@@ -103,9 +113,11 @@ class CopyStep(Leaf):
         self._machine = machine
 
     def bind(self) -> None:
+        """Take the memory of source and destination."""
         self._source, self._destination = (self._machine.read(piece) for piece in self.slices)
 
     def run(self) -> None:
+        """Copy the bytes."""
         self._destination[:] = self._source
         self._machine.copy_written(self.thunk.source, self.thunk.destination)
 
@@ -128,9 +140,11 @@ class FillStep(Leaf):
         self._data = data
 
     def bind(self) -> None:
+        """Take the memory of the slice."""
         self._target = self._machine.read(self.slices[0])
 
     def run(self) -> None:
+        """Fill the slice, repeating the bytes."""
         data = self._data()
         self._target[:] = np.resize(data, self._target.size)
         self._machine.mark_written(self.slices[0])
@@ -149,6 +163,7 @@ class LibraryStep(Leaf):
         self._bound: Callable[[], object] | None = None
 
     def bind(self) -> None:
+        """Make views of the operands and results, and bind the call if all have views."""
         self._inputs = [self._view(spec) for spec in self._call.inputs]
         self._outputs = [self._view(spec) for spec in self._call.outputs]
         inputs, outputs = ([array for array in arrays if array is not None] for arrays in (self._inputs, self._outputs))
@@ -159,6 +174,7 @@ class LibraryStep(Leaf):
         return view(spec, self._machine.read(spec.slice)) if is_viewable(spec) else None
 
     def run(self) -> None:
+        """Call the function, and store the results that have no view."""
         machine, call = self._machine, self._call
         if self._bound is not None and not machine.written:
             self._bound()

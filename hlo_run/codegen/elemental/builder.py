@@ -101,21 +101,27 @@ class IrBuilder:
         return made.results[0]
 
     def unary(self, op: type[Operation], value: SSAValue) -> SSAValue:
+        """Append an op of one operand whose result has the operand's type, and return the result."""
         return self.create(op, (value,), value.type)
 
     def binary(self, op: type[Operation], left: SSAValue, right: SSAValue) -> SSAValue:
+        """Append an op of two operands of one type, which is the result's, and return the result."""
         return self.create(op, (left, right), left.type)
 
     def cast(self, op: type[Operation], value: SSAValue, result_type: Attribute) -> SSAValue:
+        """Append a conversion to `result_type`, and return the result."""
         return self.create(op, (value,), result_type)
 
     def cmpi(self, predicate: str, left: SSAValue, right: SSAValue) -> SSAValue:
+        """Append an `arith.cmpi` of integers or indices, for example with predicate `slt`, and return the i1."""
         return self.create(arith.CmpiOp, (left, right), i1, {"predicate": _CMPI[predicate]})
 
     def cmpf(self, predicate: str, left: SSAValue, right: SSAValue) -> SSAValue:
+        """Append an `arith.cmpf`, for example with predicate `oeq`, and return the i1."""
         return self.create(arith.CmpfOp, (left, right), i1, {"predicate": _CMPF[predicate]})
 
     def select(self, condition: SSAValue, if_true: SSAValue, if_false: SSAValue) -> SSAValue:
+        """Append an `arith.select` on an i1, and return the result."""
         return self.create(arith.SelectOp, (condition, if_true, if_false), if_true.type)
 
     # Constants.
@@ -167,6 +173,7 @@ class IrBuilder:
         return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py
 
     def index(self, value: int) -> SSAValue:
+        """Return the constant `value` of type index."""
         return self.constant(INDEX, value)
 
     def _constant(self, type_: Attribute, key: bytes, make: Callable[[], Attribute]) -> SSAValue:
@@ -259,6 +266,7 @@ class IrBuilder:
             self.block, self._location = outer, location
 
     def yield_values(self, values: Sequence[SSAValue]) -> None:
+        """Append an `scf.yield`, which ends the block."""
         self.block.add_op(scf.YieldOp.create(operands=values))
 
     def if_op(self, condition: SSAValue, result_types: Sequence[Attribute], then: Block, otherwise: Block) -> Sequence[SSAValue]:

@@ -25,7 +25,9 @@ class EmissionContext(Protocol):
     """The function that an emission adds ops to."""
 
     @property
-    def builder(self) -> IrBuilder: ...
+    def builder(self) -> IrBuilder:
+        """The builder that appends the emission's ops."""
+        ...
 
     def call_scalar(self, computation: HloComputation, values: Values, is_reduction: bool) -> Values:
         """Call a computation on scalars, a reducer or a mapper. Returns its results."""

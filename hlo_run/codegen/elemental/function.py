@@ -56,6 +56,7 @@ class Signature:
 
     @property
     def symbol(self) -> str:
+        """The function's name without the `@`."""
         return self.callee.string_value()
 
 
@@ -191,6 +192,7 @@ class FunctionEmitter:
 
     @property
     def builder(self) -> IrBuilder:
+        """The builder that appends the function's ops."""
         return self._builder
 
     def finish(self, symbol: str, values: Sequence[SSAValue], attributes: Mapping[str, Attribute]) -> func.FuncOp:

@@ -34,9 +34,12 @@ _SPECIAL = frozenset((arith.ConstantOp, scf.IfOp, scf.ForOp, ApplyIndexingOp, Lo
 
 @dataclass(frozen=True)
 class Canonicalize(ModulePass):
+    """Folds constants, indexing maps, `scf.if` and loops, and erases dead ops."""
+
     name = "canonicalize"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Simplify every function that has a body."""
         for function in functions(op):
             if function.is_declaration:
                 continue

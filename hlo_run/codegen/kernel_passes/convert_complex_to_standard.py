@@ -25,9 +25,12 @@ from hlo_run.dialects.types import is_complex
 
 @dataclass(frozen=True)
 class ConvertComplexToStandard(ModulePass):
+    """Lowers complex ops to ops on real and imaginary parts."""
+
     name = "convert-complex-to-standard"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Replace the complex arithmetic and the selects of complex numbers."""
         for each in [*op.walk()]:
             if type(each) in FUNCTIONS:
                 _replace(each)

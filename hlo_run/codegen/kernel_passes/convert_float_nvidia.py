@@ -73,10 +73,13 @@ _F8_AND_F4 = {**_F8, Float4E2M1FNType(): _Hardware("e2m1x2", IntegerType(4), "rn
 
 @dataclass(frozen=True)
 class ConvertFloatNvidia(ModulePass):
+    """Converts to and from f8E4M3FN, f8E5M2 and f4E2M1FN by PTX instructions. `sm` is the GPU, for example 90."""
+
     name = "convert-float-nvidia"
     sm: int = 90
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Replace the conversions that GPU `sm` has instructions for. Before sm_89 there are none, and nothing changes."""
         if self.sm < _FIRST_SM:
             return
         formats = _F8_AND_F4 if self.sm in _SM_WITH_F4 else _F8

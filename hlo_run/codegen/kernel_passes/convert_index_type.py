@@ -41,9 +41,12 @@ _NO_FLAGS: Mapping[str, Attribute] = {}
 
 @dataclass(frozen=True)
 class ConvertIndexType(ModulePass):
+    """Gives index arithmetic the integer type of the module's index width."""
+
     name = "convert-index-type"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Convert index arithmetic and erase the casts to the same width."""
         converter = _Converter(IntegerType(index_bits(op)))
         for each in op.walk():
             if isinstance(each, _ARITHMETIC):

@@ -23,8 +23,11 @@ from hlo_run.dialects.editing.merging import merge_equal_ops
 
 @dataclass(frozen=True)
 class Cse(ModulePass):
+    """Replaces a pure op by an equal earlier op that is visible to it."""
+
     name = "cse"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Merge equal ops in every function."""
         for function in functions(op):
             merge_equal_ops(function.body)

@@ -20,9 +20,12 @@ from hlo_run.dialects.editing.functions import functions, is_private, referenced
 
 @dataclass(frozen=True)
 class EraseDeadFunctions(ModulePass):
+    """Erases the private functions that no public function reaches."""
+
     name = "erase-dead-functions"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Follow the calls from the public functions, and erase all other functions."""
         by_name = {function.sym_name.data: function for function in functions(op)}
         pending = [name for name, function in by_name.items() if not is_private(function)]
         alive = set(pending)

@@ -61,9 +61,12 @@ _BF16_MAGNITUDE = 0x7FFF
 
 @dataclass(frozen=True)
 class ExpandFloatOps(ModulePass):
+    """Expands f32 tanh and erf, bf16 abs, and ops on floats of at most 8 bits."""
+
     name = "expand-float-ops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Replace each op that has an expansion for its type."""
         for each in [*op.walk()]:
             found = _EXPANSIONS.get(type(each))
             if found is not None:

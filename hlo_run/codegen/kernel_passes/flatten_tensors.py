@@ -59,9 +59,12 @@ _DYNAMIC = DenseArrayBase.from_list(i64, [DYNAMIC_INDEX])  # a position that is 
 
 @dataclass(frozen=True)
 class FlattenTensors(ModulePass):
+    """Flattens tensors and vectors to rank 1, in memory order, and removes layouts."""
+
     name = "flatten-tensors"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Flatten the indices of all accesses, then the types of all values."""
         ops = list(op.walk())
         offsets = _Offsets()
         for each in ops:  # before types change, because they hold the shapes

@@ -36,9 +36,12 @@ _MAX_ROUNDS = 4  # inlining may make calls equal, so that more calls can be inli
 
 @dataclass(frozen=True)
 class Inliner(ModulePass):
+    """Inlines reducers and functions with one call, by the rules of XLA's inliner."""
+
     name = "inliner"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Merge equal calls, then inline in every function, callees before callers."""
         for function in functions(op):
             merge_equal_ops(function.body)
         calls = _Calls({function.sym_name.data: function for function in functions(op)})

@@ -23,9 +23,12 @@ from hlo_run.dialects.editing.effects import can_speculate
 
 @dataclass(frozen=True)
 class LoopInvariantCodeMotion(ModulePass):
+    """Moves speculatable ops whose operands do not change in a loop to before the loop."""
+
     name = "loop-invariant-code-motion"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Hoist from every `scf.for`, inner loops first."""
         for loop in op.walk(region_first=True):
             if isinstance(loop, scf.ForOp):
                 _hoist_from(loop)

@@ -67,9 +67,12 @@ _SHARED_POINTER = llvm.LLVMPointerType(IntAttr(_SHARED_SPACE))
 
 @dataclass(frozen=True)
 class LowerTensors(ModulePass):
+    """Lowers tensors to pointers, and element accesses to loads and stores."""
+
     name = "lower-tensors"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower every function. Constant tensors and shared memory become globals."""
         globals_ = _Globals(op)
         index_type = IntegerType(index_bits(op))
         for function in [each for each in op.body.block.ops if isinstance(each, func.FuncOp)]:

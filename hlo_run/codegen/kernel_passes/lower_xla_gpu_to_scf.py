@@ -41,9 +41,12 @@ from hlo_run.indexing.printer import constraints_as_printed
 
 @dataclass(frozen=True)
 class LowerXlaGpuToScf(ModulePass):
+    """Lowers `xla_gpu.loop` to nested `scf.for` loops with a check of the domain."""
+
     name = "lower-xla-gpu-to-scf"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower every `xla_gpu.loop`."""
         for loop in [inner for inner in op.walk() if isinstance(inner, LoopOp)]:
             _Lowering(loop).run()
 

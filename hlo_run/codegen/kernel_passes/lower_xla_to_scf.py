@@ -38,9 +38,12 @@ _LANES = 32
 
 @dataclass(frozen=True)
 class LowerXlaToScf(ModulePass):
+    """Lowers predicated accesses to `scf.if`, and shuffle_reduce to shuffles and calls."""
+
     name = "lower-xla-to-scf"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower every predicated_extract, predicated_insert and shuffle_reduce."""
         for inner in list(op.walk()):
             match inner:
                 case PredicatedExtractOp():

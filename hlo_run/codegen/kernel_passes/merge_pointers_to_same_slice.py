@@ -24,9 +24,12 @@ _SLICE = "xla.slice_index"
 
 @dataclass(frozen=True)
 class MergePointersToSameSlice(ModulePass):
+    """Merges pointer arguments to the same buffer slice."""
+
     name = "merge-pointers-to-same-slice"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Merge the arguments of every function, and remove the operands of calls for removed arguments."""
         dropped: dict[str, set[int]] = {}
         for function in op.body.block.ops:
             if isinstance(function, func.FuncOp) and function.arg_attrs is not None and function.body.blocks:

@@ -57,10 +57,13 @@ _SHORT_MATH = (
 
 @dataclass(frozen=True)
 class OptimizeLoops(ModulePass):
+    """Unrolls loops of few steps completely, and longer loops by up to `max_unroll_factor`."""
+
     name = "optimize-loops"
     max_unroll_factor: int = 4
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Unroll the loops of every function, inner loops first."""
         for function in op.body.block.ops:
             if isinstance(function, func.FuncOp) and (entry := function.body.blocks.first) is not None:
                 self._unroll_loops(function, IndexConstants(entry))

@@ -33,9 +33,12 @@ _MAX_STEPS = 64
 
 @dataclass(frozen=True)
 class PeelLoops(ModulePass):
+    """Peels the last step of a loop if only that step needs the bounds check."""
+
     name = "peel-loops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Peel every `xla_gpu.loop`, then the loops that peeling made."""
         pending = [inner for inner in op.walk() if isinstance(inner, LoopOp)]
         while pending:
             pending += _peel(pending.pop())

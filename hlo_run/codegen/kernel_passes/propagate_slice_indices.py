@@ -26,9 +26,12 @@ _HANDED_ON = ("xla.slice_index", "xla.invariant")
 
 @dataclass(frozen=True)
 class PropagateSliceIndices(ModulePass):
+    """Copies the buffer attributes of the kernel's arguments to the other functions."""
+
     name = "propagate-slice-indices"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Copy the attributes. A module without an entry function is left as it is."""
         entry = entry_function(op)
         if entry is None:
             return

@@ -31,9 +31,12 @@ _STRUCTURED = (scf.ForOp, scf.IfOp, scf.IndexSwitchOp, scf.WhileOp)
 
 @dataclass(frozen=True)
 class ScfToCf(ModulePass):
+    """Lowers structured control flow to blocks and branches."""
+
     name = "scf-to-cf"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower the body of every function."""
         for function in op.body.block.ops:
             if isinstance(function, func.FuncOp):
                 _lower_region(function.body)

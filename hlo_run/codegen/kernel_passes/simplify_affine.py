@@ -45,9 +45,12 @@ _NSW = {"overflowFlags": arith.IntegerOverflowAttr([arith.IntegerOverflowFlag.NS
 
 @dataclass(frozen=True)
 class SimplifyAffine(ModulePass):
+    """Lowers apply_indexing to arithmetic on index values."""
+
     name = "simplify-affine"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower every apply_indexing of every function."""
         for function in op.body.block.ops:
             if isinstance(function, func.FuncOp) and (entry := function.body.blocks.first) is not None:
                 _FunctionLowering(entry).lower_block(entry, {})

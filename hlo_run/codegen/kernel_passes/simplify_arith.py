@@ -43,9 +43,12 @@ _SGE = 5
 
 @dataclass(frozen=True)
 class SimplifyArith(ModulePass):
+    """Simplifies arithmetic by the value ranges of its operands."""
+
     name = "simplify-arith"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Simplify all ops in order, then branches and loops from the inside out, and erase dead ops."""
         for inner in list(op.walk()):
             _simplify(inner)
         for inner in list(op.walk())[::-1]:  # inner ops before the op around them

@@ -23,9 +23,12 @@ _HIDDEN_LINKAGE = ("private", "internal")
 
 @dataclass(frozen=True)
 class SymbolDce(ModulePass):
+    """Erases private functions and globals without a live reference."""
+
     name = "symbol-dce"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Follow the references from the public symbols, and erase all other symbols."""
         symbols = {name: each for each in op.body.block.ops if (name := _symbol_name(each)) is not None}
         pending = [each for each in op.body.block.ops if not _is_hidden(each)]
         alive = set(pending)

@@ -28,9 +28,12 @@ from hlo_run.dialects.types import constant_int
 
 @dataclass(frozen=True)
 class UnswitchLoops(ModulePass):
+    """Moves an invariant `scf.if` out of the loop around it."""
+
     name = "unswitch-loops"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Unswitch every `scf.for`, inner loops first."""
         # Inner loops first: an unswitched loop can leave its scf.if as the whole body of the enclosing loop.
         pending = [loop for loop in op.walk(region_first=True) if isinstance(loop, scf.ForOp)][::-1]
         while pending:

@@ -64,10 +64,13 @@ _IN_BOUNDS = ArrayAttr([BoolAttr.from_bool(True)])
 
 @dataclass(frozen=True)
 class VectorizeLoadsStores(ModulePass):
+    """Replaces accesses to neighbouring elements in a loop by vector accesses before and after it. `sm` is the GPU."""
+
     name = "vectorize-loads-stores"
     sm: int = 90
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Vectorise every `scf.for` of n = 2, 4, .. 32 steps over 0, 1, .. n-1."""
         for loop in [loop for loop in op.walk() if isinstance(loop, scf.ForOp)]:
             trips = counted_trips(loop)
             if trips is not None and 2 <= trips <= _MAX_TRIPS and trips & (trips - 1) == 0:

@@ -40,6 +40,7 @@ class Isa:
 
     @property
     def cpu(self) -> str:
+        """LLVM's name of the GPU, for example `sm_90a`."""
         return f"sm_{self.sm}{'a' * self.accelerated}"
 
 

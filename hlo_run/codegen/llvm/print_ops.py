@@ -49,6 +49,7 @@ class FunctionNames:
         return f"{type_text(value.type)} {self.names[value]}"
 
     def label(self, block: Block) -> str:
+        """Return the operand of a branch to a block, `label` and its name."""
         return f"label {self.labels[block]}"
 
     def call_intrinsic(self, name: str, type_: Attribute, arguments: Iterable[str], flags: str = "") -> str:

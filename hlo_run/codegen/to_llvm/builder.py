@@ -73,6 +73,7 @@ class ModuleState:
         return converted[0] if len(converted) == 1 else llvm.LLVMStructType.from_type_list(converted)
 
     def function_type(self, type_: FunctionType) -> llvm.LLVMFunctionType:
+        """Return the LLVM type of a function. Raises Unsupported for a type that LLVM functions cannot take or return."""
         return llvm.LLVMFunctionType([self.convert(each) for each in type_.inputs], self.result_type(type_.outputs.data))
 
 
@@ -101,6 +102,7 @@ class Builder:
         return [values[operand] for operand in op.operands]
 
     def convert(self, type_: Attribute) -> Attribute:
+        """Return the type that replaces `type_` in the LLVM dialect. Raises Unsupported if no type does."""
         return self.module.convert(type_)
 
     def add(
@@ -131,6 +133,7 @@ class Builder:
         return op.results[0]
 
     def integer(self, number: int, type_: IntegerType) -> SSAValue:
+        """Return an integer constant."""
         return self.constant(IntegerAttr(number, type_), type_)
 
     def call(self, name: str, arguments: Sequence[SSAValue], type_: Attribute) -> SSAValue:

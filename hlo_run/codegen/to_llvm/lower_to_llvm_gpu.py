@@ -37,9 +37,12 @@ _HANDLERS: dict[type[Operation], Handler] = {**ARITH, **MATH, **STRUCTURE}
 
 @dataclass(frozen=True)
 class LowerToLlvmGpu(ModulePass):
+    """Lowers a kernel to the LLVM dialect, with nvvm intrinsics and libdevice calls."""
+
     name = "lower-to-llvm-gpu"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Lower every function, and declare the library functions that they call."""
         state = ModuleState(IntegerType(index_bits(op)))
         for function in [each for each in op.body.block.ops if isinstance(each, func.FuncOp)]:
             Rewriter.replace_op(function, _lower_function(state, function), [])

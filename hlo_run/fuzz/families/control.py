@@ -19,6 +19,7 @@ def _some_values(scope: Scope, most: int, least: int = 1) -> list[Value]:
 
 
 def call(scope: Scope) -> None:
+    """A call of a computation with random steps."""
     operands = _some_values(scope, 3)
     if scope.depth >= _MOST_DEPTH or not operands:
         return
@@ -86,6 +87,7 @@ def fusion(scope: Scope) -> None:
 
 
 def async_pair(scope: Scope) -> None:
+    """An async-start of one step and its async-done, sometimes with other steps between them."""
     operands = _some_values(scope, 2)
     # An async computation must stay one instruction, so exclude types that passes would convert.
     if scope.depth or not operands or any(v.type not in ("f32", "f64", "s32", "s64", "u32", "pred") for v in operands):

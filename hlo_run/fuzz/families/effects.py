@@ -55,6 +55,7 @@ def _token(scope: Scope) -> Value | None:
 
 
 def infeed(scope: Scope) -> None:
+    """An infeed of one or two arrays, and its token."""
     token = _token(scope)
     if token is None:
         return
@@ -71,6 +72,7 @@ def infeed(scope: Scope) -> None:
 
 
 def outfeed(scope: Scope) -> None:
+    """An outfeed of an exact array."""
     token = _token(scope)
     value = scope.pick(lambda v: v.exact)
     if token is None or value is None:
@@ -81,6 +83,7 @@ def outfeed(scope: Scope) -> None:
 
 
 def random_bits(scope: Scope) -> None:
+    """An rng-bit-generator of a random algorithm: its new state and an array of bits."""
     algorithm, words = scope.rng.choice((("rng_three_fry", 2), ("rng_philox", 2), ("rng_philox", 3), ("rng_default", 2)))
     state = obtain(scope, "u64", (words,))
     t = scope.some_type(lambda name: name in ("u8", "u16", "u32", "u64", "s32", "s8"))
@@ -91,6 +94,7 @@ def random_bits(scope: Scope) -> None:
 
 
 def device(scope: Scope) -> None:
+    """A partition-id or replica-id."""
     opcode = scope.rng.choice(("partition-id", "replica-id"))
     scope.add("u32", (), f"{opcode}()", Range(0))
 

@@ -37,6 +37,7 @@ _SLACK = 16.0
 
 
 def smooth(scope: Scope) -> None:
+    """A smooth function of a float whose range suits it, for example exponential or tanh."""
     value = scope.pick(lambda v: v.element.is_wide_float)
     if value is None:
         return
@@ -91,6 +92,7 @@ def add_binary(scope: Scope, opcode: str, one: Value, two: Value, keep: bool = T
 
 
 def sign_changes(scope: Scope) -> None:
+    """A negate or abs of a number."""
     value = scope.pick(lambda v: v.element.is_number and v.element.kind != "unsigned")
     if value is not None:
         opcode = scope.rng.choice(("negate", "abs"))
@@ -149,6 +151,7 @@ def divide(scope: Scope) -> None:
 
 
 def integer(scope: Scope) -> None:
+    """A unary or bitwise op, shift or power of integers."""
     value = scope.pick(lambda v: v.element.is_integer)
     if value is None:
         return
@@ -170,6 +173,7 @@ _BITWISE = "and or xor shift-left shift-right-arithmetic shift-right-logical pow
 
 
 def logic(scope: Scope) -> None:
+    """A logical op of preds; a compare if no pred exists."""
     value = scope.pick(lambda v: v.type == "pred")
     if value is None:
         return compare(scope)
@@ -181,6 +185,7 @@ def logic(scope: Scope) -> None:
 
 
 def compare(scope: Scope) -> None:
+    """A compare of exact values; complex numbers only by EQ and NE."""
     value = scope.pick(lambda v: v.exact)
     if value is None:
         return
@@ -190,6 +195,7 @@ def compare(scope: Scope) -> None:
 
 
 def select(scope: Scope) -> None:
+    """A select between two arrays by an array of preds or by one pred."""
     value = scope.pick()
     if value is None:
         return
@@ -203,6 +209,7 @@ def select(scope: Scope) -> None:
 
 
 def clamp(scope: Scope) -> None:
+    """A clamp between two arrays or two scalars."""
     value = scope.pick(lambda v: v.element.is_number)
     if value is None:
         return
@@ -213,6 +220,7 @@ def clamp(scope: Scope) -> None:
 
 
 def convert(scope: Scope) -> None:
+    """A conversion to a random type; inexact floats only become wide floats."""
     value = scope.pick()
     if value is None:
         return
@@ -227,6 +235,7 @@ def convert(scope: Scope) -> None:
 
 
 def complex_parts(scope: Scope) -> None:
+    """An op on complex numbers: real, imag, abs, negate, or complex of two floats."""
     value = scope.pick(lambda v: v.element.kind == "complex")
     if value is not None and scope.chance(0.7):
         part = PART_OF[value.type]

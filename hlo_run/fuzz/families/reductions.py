@@ -37,6 +37,7 @@ def _reduced(scope: Scope, dims: Dims) -> list[int]:
 
 
 def reduce(scope: Scope) -> None:
+    """Reduce one array over random dimensions."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -231,6 +232,7 @@ def sort(scope: Scope) -> None:
 
 
 def comparator(scope: Scope, types: list[str], direction: str, order: str = "") -> str:
+    """Return the name of a sort's comparator, which compares the first operands; `types` are the operands' element types."""
     lines = [f"{side}{k} = {t}[] parameter({2 * k + (side == 'b')})" for k, t in enumerate(types) for side in "ab"]
     lines.append(f"ROOT r = pred[] compare(a0, b0), direction={direction}{order and f', type={order}'}")
     return scope.program.computation(f"before_{direction}{order}_{'_'.join(types)}", *lines)

@@ -11,6 +11,7 @@ from hlo_run.hlo.values.braces import braces
 
 
 def broadcast(scope: Scope) -> None:
+    """Insert one or two dimensions by a broadcast."""
     value = scope.pick(lambda v: len(v.dims) < 4)
     if value is None:
         return
@@ -24,6 +25,7 @@ def broadcast(scope: Scope) -> None:
 
 
 def transpose(scope: Scope) -> None:
+    """A transpose by a random permutation."""
     value = scope.pick(lambda v: len(v.dims) >= 2)
     if value is None:
         return
@@ -34,6 +36,7 @@ def transpose(scope: Scope) -> None:
 
 
 def reshape(scope: Scope) -> None:
+    """Merge, split or insert dimensions by a reshape."""
     value = scope.pick()
     if value is None:
         return
@@ -64,6 +67,7 @@ def squeeze(scope: Scope) -> None:
 
 
 def slice_(scope: Scope) -> None:
+    """A slice with random starts, limits and strides."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -78,6 +82,7 @@ def slice_(scope: Scope) -> None:
 
 
 def pad(scope: Scope) -> None:
+    """A pad with low, high and interior padding; edge padding may be negative."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -99,6 +104,7 @@ def pad(scope: Scope) -> None:
 
 
 def concatenate(scope: Scope) -> None:
+    """A concatenate of up to four arrays along a random dimension."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -120,6 +126,7 @@ def concatenate(scope: Scope) -> None:
 
 
 def reverse(scope: Scope) -> None:
+    """Reverse random dimensions."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -139,6 +146,7 @@ def count(scope: Scope) -> None:
 
 
 def constant(scope: Scope) -> None:
+    """A constant array of one number or of random numbers."""
     number = some_number(scope, name := scope.some_type())
     dims = scope.some_dims(most_rank=2)
     value = scope.filled(name, dims, number) if scope.chance(0.5) else obtain(scope, name, dims, reuse=0)

@@ -112,6 +112,7 @@ def _convert(scope: Scope, value: Value, element_type: str, range_: Range) -> Va
 
 
 def magnitude(scope: Scope, value: Value) -> Value:
+    """Return the absolute value, which later steps do not use."""
     return scope.add(value.type, value.dims, f"abs({value.name})", value.range, keep=False)
 
 

@@ -44,6 +44,7 @@ class Program:
             self.take_step(scope)
 
     def name(self, word: str = "v") -> str:
+        """Return a new name, `word` and a number."""
         self.counter += 1
         return f"{word}{self.counter}"
 
@@ -80,14 +81,17 @@ class Scope:
 
     @property
     def rng(self) -> random.Random:
+        """The module's random generator."""
         return self.program.rng
 
     def chance(self, share: float) -> bool:
+        """Return True with probability `share`."""
         return self.rng.random() < share
 
     # Lines.
 
     def line(self, value: Value, text: str) -> Value:
+        """Add the instruction that computes `value`; `text` is its opcode, operands and attributes. Later steps do not use it."""
         self.lines.append(f"{value.name} = {value.shape} {text}")
         return value
 
@@ -129,6 +133,7 @@ class Scope:
     # Computations inside this one.
 
     def inner(self, inside_fusion: bool = False, may_have_effects: bool = True) -> Scope:
+        """Return an empty computation one level deeper, for an instruction of this one to call."""
         effects = may_have_effects and self.may_have_effects and not inside_fusion
         return Scope(self.program, self.depth + 1, inside_fusion or self.inside_fusion, effects)
 
@@ -196,6 +201,7 @@ class Scope:
         return self.scaled(value, -math.ceil(math.log2(value.range.bound)))
 
     def clamp(self, value: Value, bound: float) -> Value:
+        """Limit a value to [-bound, bound]; later steps do not use the result."""
         low, high = self.number(value.type, -bound), self.number(value.type, bound)
         known = replace(value.range, bound=min(bound, value.range.bound))
         return self.add(value.type, value.dims, f"clamp({low.name}, {value.name}, {high.name})", known, keep=False)
@@ -248,9 +254,11 @@ class Scope:
         return self.rng.choices(list(found), list(found.values()))[0]
 
     def size(self, least: int = 0) -> int:
+        """Return a random dimension size of at least `least`."""
         return self.rng.choice([s for s in self.program.sizes if s >= least] or [max(least, 1)])
 
     def some_dims(self, least_rank: int = 0, most_rank: int = 4) -> Dims:
+        """Return random dimension sizes; the rank is in [least_rank, most_rank]."""
         rank = self.rng.choice([r for r in (0, 1, 1, 2, 2, 2, 3, 3, 4, 5) if least_rank <= r <= most_rank])
         return self.cut([self.size() for _ in range(rank)])
 
@@ -263,6 +271,7 @@ class Scope:
         return tuple(cut)
 
     def fits_in(self, dims: Sequence[int]) -> bool:
+        """True if no size is negative and the array has at most the module's maximum number of elements."""
         return math.prod(dims) <= self.program.most_elements and all(size >= 0 for size in dims)
 
 
@@ -283,6 +292,7 @@ _PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
 def without_layouts(value: Value) -> Value:
+    """Return the value and its parts with default layouts."""
     return replace(value, layout="", parts=tuple(without_layouts(part) for part in value.parts))
 
 
@@ -295,6 +305,7 @@ def number_range(number: float) -> Range:
 
 
 def number_text(element_type: str, number: float) -> str:
+    """Return a number as the text of an HLO literal of the type."""
     t = TYPES[element_type]
     if t.kind == "pred":
         return "true" if number else "false"
@@ -305,4 +316,5 @@ def number_text(element_type: str, number: float) -> str:
 
 
 def shape(element_type: str, dims: Dims) -> str:
+    """Return an array's shape as text, without layout."""
     return array_text(element_type, dims)

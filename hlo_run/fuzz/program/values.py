@@ -34,10 +34,12 @@ class ElementType:
 
     @property
     def is_float(self) -> bool:
+        """True for real floats."""
         return self.kind == "float"
 
     @property
     def is_integer(self) -> bool:
+        """True for signed and unsigned integers, not for pred."""
         return self.kind in ("signed", "unsigned")
 
     @property
@@ -100,6 +102,7 @@ class Range:
 
     @property
     def exact(self) -> bool:
+        """True if the numbers have no error."""
         return self.error == 0.0
 
 
@@ -121,10 +124,12 @@ def join(*ranges: Range) -> Range:
 
 
 def plus(one: Range, other: Range) -> Range:
+    """Return the range of the sum."""
     return Range(one.bound + other.bound, max(one.grain, other.grain), one.error + other.error)
 
 
 def times(one: Range, other: Range) -> Range:
+    """Return the range of the product."""
     error = one.bound * other.error + other.bound * one.error + one.error * other.error
     return Range(one.bound * other.bound, one.grain + other.grain, error)
 
@@ -150,18 +155,22 @@ class Value:
 
     @property
     def element(self) -> ElementType:
+        """The record of the element type; the value must be an array."""
         return TYPES[self.type]
 
     @property
     def is_tuple(self) -> bool:
+        """True for tuples."""
         return self.type == "tuple"
 
     @property
     def exact(self) -> bool:
+        """True if the numbers have no error."""
         return self.range.exact
 
     @property
     def count(self) -> int:
+        """The number of elements of an array."""
         return math.prod(self.dims)
 
     @property
@@ -171,10 +180,12 @@ class Value:
 
 
 def shape_text(value: Value) -> str:
+    """Return a shape as text, with its layout if it is not the default one."""
     if value.is_tuple:
         return f"({', '.join(shape_text(part) for part in value.parts)})"
     return "token[]" if value.type == "token" else array_text(value.type, value.dims) + value.layout
 
 
 def array_text(element_type: str, dims: Dims) -> str:
+    """Return an array's shape as text, for example `f32[2,3]`."""
     return f"{element_type}[{','.join(map(str, dims))}]"

@@ -101,6 +101,7 @@ def parse_string(lexer: Lexer) -> str:
 
 
 def format_string(value: AttributeValue) -> str:
+    """Return `"text"`, with escapes."""
     return f'"{escape(str(value))}"'
 
 
@@ -118,15 +119,18 @@ def parse_string_or_json(lexer: Lexer) -> str:
 
 
 def parse_raw(lexer: Lexer) -> RawText:
+    """Read the value without parsing it, and return its text."""
     return RawText(lexer.raw_value())
 
 
 def parse_int(lexer: Lexer) -> int:
+    """Read a signed integer of up to 64 bits."""
     lexer.advance()
     return parse_integer(lexer)
 
 
 def parse_int32(lexer: Lexer) -> int:
+    """Read an integer; raises ParseError if it exceeds int32."""
     start = lexer.pos
     value = parse_int(lexer)
     if not -(2**31) <= value < 2**31:
@@ -159,6 +163,7 @@ def to_int64(digits: str) -> int | None:
 
 
 def parse_bool(lexer: Lexer) -> bool:
+    """Read `true` or `false` after the `=`."""
     lexer.advance()
     return bool_value(lexer)
 
@@ -173,6 +178,7 @@ def bool_value(lexer: Lexer) -> bool:
 
 
 def format_bool(value: AttributeValue) -> str:
+    """Return `true` or `false`."""
     return "true" if value else "false"
 
 
@@ -183,6 +189,7 @@ def parse_bools(lexer: Lexer) -> tuple[bool, ...]:
 
 
 def format_bools(value: AttributeValue) -> str:
+    """Return `{true,false}`."""
     assert isinstance(value, tuple)
     return "{" + ",".join(map(format_bool, value)) + "}"
 
@@ -252,6 +259,7 @@ def parse_words(*choices: str) -> Callable[[Lexer], tuple[str, ...]]:
 
 
 def format_words(value: AttributeValue) -> str:
+    """Return `{word,word}`."""
     assert isinstance(value, tuple)
     return braces(value)
 
@@ -307,11 +315,13 @@ def int_lists(lexer: Lexer) -> tuple[tuple[int, ...], ...]:
 
 
 def format_int_lists(value: AttributeValue) -> str:
+    """Return `{{0,1},{2,3}}`."""
     assert isinstance(value, tuple)
     return "{" + ",".join(format_ints(group) for group in value if isinstance(group, tuple)) + "}"
 
 
 def parse_shape_value(lexer: Lexer) -> Shape:
+    """Read a shape, as in `f32[2]{0}`."""
     lexer.advance()
     return parse_shape(lexer)
 
@@ -323,6 +333,7 @@ def parse_shapes(lexer: Lexer) -> tuple[Shape, ...]:
 
 
 def format_shapes(value: AttributeValue) -> str:
+    """Return `{f32[2]{0}, s32[]}`."""
     assert isinstance(value, tuple)
     return "{" + ", ".join(map(str, value)) + "}"
 

@@ -56,6 +56,7 @@ def _integer(lexer: Lexer) -> int:
 
 
 def format_slice(value: AttributeValue) -> str:
+    """Return `{[0:4], [0:8]}` from (start, limit, stride) per dimension; strides are shown if one of them is not 1."""
     assert isinstance(value, tuple)
     ranges = [item for item in value if isinstance(item, tuple)]
     strided = any(stride != 1 for _, _, stride in ranges)
@@ -88,6 +89,7 @@ def parse_padding(lexer: Lexer) -> AttributeValue:
 
 
 def format_padding(value: AttributeValue) -> str:
+    """Return `1_2x0_0` from (low, high, interior) per dimension; interiors are shown if one of them is not 0."""
     assert isinstance(value, tuple)
     rows = [item for item in value if isinstance(item, tuple)]
     interior = any(row[2] for row in rows)

@@ -32,11 +32,17 @@ _LISTS = ("branch_computations", "called_computations")
 class Computations(Protocol):
     """The part of `ComputationParser` that instructions need."""
 
-    def lookup(self, current: str) -> HloComputation: ...
+    def lookup(self, current: str) -> HloComputation:
+        """Return the computation that the current token names. Raises ParseError if none has that name."""
+        ...
 
-    def closed(self, computation: HloComputation, start: int) -> None: ...
+    def closed(self, computation: HloComputation, start: int) -> None:
+        """Check and register a body after its last token. Raises ParseError if the body is invalid."""
+        ...
 
-    def check_depth(self, depth: int) -> None: ...
+    def check_depth(self, depth: int) -> None:
+        """Raise ParseError if bodies and instructions are nested deeper than XLA allows."""
+        ...
 
 
 class InstructionParser:

@@ -75,6 +75,7 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """True for real floats of any width."""
         return self.kind == "float"
 
     @property
@@ -84,14 +85,17 @@ class DType:
 
     @property
     def is_signed(self) -> bool:
+        """True for signed integers."""
         return self.kind == "signed"
 
     @property
     def is_unsigned(self) -> bool:
+        """True for unsigned integers, not for pred."""
         return self.kind == "unsigned"
 
     @property
     def is_complex(self) -> bool:
+        """True for c64 and c128."""
         return self.kind == "complex"
 
     @property

@@ -23,6 +23,7 @@ class Mesh:
 
     @property
     def size(self) -> int:
+        """The number of devices."""
         return math.prod(size for _, size in self.axes)
 
     def devices(self) -> tuple[int, ...]:
@@ -72,10 +73,12 @@ class AxisRef:
     sub_size: int | None = None
 
     def size(self, mesh: Mesh) -> int:
+        """Return the number of devices along the axis, or along the sub-axis."""
         return mesh.axes[self.axis][1] if self.sub_size is None else self.sub_size
 
     @property
     def next_pre_size(self) -> int | None:
+        """The `pre_size` of the next minor sub-axis; None for a whole axis."""
         return None if self.sub_size is None else self.pre_size * self.sub_size
 
     def problem(self, mesh: Mesh) -> str:

@@ -21,6 +21,7 @@ class MeshGroups:
 
     @property
     def group_size(self) -> int:
+        """The number of devices in each group."""
         return math.prod(axis.size(self.mesh) for axis in self.axes)
 
     def groups(self) -> IntLists:

@@ -66,14 +66,17 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
+        """True for tuples."""
         return self.element_type == "tuple"
 
     @property
     def is_array(self) -> bool:
+        """True for arrays, scalars included; false for tuples, buffers, tokens and opaque values."""
         return self.element_type in DTYPES
 
     @property
     def rank(self) -> int:
+        """The number of dimensions; 0 for scalars."""
         return len(self.dims)
 
     @property
@@ -83,6 +86,7 @@ class Shape:
 
     @property
     def element_count(self) -> int:
+        """The number of elements of an array; a dynamic dimension counts with its bound."""
         return math.prod(self.dims)
 
     @property

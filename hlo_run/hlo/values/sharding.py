@@ -57,6 +57,7 @@ class DimSharding:
     is_closed: bool = True
 
     def text(self, mesh: Mesh) -> str:
+        """Return `{'x', 'y', ?}`: the axes from major to minor, and `?` unless the dimension is closed."""
         return "{" + ", ".join([*(axis.text(mesh) for axis in self.axes), *([] if self.is_closed else ["?"])]) + "}"
 
 

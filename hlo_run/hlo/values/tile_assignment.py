@@ -62,6 +62,7 @@ class Iota:
 
     @property
     def count(self) -> int:
+        """The length of the sequence."""
         return math.prod(self.reshape_dims)
 
     def numbers(self) -> tuple[int, ...]:
@@ -87,6 +88,7 @@ class TileAssignment:
 
     @property
     def count(self) -> int:
+        """The number of tiles."""
         return math.prod(self.dims)
 
     def devices(self) -> tuple[int, ...]:

@@ -48,6 +48,7 @@ class BarrierCheck:
         """Do nothing."""
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
+        """Raise DeviceError if a thread of a block that meets here has ended."""
         chunk = lanes.chunk
         if scope != "block" or lanes.ids is None:
             return
@@ -72,6 +73,7 @@ class InitCheck:
         """Do nothing."""
 
     def access(self, access: Access) -> None:
+        """Raise DeviceError if the access reads unwritten bytes of checked memory; mark the bytes that it writes."""
         region = access.region
         if region.written is None:
             if region.space not in ("shared", "local"):

@@ -103,11 +103,13 @@ def _product(w: CodeWriter, op: Operation) -> tuple[str, str]:
 
 
 def emit_mul(w: CodeWriter, op: Operation) -> None:
+    """Write a mul."""
     form, expression = _product(w, op)
     w.define(op.operands[0], form, expression)
 
 
 def emit_mad(w: CodeWriter, op: Operation) -> None:
+    """Write a mad or madc, with its carry or saturation."""
     target, a, b, addend = op.operands
     if "sat" in op.flags:
         if op.type != "s32" or "hi" not in op.flags:
@@ -131,6 +133,7 @@ def _sad(w: CodeWriter, op: Operation) -> None:
 
 
 def emit_min_max(w: CodeWriter, op: Operation) -> None:
+    """Write a min or max, with relu if the instruction has it."""
     function = "np.minimum" if op.opcode == "min" else "np.maximum"
     if op.type.endswith("x2"):
         if "relu" in op.flags:

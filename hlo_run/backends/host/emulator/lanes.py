@@ -44,11 +44,13 @@ class Launch:
 
     @property
     def block_threads(self) -> int:
+        """The number of threads of a block."""
         x, y, z = self.kernel.block
         return x * y * z
 
     @property
     def grid_blocks(self) -> int:
+        """The number of blocks."""
         x, y, z = self.kernel.grid
         return x * y * z
 

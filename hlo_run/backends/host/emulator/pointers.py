@@ -196,6 +196,7 @@ class MixedPointer(Pointer):
         self._parts = parts
 
     def load(self, displacement: int, item_bytes: int, line: int, strong: bool = False) -> Array:
+        """Return one item per lane."""
         result = np.empty(self.lanes.count, ITEM_TYPES[item_bytes])
         for selection, pointer in self._parts:
             result[selection] = pointer.load(displacement, item_bytes, line, strong).reshape(-1)
@@ -204,6 +205,7 @@ class MixedPointer(Pointer):
     def load_vector(
         self, displacement: int, item_bytes: int, count: int, line: int, used: tuple[bool, ...] | None = None
     ) -> tuple[Array, ...]:
+        """Return `count` consecutive items per lane, one array per item. Items that are not `used` are poison."""
         results = [np.empty(self.lanes.count, ITEM_TYPES[item_bytes]) for _ in range(count)]
         for selection, pointer in self._parts:
             for result, part in zip(results, pointer.load_vector(displacement, item_bytes, count, line, used), strict=True):
@@ -211,6 +213,7 @@ class MixedPointer(Pointer):
         return tuple(result.reshape(self.lanes.shape) for result in results)
 
     def store(self, values: tuple[Array, ...], displacement: int, item_bytes: int, line: int, strong: bool = False) -> None:
+        """Write consecutive items per lane."""
         flat = [self.lanes.flat(value) for value in values]
         for selection, pointer in self._parts:
             pointer.store(tuple(value[selection] for value in flat), displacement, item_bytes, line, strong)

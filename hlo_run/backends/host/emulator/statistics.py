@@ -143,6 +143,7 @@ class StatisticsObserver:
         self._kinds: dict[int, Counter[str]] = {}
 
     def access(self, access: Access) -> None:
+        """Count an access to global or shared memory."""
         space = access.region.space
         if space not in ("shared", "global"):
             return
@@ -158,9 +159,11 @@ class StatisticsObserver:
         item.worst = max(item.worst, int(cost.max()))
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
+        """Count nothing."""
         del lanes, scope, line
 
     def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+        """Count the instructions of a block, and whether its branch diverged."""
         statistics = self._statistics
         kinds = self._kinds.get(block.index)
         if kinds is None:

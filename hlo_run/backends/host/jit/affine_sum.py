@@ -44,6 +44,7 @@ def monotonic(operation: Operation, a: Affine, b: Affine) -> Interval | None:
 
 
 def constant(value: int) -> Affine:
+    """Return the affine sum that is a constant."""
     return Affine((), value, value, value)
 
 

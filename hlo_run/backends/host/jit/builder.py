@@ -72,9 +72,11 @@ class Builder:
         self.lines.append(f"{name}:")
 
     def jump(self, target: str) -> None:
+        """End the current block with a jump."""
         self.do(f"br label %{target}")
 
     def branch(self, condition: str, yes: str, no: str) -> None:
+        """End the current block with a branch on an i1."""
         self.do(f"br i1 {condition}, label %{yes}, label %{no}")
 
     def place(self) -> str:
@@ -87,6 +89,7 @@ class Builder:
     # ---- idioms -------------------------------------------------------------------------------------------------
 
     def binary(self, operation: str, type_name: str, a: str, b: str) -> str:
+        """Return the result of an operation on two values of one type."""
         return self.op(f"{operation} {type_name} {a}, {b}")
 
     def compare(self, predicate: str, type_name: str, a: str, b: str) -> str:
@@ -95,9 +98,11 @@ class Builder:
         return self.op(f"{kind} {predicate} {type_name} {a}, {b}")
 
     def select(self, condition: str, type_name: str, a: str, b: str) -> str:
+        """Return `a` if the i1 is true, otherwise `b`."""
         return a if a == b else self.op(f"select i1 {condition}, {type_name} {a}, {type_name} {b}")
 
     def cast(self, operation: str, value: str, source: str, target: str) -> str:
+        """Return the value converted from type `source` to type `target`; the value itself if they are equal."""
         return value if source == target else self.op(f"{operation} {source} {value} to {target}")
 
     def resize(self, value: str, source: str, target: str, signed: bool = False) -> str:

@@ -71,6 +71,7 @@ class LaunchShape:
 
     @property
     def threads(self) -> int:
+        """The number of threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     def aliases(self, space: str) -> str:
@@ -104,6 +105,7 @@ class Plan:
 
     @property
     def has_cuts(self) -> bool:
+        """True if the kernel has more than one phase."""
         return len(self.phases) > 1
 
     def _pure_values(self, lanes: int, guard: Guard | None) -> PureValues:

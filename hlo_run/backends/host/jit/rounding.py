@@ -83,6 +83,7 @@ def two_sum(b: Builder, x: str, y: str) -> tuple[str, str]:
 
 
 def is_finite(b: Builder, type_name: str, x: str) -> str:
+    """Return an i1: false for infinities and NaNs."""
     infinity = "0x7FF0000000000000"
     return b.compare("olt", type_name, b.math("fabs", type_name, x), infinity)
 

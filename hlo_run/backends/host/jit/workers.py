@@ -73,6 +73,7 @@ class Team:
             worker.aim(bases)
 
     def stop(self) -> None:
+        """Tell the workers to stop."""
         self._cancel[:4].view(np.int32)[0] = 1
 
 
@@ -136,16 +137,22 @@ def _row(spec: RegionSpec, base: int) -> tuple[int, ...]:
 class Runner(Protocol):
     """A worker."""
 
-    def run(self, code: llvm.Loaded, first: int, last: int) -> tuple[int, int]: ...
+    def run(self, code: llvm.Loaded, first: int, last: int) -> tuple[int, int]:
+        """Run the blocks in [first, last). Return (line, block) of a fault; line 0 means none."""
+        ...
 
 
 class Crew(Protocol):
     """Workers that can be stopped."""
 
     @property
-    def workers(self) -> Sequence[Runner]: ...
+    def workers(self) -> Sequence[Runner]:
+        """The workers."""
+        ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Tell the workers to stop."""
+        ...
 
 
 class Execution:

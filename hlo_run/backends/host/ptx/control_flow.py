@@ -85,6 +85,7 @@ class Block:
         return first if first and first.opcode in _CUT_OPCODES else None
 
     def successors(self) -> tuple[int, ...]:
+        """Return the indices of the blocks that may follow; none after an exit."""
         match self.terminator:
             case Jump(target):
                 return (target,)

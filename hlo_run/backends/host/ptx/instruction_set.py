@@ -172,10 +172,12 @@ class Operation:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
+        """The instruction's operands."""
         return self.instruction.operands
 
     @property
     def line(self) -> int:
+        """The instruction's line in the PTX text."""
         return self.instruction.line
 
     @property

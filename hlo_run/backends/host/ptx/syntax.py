@@ -169,6 +169,7 @@ class Variable:
 
     @property
     def size_bytes(self) -> int:
+        """The size in bytes; 0 for an unsized `[]`."""
         return self.count * TYPE_BYTES[self.type]
 
 
