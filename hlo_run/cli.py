@@ -129,20 +129,25 @@ class PlainConsole:
     """The console for files, pipes and tests: prints text without colour."""
 
     def out(self, text: str) -> None:
+        """Print to stdout, with a newline at the end."""
         _stdout(text)
 
     def out_bytes(self, data: bytes) -> None:
+        """Write bytes to stdout, after any text before them."""
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
     def err(self, text: str) -> None:
+        """Print to stderr, with a newline at the end."""
         _stderr(text)
 
     def error(self, error: HloRunError) -> None:
+        """Print an error to stderr: place, message, source line, notes and hint."""
         _stderr(error.render())
 
     def mismatch(self, findings: Findings) -> None:
+        """Print the findings about a mismatch to stdout: as tables if it is a terminal, else as text."""
         if sys.stdout.isatty():
             from hlo_run.terminal import show_mismatch  # imports rich: only on a terminal
 
@@ -154,6 +159,7 @@ class PlainConsole:
         _stdout(report(findings))
 
     def xla_diff(self, diff: XlaDiff) -> None:
+        """Print a comparison with XLA to stdout: as tables if it is a terminal, else as text."""
         if sys.stdout.isatty():
             from hlo_run.terminal import show_xla_diff
 
@@ -165,6 +171,7 @@ class PlainConsole:
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
+        """Return a context that prints nothing."""
         del what
         yield
 
@@ -178,6 +185,7 @@ class TerminalConsole(PlainConsole):
         self._rich = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def error(self, error: HloRunError) -> None:
+        """Print an error to stderr, with its first line in bold red."""
         first, newline, rest = error.render().partition("\n")
         self._rich.print(first, style="bold red", markup=False)
         if newline:
@@ -185,6 +193,7 @@ class TerminalConsole(PlainConsole):
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
+        """Return a context that shows a spinner with the text `what` on stderr."""
         with self._rich.status(what):
             yield
 

@@ -22,9 +22,11 @@ class CollectiveMethods(BuilderCore):
     """
 
     def replica_id(self) -> HloValue:
+        """Return the number of this device's replica, a u32 scalar."""
         return self.instruction("replica-id")
 
     def partition_id(self) -> HloValue:
+        """Return the number of this device's partition, a u32 scalar."""
         return self.instruction("partition-id")
 
     def all_reduce(self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any) -> HloValue:
@@ -34,9 +36,11 @@ class CollectiveMethods(BuilderCore):
     def all_reduce_start(
         self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any
     ) -> HloValue:
+        """Start an all-reduce. The result has the shape of `all_reduce`'s; pass it to `all_reduce_done`."""
         return self._reducing("all-reduce-start", operands, to_apply, replica_groups, options)
 
     def all_reduce_done(self, start: HloValue) -> HloValue:
+        """Wait for an all-reduce and return its result, of the shape of `start`."""
         return self.instruction("all-reduce-done", [start], start.shape)
 
     def reduce_scatter(
@@ -94,6 +98,10 @@ class CollectiveMethods(BuilderCore):
         )
 
     def all_gather_done(self, start: HloValue) -> HloValue:
+        """Wait for an all-gather and return its result, element 1 of `start`.
+
+        Raises UsageError if `start` is not a tuple of at least 2 elements.
+        """
         return self.instruction("all-gather-done", [start], _result_of_start(start))
 
     def all_to_all(
@@ -117,6 +125,13 @@ class CollectiveMethods(BuilderCore):
         replica_groups: Groups = (),
         channel_id: int | None = None,
     ) -> HloValue:
+        """Send rows (slices along dimension 0) of `operand` to the devices of the group; return the updated `output`.
+
+        The two offsets and two sizes are integer arrays of one shape, [devices] or [devices, n]. Entry i sends `send_sizes[i]`
+        rows from `input_offsets[i]` to member i of the group, which writes them from row `output_offsets[i]` of its output on.
+        `recv_sizes[i]` is the number of rows that member i sends to this device. Rows that no member writes keep the values of
+        `output`.
+        """
         operands = [operand, output, input_offsets, send_sizes, output_offsets, recv_sizes]
         return self.instruction("ragged-all-to-all", operands, output.shape, replica_groups=replica_groups, channel_id=channel_id)
 
@@ -128,6 +143,11 @@ class CollectiveMethods(BuilderCore):
     def collective_permute(
         self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
     ) -> HloValue:
+        """Send the operands from the first to the second device of each pair. The result has the operands' shape.
+
+        A device to which no pair sends gets zeros. A device is a source at most once, and a target at most once. Devices are
+        replica numbers, with `channel_id` partition numbers.
+        """
         values = values_of(operands)
         return self.instruction(
             "collective-permute", values, _shape_of_all(values), source_target_pairs=source_target_pairs, channel_id=channel_id
@@ -144,6 +164,10 @@ class CollectiveMethods(BuilderCore):
         )
 
     def collective_permute_done(self, start: HloValue) -> HloValue:
+        """Wait for a permute and return its result, element 1 of `start`.
+
+        Raises UsageError if `start` is not a tuple of at least 2 elements.
+        """
         return self.instruction("collective-permute-done", [start], _result_of_start(start))
 
     def _reducing(

@@ -21,6 +21,7 @@ class ControlMethods(BuilderCore):
     """A computation argument is a finished one or a function of values; several returned values make a tuple."""
 
     def tuple(self, elements: Sequence[HloValue]) -> HloValue:
+        """Return the tuple of the elements. Without elements it is the empty tuple."""
         return self.instruction("tuple", elements)
 
     def get_tuple_element(self, operand: HloValue, index: int) -> HloValue:
@@ -36,6 +37,10 @@ class ControlMethods(BuilderCore):
         return self.instruction("domain", [operand], domain=domain)
 
     def call(self, operands: Sequence[HloValue], to_apply: ComputationLike, is_composite: bool = False) -> HloValue:
+        """Return the result of `to_apply`, with the shape of its root. Each operand has the shape of its parameter.
+
+        `is_composite` marks a StableHLO composite.
+        """
         body = self.computation_of(to_apply, _shapes(operands), "called_computation")
         return self.instruction("call", operands, called={"to_apply": [body]}, is_composite=is_composite or None)
 
@@ -127,6 +132,10 @@ class ControlMethods(BuilderCore):
         return self.instruction("rng-bit-generator", [state], both, algorithm=algorithm)
 
     def rng_get_and_update_state(self, delta: int, shape: ShapeLike = "u64[2]") -> HloValue:
+        """Return this instruction's 128-bit counter as u64[2], low word first, and add `delta` to it.
+
+        `shape` must be u64[2].
+        """
         return self.instruction("rng-get-and-update-state", [], shape, delta=delta)
 
     def after_all(self, tokens: Sequence[HloValue] = ()) -> HloValue:
@@ -134,6 +143,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("after-all", tokens)
 
     def add_dependency(self, operand: HloValue, token: HloValue) -> HloValue:
+        """Return `operand`, which its users get only after `token` is ready. `token` must be a token."""
         return self.instruction("add-dependency", [operand, token])
 
     def infeed(self, token: HloValue, shape: ShapeLike, infeed_config: str | None = None) -> HloValue:
@@ -178,6 +188,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("copy-start", [operand], both, cross_program_prefetch_index=cross_program_prefetch_index)
 
     def copy_done(self, start: HloValue) -> HloValue:
+        """Wait for a copy and return its destination, element 0 of `start`, a result of `copy_start`."""
         return self.instruction("copy-done", [start], start.shape.tuple_shapes[0] if start.shape.is_tuple else None)
 
     def async_start(
@@ -204,6 +215,7 @@ class ControlMethods(BuilderCore):
         )
 
     def async_update(self, start: HloValue) -> HloValue:
+        """Return `start`, as a later point of its async chain. `start` is a result of `async_start` or `async_update`."""
         return self.instruction("async-update", [start], start.shape)
 
     def async_done(self, start: HloValue) -> HloValue:

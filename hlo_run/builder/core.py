@@ -42,10 +42,12 @@ class HloValue:
 
     @property
     def shape(self) -> Shape:
+        """The shape of the value: element type, dimensions and layout, or a tuple of shapes."""
         return self.instruction.shape
 
     @property
     def name(self) -> str:
+        """The instruction's name, without `%`. It is unique in its computation."""
         return self.instruction.name
 
     def annotate(

@@ -19,7 +19,12 @@ _Accuracy = str | None
 
 
 class ElementwiseMethods(BuilderCore):
-    """Numbers become constants of the other operand's type; scalars are broadcast to the other operand's dimensions."""
+    """Numbers become constants of the other operand's type; scalars are broadcast to the other operand's dimensions.
+
+    The operands then have equal dimensions, which are the result's. Unless a method says otherwise, the result has their
+    element type, the wider one of two float types. Methods raise ParseError for other differences, and for element types
+    that the opcode does not take.
+    """
 
     def _unary(self, opcode: str, operand: HloValue, **attributes: Any) -> HloValue:
         return self.instruction(opcode, [operand], **attributes)
@@ -29,9 +34,11 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("abs", operand)
 
     def ceil(self, operand: HloValue) -> HloValue:
+        """Round floats up to an integer."""
         return self._unary("ceil", operand)
 
     def floor(self, operand: HloValue) -> HloValue:
+        """Round floats down to an integer."""
         return self._unary("floor", operand)
 
     def round_nearest_afz(self, operand: HloValue) -> HloValue:
@@ -47,18 +54,23 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("not", operand)
 
     def negate(self, operand: HloValue) -> HloValue:
+        """Return -x of integers, floats or complex numbers. Integers wrap."""
         return self._unary("negate", operand)
 
     def sign(self, operand: HloValue) -> HloValue:
+        """Return -1, 0 or 1 of signed integers and floats, and z / |z| of complex numbers. Zeros and NaN stay."""
         return self._unary("sign", operand)
 
     def real(self, operand: HloValue) -> HloValue:
+        """Return the real part of complex numbers as floats; floats stay as they are."""
         return self._unary("real", operand)
 
     def imag(self, operand: HloValue) -> HloValue:
+        """Return the imaginary part of complex numbers as floats; it is 0 for floats."""
         return self._unary("imag", operand)
 
     def is_finite(self, operand: HloValue) -> HloValue:
+        """Return a pred that is true where a float is neither infinite nor NaN."""
         return self._unary("is-finite", operand)
 
     def popcnt(self, operand: HloValue) -> HloValue:
@@ -66,75 +78,99 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("popcnt", operand)
 
     def count_leading_zeros(self, operand: HloValue) -> HloValue:
+        """Count the zeros above the highest 1 bit of an integer; for 0, all its bits."""
         return self._unary("count-leading-zeros", operand)
 
     def acos(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the arc cosine of floats, in radians in [0, pi], or of complex numbers. Floats outside [-1, 1] give NaN."""
         return self._unary("acos", operand, result_accuracy=result_accuracy)
 
     def acosh(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the inverse hyperbolic cosine of floats or complex numbers. Floats below 1 give NaN."""
         return self._unary("acosh", operand, result_accuracy=result_accuracy)
 
     def asin(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the arc sine of floats, in radians in [-pi/2, pi/2], or of complex numbers. Floats outside [-1, 1] give NaN."""
         return self._unary("asin", operand, result_accuracy=result_accuracy)
 
     def asinh(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the inverse hyperbolic sine of floats or complex numbers."""
         return self._unary("asinh", operand, result_accuracy=result_accuracy)
 
     def atanh(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the inverse hyperbolic tangent of floats or complex numbers. Floats outside [-1, 1] give NaN."""
         return self._unary("atanh", operand, result_accuracy=result_accuracy)
 
     def cbrt(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the cube root of floats, which has the sign of the operand."""
         return self._unary("cbrt", operand, result_accuracy=result_accuracy)
 
     def cosine(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the cosine of floats, in radians, or of complex numbers."""
         return self._unary("cosine", operand, result_accuracy=result_accuracy)
 
     def cosh(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the hyperbolic cosine of floats or complex numbers."""
         return self._unary("cosh", operand, result_accuracy=result_accuracy)
 
     def erf(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the Gauss error function of floats."""
         return self._unary("erf", operand, result_accuracy=result_accuracy)
 
     def exponential(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return e^x of floats or complex numbers."""
         return self._unary("exponential", operand, result_accuracy=result_accuracy)
 
     def exponential_minus_one(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return e^x - 1 of floats or complex numbers, accurate near x = 0."""
         return self._unary("exponential-minus-one", operand, result_accuracy=result_accuracy)
 
     def log(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the natural logarithm of floats or complex numbers. Floats below 0 give NaN."""
         return self._unary("log", operand, result_accuracy=result_accuracy)
 
     def log_plus_one(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return log(1 + x) of floats or complex numbers, accurate near x = 0. Floats below -1 give NaN."""
         return self._unary("log-plus-one", operand, result_accuracy=result_accuracy)
 
     def logistic(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return 1 / (1 + e^-x) of floats or complex numbers."""
         return self._unary("logistic", operand, result_accuracy=result_accuracy)
 
     def rsqrt(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return 1 / sqrt(x) of floats or complex numbers. Floats below 0 give NaN."""
         return self._unary("rsqrt", operand, result_accuracy=result_accuracy)
 
     def sine(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the sine of floats, in radians, or of complex numbers."""
         return self._unary("sine", operand, result_accuracy=result_accuracy)
 
     def sinh(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the hyperbolic sine of floats or complex numbers."""
         return self._unary("sinh", operand, result_accuracy=result_accuracy)
 
     def sqrt(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the square root of floats or complex numbers. Floats below 0 give NaN."""
         return self._unary("sqrt", operand, result_accuracy=result_accuracy)
 
     def tan(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the tangent of floats, in radians, or of complex numbers."""
         return self._unary("tan", operand, result_accuracy=result_accuracy)
 
     def tanh(self, operand: HloValue, result_accuracy: _Accuracy = None) -> HloValue:
+        """Return the hyperbolic tangent of floats or complex numbers."""
         return self._unary("tanh", operand, result_accuracy=result_accuracy)
 
     def add(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return lhs + rhs. Integers wrap; of preds it is the logical or."""
         return self.elementwise("add", [lhs, rhs])
 
     def subtract(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return lhs - rhs of integers, floats or complex numbers. Integers wrap."""
         return self.elementwise("subtract", [lhs, rhs])
 
     def multiply(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return lhs * rhs. Integers wrap; of preds it is the logical and."""
         return self.elementwise("multiply", [lhs, rhs])
 
     def mulhi(self, lhs: Operand, rhs: Operand) -> HloValue:
@@ -150,36 +186,63 @@ class ElementwiseMethods(BuilderCore):
         return self.elementwise("remainder", [lhs, rhs])
 
     def power(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return lhs to the power of rhs, of integers, floats or complex numbers.
+
+        Integers wrap, and as in XLA only the low 6 bits of their exponent count. A negative integer exponent (unsigned: one
+        with the highest bit set) gives 1 for the base 1, 1 or -1 for the base -1, and 0 for other bases.
+        """
         return self.elementwise("power", [lhs, rhs])
 
     def maximum(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return the larger of lhs and rhs. A float is NaN if one operand is NaN; +0 is larger than -0.
+
+        Complex numbers compare by real part, then by imaginary part. Of preds it is the logical or.
+        """
         return self.elementwise("maximum", [lhs, rhs])
 
     def minimum(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return the smaller of lhs and rhs. A float is NaN if one operand is NaN; -0 is smaller than +0.
+
+        Complex numbers compare by real part, then by imaginary part. Of preds it is the logical and.
+        """
         return self.elementwise("minimum", [lhs, rhs])
 
     def and_(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return the logical and of preds, or the bitwise and of integers."""
         return self.elementwise("and", [lhs, rhs])
 
     def or_(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return the logical or of preds, or the bitwise or of integers."""
         return self.elementwise("or", [lhs, rhs])
 
     def xor(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return the exclusive or of preds, or of each bit of integers."""
         return self.elementwise("xor", [lhs, rhs])
 
     def atan2(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Return the angle of the point (x = rhs, y = lhs) of floats or complex numbers, in radians in [-pi, pi]."""
         return self.elementwise("atan2", [lhs, rhs])
 
     def complex(self, real: Operand, imag: Operand) -> HloValue:
+        """Return complex numbers from two parts: c64 from f32, c128 from f64. The parts have one element type."""
         return self.elementwise("complex", [real, imag])
 
     def shift_left(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Shift integers left by rhs bits and fill with zeros. An amount below 0, or not below the width, gives 0."""
         return self.elementwise("shift-left", [lhs, rhs])
 
     def shift_right_arithmetic(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Shift integers right by rhs bits and fill with copies of the highest bit, also of unsigned types.
+
+        An amount below 0, or not below the width, gives the highest bit in every place: 0 or -1.
+        """
         return self.elementwise("shift-right-arithmetic", [lhs, rhs])
 
     def shift_right_logical(self, lhs: Operand, rhs: Operand) -> HloValue:
+        """Shift integers right by rhs bits and fill with zeros, also of signed types.
+
+        An amount below 0, or not below the width, gives 0.
+        """
         return self.elementwise("shift-right-logical", [lhs, rhs])
 
     def compare(self, lhs: Operand, rhs: Operand, direction: str, type: str | None = None) -> HloValue:
@@ -195,6 +258,12 @@ class ElementwiseMethods(BuilderCore):
         return self.elementwise("clamp", [low, operand, high], scalars=(0, 2))
 
     def convert(self, operand: HloValue, element_type: TypeLike) -> HloValue:
+        """Return the elements as another type, in the operand's dimensions.
+
+        Floats round to the nearest, ties to even. A float becomes an integer by truncation; it saturates out of range, and NaN
+        gives 0. An integer wraps in a narrower integer type. A complex number becomes its real part. In pred, all but 0 is
+        true.
+        """
         return self._unary("convert", operand, shape=operand.shape.with_element_type(type_of(element_type)))
 
     def bitcast_convert(self, operand: HloValue, element_type: TypeLike) -> HloValue:
@@ -207,6 +276,11 @@ class ElementwiseMethods(BuilderCore):
         return self.instruction("stochastic-convert", [operand, random], shape)
 
     def reduce_precision(self, operand: HloValue, exponent_bits: int, mantissa_bits: int) -> HloValue:
+        """Round floats to numbers with `exponent_bits` (at least 1) and `mantissa_bits` (at least 0), ties to even.
+
+        The result has the operand's shape and type. Numbers above the smaller range become infinities, or NaN in types without
+        infinity. Numbers below it become zeros of their sign.
+        """
         return self.instruction(
             "reduce-precision", [operand], operand.shape, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits
         )

@@ -36,6 +36,12 @@ class LinalgMethods(BuilderCore):
         window: WindowLike,
         to_apply: ComputationLike,
     ) -> HloValue:
+        """Reduce the elements under each position of a window.
+
+        `window` has one size per dimension of the operand. A dimension of the result has the number of window positions.
+        `init_values` are scalars, one per operand. `to_apply` takes the accumulator, then the element. Several operands reduce
+        to a tuple, whose shape is not inferred: they raise ParseError here, and need `instruction` with a shape.
+        """
         arrays, inits = values_of(operands), values_of(init_values)
         reducer = self.computation_of(to_apply, scalars_of([*inits, *arrays]), "reducer")
         return self.instruction("reduce-window", [*arrays, *inits], window=window, called={"to_apply": [reducer]})
@@ -149,6 +155,17 @@ class LinalgMethods(BuilderCore):
         element_type: str | None = None,
         operand_precision: Precision = None,
     ) -> HloValue:
+        """Multiply matrices in groups along one dimension of `lhs`, whose sizes are in `group_sizes` ([.., groups], integers).
+
+        The kind of the one dimension in `lhs_ragged_dims` selects the form (g groups, b batch, m and n free, k contracting):
+
+        - free: [b, m, k] x [g, b, k, n] -> [b, m, n]. Each row uses the matrix of its group, by dimension `rhs_group_dims`.
+          Rows after the last group are 0.
+        - contracting: [b, m, k] x [b, k, n] -> [g, b, m, n]. Each group sums its range of k.
+        - batch: [b, m, k] x [b, k, n] -> [b, m, n]. Batches after the last group are 0.
+
+        `element_type` is that of the result; the default is inferred from the operands.
+        """
         return self._dot(
             "ragged-dot",
             [lhs, rhs, group_sizes],
@@ -245,6 +262,11 @@ class LinalgMethods(BuilderCore):
         )
 
     def cholesky(self, a: HloValue, lower: bool = True) -> HloValue:
+        """Return the Cholesky factor of positive definite matrices [.., n, n] of floats or complex numbers, in the same shape.
+
+        It is the lower triangle l of a = l l^H, or with `lower` False the upper triangle u of a = u^H u. Only that triangle of
+        `a` is read. A matrix that is not positive definite gives NaN.
+        """
         return self.instruction("cholesky", [a], lower=lower or None)
 
     def batch_norm_training(
@@ -264,6 +286,10 @@ class LinalgMethods(BuilderCore):
         epsilon: float,
         feature_index: int,
     ) -> HloValue:
+        """Return (operand - mean) / sqrt(variance + epsilon) * scale + offset, in the operand's shape.
+
+        `scale`, `offset`, `mean` and `variance` are vectors with one element per index of dimension `feature_index`.
+        """
         operands = [operand, scale, offset, mean, variance]
         return self.instruction("batch-norm-inference", operands, epsilon=epsilon, feature_index=feature_index)
 

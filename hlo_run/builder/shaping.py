@@ -54,9 +54,11 @@ class ShapingMethods(BuilderCore):
         return self.instruction("transpose", [operand], dimensions=dimensions)
 
     def reverse(self, operand: HloValue, dimensions: Ints) -> HloValue:
+        """Reverse the order of the elements along `dimensions`. The result has the operand's shape."""
         return self.instruction("reverse", [operand], dimensions=dimensions)
 
     def concatenate(self, operands: Sequence[HloValue], dimension: int) -> HloValue:
+        """Join the operands along `dimension`. They have one element type, and equal sizes in the other dimensions."""
         return self.instruction("concatenate", operands, dimensions=[dimension])
 
     def slice(self, operand: HloValue, ranges: Sequence[Any]) -> HloValue:
@@ -69,6 +71,11 @@ class ShapingMethods(BuilderCore):
         return self.instruction("dynamic-slice", [operand, *starts], shape, dynamic_slice_sizes=sizes)
 
     def dynamic_update_slice(self, operand: HloValue, update: HloValue, starts: Sequence[HloValue]) -> HloValue:
+        """Return `operand` with `update` written over it from `starts` on.
+
+        `starts` are integer scalars of one type, one per dimension. They are clamped so that `update`, which has the operand's
+        rank and type, and is not larger in any dimension, fits.
+        """
         return self.instruction("dynamic-update-slice", [operand, update, *starts], operand.shape)
 
     def pad(self, operand: HloValue, padding_value: HloValue, padding: Sequence[Ints] | str) -> HloValue:
@@ -89,6 +96,19 @@ class ShapingMethods(BuilderCore):
         start_indices_batching_dims: Ints = (),
         indices_are_sorted: bool = False,
     ) -> HloValue:
+        """Return slices of `operand`, one per index vector in `indices` (HLO's gather).
+
+        - `index_vector_dim`: the dimension of the integer array `indices` along which an index vector lies. If it is the rank
+          of `indices`, each element is a vector.
+        - `start_index_map`: the operand dimension of each element of a vector. A slice starts at 0 in the other dimensions.
+        - `slice_sizes`: the sizes of a slice, one per operand dimension. Starts are clamped so that the slice fits.
+        - `collapsed_slice_dims`: operand dimensions of slice size 0 or 1, which the result omits, in ascending order.
+        - `operand_batching_dims`, `start_indices_batching_dims`: pairs of dimensions of `operand` and `indices`. A slice starts
+          at the position of its vector, and the result omits the operand's dimension, of slice size 0 or 1.
+        - `offset_dims`: the result's dimensions that come from a slice, in ascending order. The other ones come from `indices`,
+          without `index_vector_dim`.
+        - `indices_are_sorted`: promises index vectors in ascending order.
+        """
         return self.instruction(
             "gather",
             [operand, indices],

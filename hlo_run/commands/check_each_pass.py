@@ -71,6 +71,7 @@ class PassChecker(Observer):
         self._last = self._state("parsing")
 
     def after(self, step: Step) -> None:
+        """Evaluate the module if an HLO row changed it. Raises Mismatch if the result differs from that before the row."""
         if step.level is not Level.HLO or self._working.version == self._version:
             return
         self._version = self._working.version

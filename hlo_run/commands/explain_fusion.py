@@ -137,15 +137,21 @@ class FusionExplainer(Observer):
         self._kernels: dict[str, HloInstruction] = {}
 
     def before(self, step: Step) -> None:
+        """Record the instructions before fusion, at the first fusion pass."""
         if step.row == _PASSES[0]:
             self._look()
 
     def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
+        """Collect the decisions of the fusion pass `row`."""
         if not self._before:
             self._look()
         self._story.tell(row, steps)
 
     def after(self, step: Step) -> None:
+        """Record the kernels after each fusion pass; after the last HLO row print the decisions and raise StopAtStage.
+
+        Raises UsageError if the module had no instruction of one of the names before fusion.
+        """
         if step.row in _PASSES:
             computations = fusible_computations(self._working)
             self._kernels = {i.name: i for c in computations for i in c.instructions if i.opcode not in _NO_KERNEL}

@@ -55,4 +55,5 @@ class FileResult:
 
     @property
     def exit_code(self) -> int:
+        """The exit code of the file's error; 0 without an error."""
         return self.error.exit_code if self.error is not None else 0

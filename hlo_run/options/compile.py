@@ -90,14 +90,17 @@ class CompileOptions:
 
     @property
     def disabled_rows(self) -> tuple[str, ...]:
+        """The names in `--xla_disable_hlo_passes`: rows, passes or pipelines to skip."""
         return names(self.xla_disable_hlo_passes)
 
     @property
     def only_rows(self) -> tuple[str, ...]:
+        """The names in `--xla_enable_hlo_passes_only`: the rows, passes or pipelines that run. Empty: all."""
         return names(self.xla_enable_hlo_passes_only)
 
     @property
     def fuel_limits(self) -> tuple[str, ...]:
+        """The limits in `--xla_fuel`, as `PASS=N`."""
         return names(self.xla_fuel)
 
     @property

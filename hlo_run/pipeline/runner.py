@@ -150,13 +150,19 @@ class Emitted(Protocol):
     """The part of an emitter's result that the runner uses."""
 
     @property
-    def module(self) -> ModuleOp: ...
+    def module(self) -> ModuleOp:
+        """The kernel's IR, which the rows transform in place."""
+        ...
 
     @property
-    def launch(self) -> object: ...
+    def launch(self) -> object:
+        """The launch dimensions, whose `str` observers print."""
+        ...
 
     @property
-    def unroll_factor(self) -> int: ...
+    def unroll_factor(self) -> int:
+        """The maximum unroll factor of the kernel's loops."""
+        ...
 
 
 EmittedT = TypeVar("EmittedT", bound=Emitted)

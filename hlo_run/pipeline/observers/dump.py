@@ -59,6 +59,7 @@ class DumpObserver(Observer):
         self._logs: dict[str, list[str]] = {}
 
     def watches(self, level: Level) -> bool:
+        """Return True for HLO, and for kernels if their IR is dumped."""
         return level is Level.HLO or self._wants("mlir-fusion")
 
     def module(self, suffix: str, text: str) -> None:
@@ -66,6 +67,7 @@ class DumpObserver(Observer):
         self._write(f"{suffix}.txt", text)
 
     def after(self, step: Step) -> None:
+        """Write the dump of a row or lowering step if its flag asks for it. Raises UsageError if the file cannot be written."""
         match step.level:
             case Level.HLO:
                 self._hlo(step)
@@ -81,18 +83,22 @@ class DumpObserver(Observer):
                     self._write(f"{step.kernel}.ptx", step.text())
 
     def before(self, step: Step) -> None:
+        """Add the kernel IR before a row to the kernel's log."""
         if step.level is Level.KERNEL and self._wants("mlir-fusion"):
             log = self._logs.setdefault(step.kernel, [])
             log.append(f"// -----// IR Dump Before {step.row} ({step.kernel}) //----- //\n{step.text().rstrip()}\n")
 
     def failed(self, step: Step, error: HloRunError) -> None:
+        """Write the log of the kernel whose row failed."""
         if step.level is Level.KERNEL and self._wants("mlir-fusion"):
             self._flush_log(step.kernel)
 
     def kernel_done(self, kernel: str) -> None:
+        """Write the log of a finished kernel."""
         self._flush_log(kernel)
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        """Write the texts about buffers and thunks, and the dump of priority fusion. Other notes are not dumped."""
         if title in BUFFER_TEXTS and self._directory:
             self._write(f"{self._target.xla_name}_gpu_after_optimizations-{title}.txt", text())
         if title == PRIORITY_FUSION_DUMP and self._pass_re is not None and self._pass_re.search("priority-fusion"):

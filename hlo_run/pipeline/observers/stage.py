@@ -19,11 +19,13 @@ class StageObserver(Observer):
     write: Callable[[str], None]
 
     def after(self, step: Step) -> None:
+        """Write the text and raise StopAtStage if the step is the stage."""
         if self.stage in (step.row, f"{step.pipeline}/{step.row}"):
             self.write(step.text().rstrip("\n"))
             raise StopAtStage
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        """Write the text and raise StopAtStage if the note's title is the stage."""
         if title == self.stage:
             self.write(text().rstrip("\n"))
             raise StopAtStage

@@ -18,6 +18,7 @@ class TimingObserver(Observer):
     runs: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
     def after(self, step: Step) -> None:
+        """Add a run and its seconds to the row of the step. The start of a pipeline does not count."""
         if step.row == PIPELINE_START:
             return
         key = (step.level.value, step.row)

@@ -16,9 +16,11 @@ class VerboseObserver(Observer):
     write: Callable[[str], None]
 
     def watches(self, level: Level) -> bool:
+        """Return True for a level whose changes the log shows: HLO from level 2 on, kernels from level 5 on."""
         return self.level >= (5 if level is Level.KERNEL else 2)
 
     def after(self, step: Step) -> None:
+        """Log the step, and its text from level 3 (HLO) or 5 (kernels, LLVM IR, PTX) on unless it changed nothing."""
         if step.row == PIPELINE_START:
             return
         if self.level >= 1:
@@ -29,6 +31,7 @@ class VerboseObserver(Observer):
             self.write(step.text().rstrip("\n") + "\n")
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
+        """Log the text of a note from level 4 on, except most texts about buffers, and thunk metadata."""
         if self.level >= 4 and title not in (*BUFFER_TEXTS[1:], THUNK_METADATA):
             subject = f" ({kernel})" if kernel else ""
             self.write(f"// -----// {title}{subject} //----- //\n{text().rstrip()}\n")
