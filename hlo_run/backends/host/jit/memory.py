@@ -18,7 +18,6 @@ from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Float, Integer
 
 _HALF = 1 << (NUMBER_SHIFT - 1)
 _GROUP = "!llvm.access.group !1"
-_STAYS = "!invariant.load !2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +242,8 @@ def _single_load(e: Body, size: int, stays: bool) -> Callable[[str], list[tuple[
 def _loads(e: Body, pointer: str, size: int, count: int, stays: bool) -> list[tuple[str, str]]:
     """Load items one by one, because LLVM's vectoriser does not accept vectors in a loop's body."""
     type_name = f"i{8 * size}"
-    marks = f"{_GROUP}, {_STAYS}" if stays else _GROUP
+    del stays  # Not marked as invariant: LLVM then gave wrong values in QR loops (a write to the same place went unseen).
+    marks = _GROUP
     places = [e.b.pointer(pointer, str(number * size)) if number else pointer for number in range(count)]
     return [(type_name, e.b.op(f"load {type_name}, ptr {place}, align {size}, {marks}")) for place in places]
 
