@@ -15,7 +15,7 @@ def arg_extremum(reduce: HloInstruction) -> str:
     """
     if len(reduce.operands) != 4 or reduce.operands[1].opcode != "iota":
         return ""
-    body = reduce.called["to_apply"][0]
+    body = reduce.to_apply
     values = [parameter for number in (0, 2) for parameter in body.parameters[number : number + 1]]
     places = [parameter for number in (1, 3) for parameter in body.parameters[number : number + 1]]
     root = body.root
@@ -57,4 +57,4 @@ def _compares(test: HloInstruction, direction: str, operands: list[HloInstructio
 
 
 def _is_zero(value: HloInstruction) -> bool:
-    return value.opcode == "constant" and not value.shape.dims and int(value.attrs["literal"]) == 0
+    return value.opcode == "constant" and not value.shape.dims and int(value.constant_array) == 0

@@ -24,7 +24,7 @@ class Forward:
 
 def has_form_of_library(convolution: HloInstruction) -> bool:
     """True for a convolution that cuDNN computes in one of its directions, for any element types. XLA's `ConvIsLowerable`."""
-    window: Window = convolution.attrs.get("window") or Window()
+    window = convolution.window
     if as_backward_filter(convolution) or as_backward_input(convolution):
         return True
     return is_forward_of_library(window) and all(operand.shape.element_count for operand in convolution.operands)
@@ -42,9 +42,9 @@ def as_backward_filter(convolution: HloInstruction) -> Forward | None:
     XLA's `MatchBackwardFilter` guesses: an operand is the gradient of a result, not a filter, if it is larger than the
     convolution's result along all window dimensions, or along one if it is dilated (the forward convolution had a stride).
     """
-    labels: DimLabels = convolution.attrs["dim_labels"]
-    window: Window = convolution.attrs.get("window") or Window()
-    if convolution.attrs.get("feature_group_count", 1) > 1:
+    labels = convolution.dim_labels
+    window = convolution.window
+    if convolution.feature_group_count > 1:
         return None
     if any(dim.stride != 1 or dim.base_dilation != 1 or dim.pad_low < 0 or dim.reversal for dim in window.dims):
         return None
@@ -80,9 +80,9 @@ def as_backward_input(convolution: HloInstruction) -> Forward | None:
     It does if the filter is reversed, or if the input is dilated and the filter has one element or is constant.
     XLA's `MatchBackwardInput`.
     """
-    labels: DimLabels = convolution.attrs["dim_labels"]
-    window: Window = convolution.attrs.get("window") or Window()
-    if convolution.attrs.get("feature_group_count", 1) > 1 or convolution.attrs.get("batch_group_count", 1) > 1:
+    labels = convolution.dim_labels
+    window = convolution.window
+    if convolution.feature_group_count > 1 or convolution.batch_group_count > 1:
         return None
     if any(dim.stride != 1 or dim.window_dilation != 1 or dim.reversal for dim in window.dims):
         return None
@@ -103,7 +103,7 @@ def as_backward_input(convolution: HloInstruction) -> Forward | None:
 
 def is_reversed(convolution: HloInstruction) -> bool:
     """True if the filter is reversed along all window dimensions and along no others."""
-    weights, labels = convolution.operands[1], convolution.attrs["dim_labels"]
+    weights, labels = convolution.operands[1], convolution.dim_labels
     if weights.opcode != "reverse" or not labels.kernel.spatial_dims:
         return False
     return sorted(weights.dimensions) == sorted(labels.kernel.spatial_dims)

@@ -39,7 +39,7 @@ def _add_callees_first(start: HloComputation, done: dict[HloComputation, None]) 
 def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ...]:
     """Return the computations that run as separate code when the instruction runs, in the order of a flat schedule."""
     if instruction.opcode == "while":
-        return (*instruction.called["condition"], *instruction.called["body"])
+        return (instruction.while_condition, instruction.while_body)
     if instruction.opcode in ("call", "conditional", "async-start"):
         return instruction.called_computations
     return ()

@@ -23,7 +23,7 @@ def computation_fingerprint(computation: HloComputation) -> str:
     for instruction in computation.post_order():
         numbers[instruction] = len(numbers)
         digest.update(_words(instruction, numbers).encode())
-        for leaf in _leaves(instruction.attrs["literal"]) if instruction.opcode == "constant" else ():
+        for leaf in _leaves(instruction.literal) if instruction.opcode == "constant" else ():
             digest.update(np.ascontiguousarray(leaf).tobytes())
     digest.update(f"root {numbers[computation.root]}".encode())
     return digest.hexdigest()

@@ -51,7 +51,7 @@ def computes_in(instruction: HloInstruction, narrow: str, sm: int) -> bool:
     if opcode in _BITS:
         return narrow in ("s4", "u4")
     if opcode == "reduce":
-        body = instruction.called["to_apply"][0]
+        body = instruction.to_apply
         return all(i.opcode == "parameter" or (i.opcode != "tuple" and computes_in(i, narrow, sm)) for i in body.instructions)
     if narrow != "bf16":
         return False

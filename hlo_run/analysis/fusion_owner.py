@@ -13,7 +13,7 @@ def fusion_owner(fusion: HloInstruction) -> str:
     """Return the kind in the backend config of a kCustom fusion; empty for other fusions and without a kind."""
     if fusion.attrs.get("kind") != "kCustom":
         return ""
-    found = _OWNER.search(str(fusion.attrs.get("backend_config", "")))
+    found = _OWNER.search(fusion.backend_config)
     return found[1] if found else ""
 
 

@@ -66,7 +66,7 @@ def find_counter(loop: HloInstruction) -> LoopCounter | None:
     Looks through copies and into fusions, so it also finds the counter of a compiled loop. Returns None if the condition has a
     side effect, since such a condition must run.
     """
-    body, condition, state = loop.called["body"][0], loop.called["condition"][0], loop.operands[0]
+    body, condition, state = loop.while_body, loop.while_condition, loop.operands[0]
     if body.root.opcode != "tuple" or state.opcode != "tuple" or any(map(has_side_effect, condition.instructions)):
         return None
     search = _Search()
@@ -121,7 +121,7 @@ class _Search:
         if self._steps > _MAX_STEPS or not value.shape.is_array or value.shape.dtype.kind not in _INTEGERS:
             return None
         if value.opcode == "constant":
-            return None if value.shape.dims else _Linear(None, int(value.attrs["literal"]))
+            return None if value.shape.dims else _Linear(None, int(value.constant_array))
         if value.opcode == "get-tuple-element" and value.operands[0].opcode == "parameter" and place.fusion is None:
             return _Linear(value.tuple_index, 0)
         if value.opcode not in ("add", "subtract"):

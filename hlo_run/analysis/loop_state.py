@@ -20,7 +20,7 @@ class LoopState:
 
 def loop_state(loop: HloInstruction) -> LoopState | None:
     """Return the state of a `while`. None unless all its makers and readers name single elements and it alone calls its parts."""
-    init, body, condition = loop.operands[0], loop.called["body"][0], loop.called["condition"][0]
+    init, body, condition = loop.operands[0], loop.while_body, loop.while_condition
     if init.opcode != "tuple" or body.root.opcode != "tuple" or body is condition:
         return None
     if len(body.callers) != 1 or len(condition.callers) != 1:
@@ -56,7 +56,7 @@ def doubled_elements(state: LoopState) -> dict[int, int]:
 def _value_key(value: HloInstruction) -> tuple[object, ...]:
     if value.opcode != "constant" or value.shape.dims:
         return (value,)
-    return (value.shape.element_type, value.attrs["literal"].tobytes())
+    return (value.shape.element_type, value.constant_array.tobytes())
 
 
 def _change_key(new: HloInstruction, number: int) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ def is_matrix_product(dot: HloInstruction) -> bool:
     if dot.opcode != "dot":
         return False
     lhs, rhs = (operand.shape for operand in dot.operands)
-    rank = len(dot.attrs.get("lhs_batch_dims", ())) + 2
+    rank = len(dot.lhs_batch_dims) + 2
     if not lhs.rank == rhs.rank == dot.shape.rank == rank:
         return False
     if 0 in (*lhs.dims, *rhs.dims):

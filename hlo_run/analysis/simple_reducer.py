@@ -22,7 +22,7 @@ def is_identity(value: HloInstruction, opcode: str) -> bool:
     """True if a constant scalar is the identity of reducers of that opcode. For sums of floats, -0 counts as well."""
     if value.opcode != "constant" or value.shape.dims or not value.shape.is_array:
         return False
-    number, dtype = value.attrs["literal"][()], value.shape.dtype
+    number, dtype = value.constant_array[()], value.shape.dtype
     match opcode:
         case "add" | "or" | "xor":
             return bool(number == np.zeros((), dtype.numpy))

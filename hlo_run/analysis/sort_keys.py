@@ -59,21 +59,21 @@ def _conjunctions(value: HloInstruction) -> tuple[_Side, ...]:
 
 
 def _compares_preds(value: HloInstruction) -> bool:
-    is_equal = value.opcode == "compare" and value.attrs["direction"] == "EQ"
+    is_equal = value.opcode == "compare" and value.comparison_direction == "EQ"
     return is_equal and value.operands[0].shape.element_type == "pred"
 
 
 def _same_sides(less: HloInstruction, equal: HloInstruction) -> bool:
     """True if `equal` tests the operands of `less` for equality. Only for integers: equal floats may have different bits."""
-    if equal.opcode != "compare" or equal.attrs["direction"] != "EQ" or less.operands[0].shape.dtype.is_float:
+    if equal.opcode != "compare" or equal.comparison_direction != "EQ" or less.operands[0].shape.dtype.is_float:
         return False
     return tuple(equal.operands) in (tuple(less.operands), tuple(less.operands)[::-1])
 
 
 def _key(compare: HloInstruction) -> SortKey | None:
     """Return the key of a strict comparison whose sides are one function of the two elements of an operand."""
-    descending = _DESCENDING.get(compare.attrs["direction"])
-    is_total = compare.attrs.get("type") == "TOTALORDER" and compare.operands[0].shape.dtype.is_float
+    descending = _DESCENDING.get(compare.comparison_direction)
+    is_total = compare.comparison_type == "TOTALORDER" and compare.operands[0].shape.dtype.is_float
     left, right = compare.operands
     if descending is None or is_total or not _mirrored(left, right):
         return None
@@ -90,7 +90,7 @@ def _mirrored(left: HloInstruction, right: HloInstruction) -> bool:
     if left.opcode != right.opcode or left.shape.element_type != right.shape.element_type:
         return False
     if left.opcode == "parameter":
-        return int(left.attrs["parameter_number"]) ^ 1 == int(right.attrs["parameter_number"])
+        return left.parameter_number ^ 1 == right.parameter_number
     if left.opcode == "constant":
         return _bits(left) == _bits(right)
     if left.opcode not in _SAME or (left.opcode == "compare" and not _alike(left, right)):
@@ -103,7 +103,7 @@ def _alike(left: HloInstruction, right: HloInstruction) -> bool:
 
 
 def _bits(constant: HloInstruction) -> int:
-    item = np.ascontiguousarray(constant.attrs["literal"]).reshape(-1)[:1]
+    item = np.ascontiguousarray(constant.constant_array).reshape(-1)[:1]
     return int.from_bytes(item.tobytes(), "little")
 
 
@@ -117,13 +117,13 @@ def _write(value: HloInstruction, ops: list[KeyOp], numbers: dict[HloInstruction
     operands = tuple(numbers[operand] for operand in value.operands)
     match value.opcode:
         case "parameter":
-            number = int(value.attrs["parameter_number"])
+            number = value.parameter_number
             sides.add(number & 1)
             op = KeyOp("parameter", dtype, number=number >> 1)
         case "constant":
             op = KeyOp("constant", dtype, number=_bits(value))
-        case "compare" if value.attrs.get("type") != "TOTALORDER":
-            op = KeyOp("compare", dtype, operands, direction=value.attrs["direction"])
+        case "compare" if value.comparison_type != "TOTALORDER":
+            op = KeyOp("compare", dtype, operands, direction=value.comparison_direction)
         case "select":
             op = KeyOp("select", dtype, operands)
         case "bitcast" | "bitcast-convert" if value.operands[0].shape.dtype.bits == value.shape.dtype.bits:

@@ -39,7 +39,7 @@ def adopt_callbacks(module: HloModule, callbacks: Sequence[Callback]) -> None:
         target = instruction.custom_call_target
         if target not in _TARGETS or not _is_ours(target):
             continue
-        config = str(instruction.attrs.get("backend_config", ""))
+        config = instruction.backend_config
         found = _NUMBER.search(config)
         if found is None or int(found[0]) >= len(callbacks):
             continue

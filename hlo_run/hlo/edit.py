@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hlo_run.hlo.graph import AttributeValue, HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape

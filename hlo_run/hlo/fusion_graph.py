@@ -68,7 +68,7 @@ class Node:
         self.is_changed = False
         self.is_copied = False
         self.is_ordered = False
-        self.kind = str(instruction.attrs["kind"]) if self.is_fusion else ""
+        self.kind = instruction.fusion_kind if self.is_fusion else ""
         self.operands: list[Node] = []
         self.users: UserList[Node] = UserList()
         self.ops: list[Op] = []

@@ -2,81 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    Container,
-    Hashable,
-    ItemsView,
-    Iterable,
-    Iterator,
-    KeysView,
-    Mapping,
-    MutableMapping,
-    Sequence,
-    ValuesView,
-)
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from operator import itemgetter
 from typing import Any, Protocol
 
 from hlo_run.errors import Where
+from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
-
-# The closed set of attribute values is the union in hlo/values/attribute_values.py; the graph only stores them.
-AttributeValue = Any
-
-
-class Attributes(MutableMapping[str, AttributeValue]):
-    """An instruction's attributes by XLA's attribute name; to write one counts as an edit of the module."""
-
-    # `stored` is for the typed accessors of `HloInstruction`, which only read.
-    __slots__ = ("_owner", "stored")
-
-    def __init__(self, owner: HloInstruction, values: dict[str, AttributeValue]) -> None:
-        self._owner = owner
-        self.stored = values
-
-    def __getitem__(self, key: str) -> AttributeValue:
-        return self.stored[key]
-
-    def __setitem__(self, key: str, value: AttributeValue) -> None:
-        self.stored[key] = value
-        self._owner.touch()
-
-    def __delitem__(self, key: str) -> None:
-        del self.stored[key]
-        self._owner.touch()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.stored)
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.stored
-
-    # Faster than MutableMapping's versions, which call __getitem__ for each key.
-
-    def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
-        """Return an attribute's value, or `default` if the instruction has no such attribute."""
-        return self.stored.get(key, default)
-
-    def keys(self) -> KeysView[str]:
-        """Return the attributes' names."""
-        return self.stored.keys()
-
-    def values(self) -> ValuesView[AttributeValue]:
-        """Return the attributes' values."""
-        return self.stored.values()
-
-    def items(self) -> ItemsView[str, AttributeValue]:
-        """Return (name, value) of the attributes."""
-        return self.stored.items()
-
 
 # A tuple may have thousands of operands, and passes replace them one by one.
 _MANY_OPERANDS = 100
@@ -110,7 +47,7 @@ def _remove_user(users: list[HloInstruction], user: HloInstruction) -> None:
         users[place] = last
 
 
-class HloInstruction:
+class HloInstruction(TypedAttributes):
     """One instruction. `HloComputation.add` puts it into a computation.
 
     `attrs` holds parsed attributes, among them `parameter_number` of a parameter and `literal` of a constant (a numpy
@@ -234,38 +171,20 @@ class HloInstruction:
         """The body of a fusion."""
         return self._called["calls"][0]
 
-    # Attributes that many ask for, with their types; whoever asks knows the opcode. Names are XLA's. They do
-    # not go through `Attributes.__getitem__`, which would be another call.
+    @property
+    def to_apply(self) -> HloComputation:
+        """The computation of a call, or the one that a reduce, sort, scatter or other instruction applies to elements."""
+        return self._called["to_apply"][0]
 
     @property
-    def dimensions(self) -> tuple[int, ...]:
-        """The attribute `dimensions`, for example of a broadcast, transpose or reduce."""
-        return self.attrs.stored["dimensions"]
+    def while_condition(self) -> HloComputation:
+        """Of a while: the computation that returns whether it goes on."""
+        return self._called["condition"][0]
 
     @property
-    def tuple_index(self) -> int:
-        """Of a get-tuple-element."""
-        return self.attrs.stored["index"]
-
-    @property
-    def parameter_number(self) -> int:
-        """The position of a parameter, from 0."""
-        return self.attrs.stored["parameter_number"]
-
-    @property
-    def iota_dimension(self) -> int:
-        """The dimension that an iota counts along."""
-        return self.attrs.stored["iota_dimension"]
-
-    @property
-    def comparison_direction(self) -> str:
-        """Of a compare: EQ, NE, GE, GT, LE or LT."""
-        return self.attrs.stored["direction"]
-
-    @property
-    def custom_call_target(self) -> str:
-        """The name of a custom call's function."""
-        return self.attrs.stored["custom_call_target"]
+    def while_body(self) -> HloComputation:
+        """Of a while: the computation of one iteration."""
+        return self._called["body"][0]
 
     @property
     def is_root(self) -> bool:

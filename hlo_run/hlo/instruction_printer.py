@@ -14,7 +14,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.table import OPCODES
 from hlo_run.hlo.opcodes.traits import ASYNC
 from hlo_run.hlo.print_options import PrintOptions
-from hlo_run.hlo.values.literal import Literal, format_literal
+from hlo_run.hlo.values.literal import format_literal
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, TupleSharding, without_metadata
 
@@ -109,7 +109,7 @@ class InstructionPrinter:
         shape = operand.shape.to_string(options.layouts) if options.operand_shapes else ""
         indices = ""
         while self.is_folded(operand):
-            indices = f"#{operand.attrs['index']}{indices}"
+            indices = f"#{operand.tuple_index}{indices}"
             operand = operand.operands[0]
         name = f"{self.name(operand)}{indices}" if options.operand_names or options.canonical_names else ""
         return f"{shape} {name}" if shape and name else shape + name
@@ -117,7 +117,7 @@ class InstructionPrinter:
     def _constant(self, instruction: HloInstruction) -> str:
         """Return the text in the parentheses of a constant: the literal, or `{...}` if the options omit it."""
         shape, options = instruction.shape, self._options
-        literal: Literal = instruction.attrs["literal"]
+        literal = instruction.literal
         if options.essential_constants:
             return _essential(instruction)
         is_large = shape.is_tuple or (shape.is_array and shape.element_count > options.large_constant_elements)
@@ -165,7 +165,7 @@ class InstructionPrinter:
 
     def _sharding(self, instruction: HloInstruction) -> str:
         """Return the sharding; its metadata is printed only with the option `metadata`."""
-        sharding = instruction.attrs.get("sharding")
+        sharding = instruction.sharding
         if isinstance(sharding, (SingleSharding, NamedSharding, TupleSharding)) and not self._options.metadata:
             return f"sharding={without_metadata(sharding)}"
         return _common(instruction, "sharding")
@@ -223,7 +223,7 @@ def _common(instruction: HloInstruction, name: str) -> str:
 def _essential(instruction: HloInstruction) -> str:
     """Return a constant as in XLA's fingerprint: `0` if all elements are 0, `1` if all are 1, integers; else `{...}`."""
     shape = instruction.shape
-    literal: Literal = instruction.attrs["literal"]
+    literal = instruction.literal
     if isinstance(literal, tuple):
         return "{...}" if any(not leaf.dtype.is_integer for _, leaf in shape.leaves()) else format_literal(literal, shape)
     with np.errstate(invalid="ignore"):

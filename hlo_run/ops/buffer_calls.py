@@ -32,7 +32,7 @@ def is_buffer(shape: Shape) -> bool:
 def verify_buffer_calls(module: HloModule) -> None:
     """Raise ParseError at the first buffer that is not allowed there, or is written twice (XLA's `VerifyBuffers`)."""
     for computation in module.computations:
-        if not any(_places(i.shape) or i.attrs.get("custom_call_target") in CROSSINGS for i in computation.instructions):
+        if not any(_places(i.shape) or i.custom_call_target in CROSSINGS for i in computation.instructions):
             continue
         wraps = is_async_wrapper(computation)
         for instruction in computation.instructions:
@@ -67,13 +67,13 @@ def _verify(instruction: HloInstruction, computation: HloComputation) -> None:
 
 def _is_annotated(call: HloInstruction) -> bool:
     """Return True for a call that will become an async one on another stream."""
-    attributes = call.attrs.get("frontend_attributes")
+    attributes = call.frontend_attributes
     return isinstance(attributes, FrontendAttributes) and attributes.get("_xla_stream_annotation") is not None
 
 
 def _verify_call(call: HloInstruction) -> None:
     operands, result = [operand.shape for operand in call.operands], call.shape
-    match str(call.attrs.get("custom_call_target", "")):
+    match call.custom_call_target:
         case "Pin":
             _verify_crossing(call, operands, result, "an array", "a buffer of it")
         case "Unpin":
@@ -114,7 +114,7 @@ def _verify_pairs(call: HloInstruction) -> None:
 
 
 def _aliasing(call: HloInstruction) -> tuple[tuple[_Index, int, _Index], ...]:
-    aliasing = call.attrs.get("output_to_operand_aliasing", OperandAliasing())
+    aliasing = call.output_to_operand_aliasing
     assert isinstance(aliasing, OperandAliasing), "the attribute has this type"
     return aliasing.pairs
 

@@ -153,7 +153,7 @@ def _permute_start(instruction: HloInstruction) -> Shape:
 
 
 def _check_pairs(instruction: HloInstruction) -> None:
-    pairs: tuple[tuple[int, ...], ...] = instruction.attrs["source_target_pairs"]
+    pairs: tuple[tuple[int, ...], ...] = instruction.source_target_pairs
     mode = group_mode(instruction)
     replicas, partitions = device_counts(instruction)
     limit = partitions if mode == PARTITIONS else replicas

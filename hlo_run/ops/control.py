@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.values.attribute_values import OperandAliasing
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.buffer_calls import CROSSINGS, array_of
@@ -27,7 +26,7 @@ def _operand_shapes(instruction: HloInstruction) -> list[Shape]:
 
 
 def _call(instruction: HloInstruction) -> Shape:
-    computation = instruction.called["to_apply"][0]
+    computation = instruction.to_apply
     check_parameters(computation, _operand_shapes(instruction), "computation")
     return computation.root.shape
 
@@ -52,7 +51,7 @@ def _custom_call(instruction: HloInstruction) -> Shape:
 
 def _check_aliasing(instruction: HloInstruction) -> None:
     """Refuse aliases of outputs and operands that do not exist or differ in shape."""
-    aliasing = instruction.attrs.get("output_to_operand_aliasing", OperandAliasing())
+    aliasing = instruction.output_to_operand_aliasing
     for output, number, place in aliasing.pairs:
         if not 0 <= number < len(instruction.operands):
             raise refuse(f"output_to_operand_aliasing names operand {number} of {len(instruction.operands)}")
@@ -61,7 +60,7 @@ def _check_aliasing(instruction: HloInstruction) -> None:
             raise refuse(f"output_to_operand_aliasing names {braces(place)} of {brief(operand(instruction, number))}")
         if expected is None:
             raise refuse(f"output_to_operand_aliasing names {braces(output)} of {brief(instruction.shape)}")
-        if instruction.attrs.get("custom_call_target") in CROSSINGS:
+        if instruction.custom_call_target in CROSSINGS:
             found, expected = array_of(found), array_of(expected)
         if not found.compatible(expected):
             raise refuse(f"operand {number} at {braces(place)} shares a buffer: expected {brief(expected)}, found {brief(found)}")
@@ -77,7 +76,7 @@ def _part(shape: Shape, index: tuple[int, ...]) -> Shape | None:
 
 def _while(instruction: HloInstruction) -> Shape:
     state = operand(instruction, 0)
-    condition, body = instruction.called["condition"][0], instruction.called["body"][0]
+    condition, body = instruction.while_condition, instruction.while_body
     check_parameters(condition, [state], "condition")
     check_parameters(body, [state], "body")
     if not condition.root.shape.compatible(Shape.array("pred", ())):

@@ -9,7 +9,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.dot import preferred_type
 from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, make_array, refuse
-from hlo_run.ops.windows import window_of, window_sizes
+from hlo_run.ops.windows import window_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ def convolution_labels(labels: DimLabels) -> ConvolutionLabels:
 
 def _convolution(instruction: HloInstruction) -> Shape:
     source, kernel = array_operands(instruction)[:2]
-    labels = convolution_labels(instruction.attrs["dim_labels"])
+    labels = convolution_labels(instruction.dim_labels)
     rank = len(labels.input[2]) + 2
     for part, shape in ((labels.input, source), (labels.kernel, kernel), (labels.output, None)):
         if shape is not None and shape.rank != rank:
             raise refuse(f"dim_labels name {rank} dimensions, but an operand has shape {brief(shape)}")
         if sorted((*part[:2], *part[2])) != list(range(rank)):
-            raise refuse(f"dim_labels {instruction.attrs['dim_labels']} must name dimensions 0 to {rank - 1}, each once")
+            raise refuse(f"dim_labels {instruction.dim_labels} must name dimensions 0 to {rank - 1}, each once")
     groups, batch_groups = _group_counts(instruction)
     _check_features(labels, source, kernel, groups, batch_groups)
-    window = window_of(instruction)
+    window = instruction.window
     if [dim.size for dim in window.dims] != [kernel.dims[dim] for dim in labels.kernel[2]]:
         raise refuse(f"the window's sizes are not the kernel's, {brief(kernel)}")
     sizes = window_sizes([source.dims[dim] for dim in labels.input[2]], window)
@@ -61,8 +61,8 @@ def _convolution(instruction: HloInstruction) -> Shape:
 
 
 def _group_counts(instruction: HloInstruction) -> tuple[int, int]:
-    groups: int = instruction.attrs.get("feature_group_count", 1)
-    batch_groups: int = instruction.attrs.get("batch_group_count", 1)
+    groups = instruction.feature_group_count
+    batch_groups = instruction.batch_group_count
     if groups < 1 or batch_groups < 1:
         raise refuse(f"group counts must be positive, but are {groups} and {batch_groups}")
     if groups > 1 and batch_groups > 1:

@@ -20,7 +20,7 @@ def _rng(instruction: HloInstruction) -> Shape:
     result = instruction.shape
     if first.element_type != second.element_type or result.element_type != first.element_type:
         raise refuse(f"the parameters {brief(first)} and {brief(second)} and the result {brief(result)} differ in element type")
-    distribution = instruction.attrs["distribution"]
+    distribution = instruction.distribution
     if distribution == "rng_invalid":
         raise refuse("rng_invalid is not a distribution")
     allowed = ("float",) if distribution == "rng_normal" else ("float", "signed", "unsigned", "pred")

@@ -96,8 +96,8 @@ def _complex(instruction: HloInstruction) -> Shape:
 
 def _compare(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
-    kind, order = shapes[0].dtype.kind, instruction.attrs.get("type")
-    if order is not None and kind not in _COMPARE_KINDS[order]:
+    kind, order = shapes[0].dtype.kind, instruction.comparison_type
+    if order and kind not in _COMPARE_KINDS[order]:
         raise refuse(f"comparison type {order} does not fit elements of type {shapes[0].element_type}")
     return changed_type(_joined(shapes), "pred")
 
@@ -176,7 +176,7 @@ def _reduce_precision(instruction: HloInstruction) -> Shape:
     shape = array_operand(instruction)
     if not shape.dtype.is_float:
         raise _wrong_kind("reduce-precision", shape)
-    if instruction.attrs["exponent_bits"] < 1 or instruction.attrs["mantissa_bits"] < 0:
+    if instruction.exponent_bits < 1 or instruction.mantissa_bits < 0:
         raise refuse("expects exponent_bits of at least 1 and mantissa_bits of at least 0")
     return shape
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.braces import braces
-from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.ops.rule import refuse
 
 # The kinds of numbers in replica groups (XLA's CollectiveOpGroupMode).
@@ -17,10 +16,10 @@ FLATTENED = "flattened_id"
 
 def group_mode(instruction: HloInstruction) -> str:
     """Return the kind of numbers in the replica groups (or source-target pairs)."""
-    has_channel = instruction.attrs.get("channel_id") is not None
+    has_channel = instruction.channel_id is not None
     if instruction.opcode not in TAKES_GLOBAL_IDS:
         return PARTITIONS if has_channel else REPLICAS
-    if instruction.attrs.get("use_global_device_ids", False):
+    if instruction.use_global_device_ids:
         if not has_channel:
             raise refuse("use_global_device_ids=true needs a channel_id")
         return FLATTENED
@@ -35,7 +34,7 @@ def device_counts(instruction: HloInstruction) -> tuple[int, int]:
 
 
 def _lists(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
-    groups = instruction.attrs.get("replica_groups", ReplicaGroups())
+    groups = instruction.replica_groups
     return groups.groups()
 
 

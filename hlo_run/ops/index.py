@@ -115,7 +115,7 @@ def runtime_values(instruction: HloInstruction, operand_number: int) -> tuple[Ru
         return tuple(RuntimeValue(first + d, to_scalar(instruction)) for d in range(rank))
     if instruction.opcode == "gather" and operand_number == 0 and is_simple_gather(instruction):
         whole = identity(instruction)
-        count = len(instruction.attrs["start_index_map"])
+        count = len(instruction.start_index_map)
         return tuple(RuntimeValue(1, whole.with_results((dim(0), constant(j)))) for j in range(count))
     return ()
 

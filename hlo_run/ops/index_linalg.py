@@ -48,7 +48,7 @@ def _window_index(output: Expr, position: Expr, window: WindowDim, size: int) ->
 def _reduce_window_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     if number >= len(instruction.operands) // 2:
         return to_scalar(instruction)
-    window: Window = instruction.attrs.get("window", Window())
+    window = instruction.window
     results: list[Expr] = []
     constraints: list[tuple[Expr, Interval]] = []
     for d, (window_dim, size) in enumerate(zip(window.dims, operand_dims(instruction, number), strict=True)):
@@ -105,7 +105,7 @@ def convolution_maps(instruction: HloInstruction) -> tuple[IndexingMap, Indexing
     simplified.
     """
     source, kernel = _convolution_operand(instruction, 0), _convolution_operand(instruction, 1)
-    parted = instruction.attrs.get("batch_group_count", 1) > 1
+    parted = instruction.batch_group_count > 1
     if source.is_known_empty:
         return source, kernel
     if len(source.ranges) == len(kernel.ranges) + parted:
@@ -139,7 +139,7 @@ def _convolution_input(instruction: HloInstruction) -> IndexingMap:
 
 
 def _convolution_kernel(instruction: HloInstruction) -> IndexingMap:
-    labels, window = convolution_labels(instruction.attrs["dim_labels"]), instruction.attrs.get("window", Window())
+    labels, window = convolution_labels(instruction.dim_labels), instruction.window
     kernel = operand_dims(instruction, 1)
     kernel_in, kernel_out, spatial = labels.kernel
     results: list[Expr] = [dim(labels.output[1])] * len(kernel)

@@ -70,14 +70,14 @@ def _reverse(instruction: HloInstruction, _: int) -> IndexingMap:
 
 
 def _slice_operand(instruction: HloInstruction, _: int) -> IndexingMap:
-    ranges: tuple[tuple[int, int, int], ...] = instruction.attrs["slice"]
+    ranges = instruction.slice_ranges
     results = [dim(d) * stride + start for d, (start, _, stride) in enumerate(ranges)]
     return IndexingMap.from_sizes(results, output_dims(instruction))
 
 
 def _slice_user(instruction: HloInstruction, _: int) -> IndexingMap:
     """Return the partial map: its domain is the elements in the slice."""
-    ranges: tuple[tuple[int, int, int], ...] = instruction.attrs["slice"]
+    ranges = instruction.slice_ranges
     results: list[Expr] = []
     constraints: list[tuple[Expr, Interval]] = []
     for d, ((start, _, stride), size) in enumerate(zip(ranges, output_dims(instruction), strict=True)):
@@ -90,7 +90,7 @@ def _slice_user(instruction: HloInstruction, _: int) -> IndexingMap:
 def _pad_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     if number == 1:
         return to_scalar(instruction)
-    padding: tuple[tuple[int, int, int], ...] = instruction.attrs["padding"]
+    padding = instruction.padding
     dims: list[Variable] = []
     results: list[Expr] = []
     constraints: list[tuple[Expr, Interval]] = []

@@ -77,7 +77,7 @@ def _handed_on(instruction: HloInstruction) -> Iterator[_Pair]:
         case "while":
             for computation in called:
                 yield from _parameters(computation, shapes)
-            yield shapes[0], instruction.called["body"][0].root.shape, "the body's result"
+            yield shapes[0], instruction.while_body.root.shape, "the body's result"
             yield shapes[0], instruction.shape, "the state"
         case "conditional":
             for computation, shape in zip(called, shapes[1:], strict=True):

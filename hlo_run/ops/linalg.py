@@ -22,7 +22,7 @@ def _triangular_solve(instruction: HloInstruction) -> Shape:
     matrix, right = array_operands(instruction)
     if matrix.element_type != right.element_type or matrix.dtype.kind not in _MATRIX_KINDS:
         raise refuse(f"expects floats or complex numbers of one type, but has {brief(matrix)} and {brief(right)}")
-    size = right.dims[-2 if instruction.attrs.get("left_side", False) else -1] if right.rank > 1 else -1
+    size = right.dims[-2 if instruction.left_side else -1] if right.rank > 1 else -1
     if matrix.rank != right.rank or matrix.dims[-2:] != (size, size) or matrix.dims[:-2] != right.dims[:-2]:
         raise refuse(f"matrices of shape {brief(matrix)} do not match right-hand sides of shape {brief(right)}")
     if instruction.attrs.get("transpose_a", "TRANSPOSE_INVALID") == "TRANSPOSE_INVALID":
@@ -33,7 +33,7 @@ def _triangular_solve(instruction: HloInstruction) -> Shape:
 def _features(instruction: HloInstruction, vectors: tuple[int, ...]) -> tuple[Shape, Shape]:
     """Return the shapes of operand 0 and of a per-feature vector; check the operands `vectors`, which must be such vectors."""
     shape = array_operand(instruction)
-    dim: int = instruction.attrs["feature_index"]
+    dim = instruction.feature_index
     if not 0 <= dim < shape.rank:
         raise refuse(f"feature_index is {dim}, but the rank is {shape.rank}")
     if not shape.dtype.is_float:
@@ -65,8 +65,8 @@ def _batch_norm_grad(instruction: HloInstruction) -> Shape:
 
 
 def _fft(instruction: HloInstruction) -> Shape:
-    shape, lengths = array_operand(instruction), instruction.attrs["fft_length"]
-    kind, rank = instruction.attrs["fft_type"], len(lengths)
+    shape, lengths = array_operand(instruction), instruction.fft_length
+    kind, rank = instruction.fft_type, len(lengths)
     if not 1 <= rank <= 3 or rank > shape.rank:
         raise refuse(f"fft_length has {rank} entries, but the operand has shape {brief(shape)}")
     wanted = ("f32", "f64") if kind == "RFFT" else ("c64", "c128")

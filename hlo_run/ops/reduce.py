@@ -111,7 +111,7 @@ def _topk(instruction: HloInstruction) -> Shape:
 
 def _scan(instruction: HloInstruction) -> Shape:
     shapes = array_operands(instruction)
-    carries: int = instruction.attrs["num_carries"]
+    carries = instruction.num_carries
     dims = instruction.dimensions
     body = called(instruction, "to_apply")
     results = results_of(body.root.shape)
@@ -138,7 +138,7 @@ def _scan(instruction: HloInstruction) -> Shape:
 def _scanned_length(instruction: HloInstruction, inputs: Sequence[Shape], dim: int) -> int | None:
     """Return the number of steps: the size of the scanned dimension of the inputs, or of the written outputs."""
     written = instruction.shape.tuple_shapes
-    outputs = written[: len(written) - instruction.attrs["num_carries"]]
+    outputs = written[: len(written) - instruction.num_carries]
     lengths: list[int] = []
     for shape in (*inputs, *outputs):
         if dim >= shape.rank:

@@ -130,7 +130,7 @@ def _pad(instruction: HloInstruction) -> Shape:
         raise refuse(f"operand element types differ: {brief(source)} and {brief(value)}")
     if value.rank:
         raise refuse(f"the padding value must be a scalar, but has shape {brief(value)}")
-    padding: tuple[tuple[int, int, int], ...] = instruction.attrs["padding"]
+    padding = instruction.padding
     if len(padding) != source.rank:
         raise refuse(f"padding has {len(padding)} entries, but the operand has shape {brief(source)}")
     sizes: list[int] = []

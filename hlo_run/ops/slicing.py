@@ -24,7 +24,7 @@ from hlo_run.ops.rule import (
 
 def _slice(instruction: HloInstruction) -> Shape:
     source = array_operand(instruction)
-    ranges: tuple[tuple[int, int, int], ...] = instruction.attrs["slice"]
+    ranges = instruction.slice_ranges
     if len(ranges) != source.rank:
         raise refuse(f"slice has {len(ranges)} ranges, but the operand has shape {brief(source)}")
     for dim, (start, limit, stride) in enumerate(ranges):
@@ -88,7 +88,7 @@ def _check_index_map(instruction: HloInstruction, names: tuple[str, str, str], s
 
     `names` are the attributes of the index map, and of the batching dimensions of operand and indices.
     """
-    vector_dim: int = instruction.attrs["index_vector_dim"]
+    vector_dim = instruction.index_vector_dim
     mapped = dim_list(instruction, names[0], source.rank)
     batching = dim_list(instruction, names[1], source.rank, ordered=True)
     index_batching = dim_list(instruction, names[2], indices.rank)
@@ -137,7 +137,7 @@ def _scatter(instruction: HloInstruction) -> Shape:
     sources, indices, updates = shapes[:count], shapes[count], shapes[count + 1 :]
     if not sources:
         raise refuse("scatter expects at least 3 operands, but has 1")
-    batch = _index_vectors(indices, instruction.attrs["index_vector_dim"])
+    batch = _index_vectors(indices, instruction.index_vector_dim)
     check_reducer(instruction, [s.element_type for s in sources], [u.element_type for u in updates])
     for source, update in zip(sources, updates, strict=True):
         _check_update(instruction, source, indices, update, batch)
@@ -146,7 +146,7 @@ def _scatter(instruction: HloInstruction) -> Shape:
 
 def _check_update(instruction: HloInstruction, source: Shape, indices: Shape, update: Shape, batch: Sequence[int]) -> None:
     inserted = dim_list(instruction, "inserted_window_dims", source.rank, ordered=True)
-    batching: tuple[int, ...] = instruction.attrs.get("input_batching_dims", ())
+    batching = instruction.input_batching_dims
     window = dim_list(instruction, "update_window_dims", update.rank, ordered=True)
     if update.rank != len(batch) + len(window):
         raise refuse(f"updates of shape {brief(update)} must have rank {len(batch) + len(window)}")

@@ -24,11 +24,6 @@ from hlo_run.ops.rule import (
 )
 
 
-def window_of(instruction: HloInstruction) -> Window:
-    """Return the window of an instruction, an empty one if it has none."""
-    return instruction.attrs.get("window", Window())
-
-
 def window_sizes(sizes: Sequence[int], window: Window) -> list[int]:
     """Return the number of window positions per dimension; refuse a window of another rank, or sizes that are not positive."""
     if len(window.dims) != len(sizes):
@@ -55,7 +50,7 @@ def _reduce_window(instruction: HloInstruction) -> Shape:
     values, inits = values_and_inits(instruction)
     if is_open(instruction.shape) and called(instruction, "to_apply").root.shape.is_tuple:
         raise refuse("cannot infer the shape of windows that are reduced to a tuple", hint="write the result's shape")
-    sizes = window_sizes(values[0].dims, window_of(instruction))
+    sizes = window_sizes(values[0].dims, instruction.window)
     check_reducer(instruction, [i.element_type for i in inits], [v.element_type for v in values])
     shapes = [make_array(i.element_type, sizes, dynamic_dims(v)) for v, i in zip(values, inits, strict=True)]
     return like_result(instruction, shapes)
@@ -63,7 +58,7 @@ def _reduce_window(instruction: HloInstruction) -> Shape:
 
 def _select_and_scatter(instruction: HloInstruction) -> Shape:
     value, source, init = array_operands(instruction)
-    sizes = window_sizes(value.dims, window_of(instruction))
+    sizes = window_sizes(value.dims, instruction.window)
     select = called(instruction, "select")
     scalar = make_array(value.element_type, ())
     if len(select.parameters) != 2:

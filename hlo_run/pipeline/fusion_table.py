@@ -72,7 +72,7 @@ def _row(fusion: HloInstruction, target: TargetSpec) -> tuple[str, ...]:
 
 def _fusion_kind(fusion: HloInstruction) -> str:
     """Return XLA's kind of the fusion; for a custom fusion also its owner (`kCustom __triton`)."""
-    kind = str(fusion.attrs["kind"])
+    kind = fusion.fusion_kind
     owner = fusion_owner(fusion)
     return f"{kind} {owner}" if owner else kind
 

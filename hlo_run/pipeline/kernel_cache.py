@@ -53,4 +53,4 @@ class KernelCache:
         self._cache.clean()
 
     def _key(self, request: KernelRequest) -> str:
-        return digest(self.base, request.kernel, repr(request.fusion.attrs["kind"]), request.key)
+        return digest(self.base, request.kernel, repr(request.fusion.fusion_kind), request.key)

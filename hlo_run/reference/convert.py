@@ -69,7 +69,7 @@ def _bitcast_convert(instruction: HloInstruction, operands: Sequence[Array]) -> 
 
 def _reduce_precision(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
     dtype = instruction.shape.dtype
-    exponent_bits, mantissa_bits = instruction.attrs["exponent_bits"], instruction.attrs["mantissa_bits"]
+    exponent_bits, mantissa_bits = instruction.exponent_bits, instruction.mantissa_bits
     chunk = partial(reduce_precision, dtype=dtype, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits)
     return map_elements(chunk, operands, dtype.numpy)
 

@@ -102,7 +102,7 @@ def _allocation(number: int, planned: PlannedAllocation, kinds: dict[tuple[int, 
 
 def _constant(value: HloValue) -> ConstantData | None:
     """Return the data of a constant array; None for the table of a constant tuple."""
-    literal = value.instruction.attrs["literal"]
+    literal = value.instruction.literal
     for number in value.index:
         literal = literal[number]
     shape = value.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
 from hlo_run.errors import ParseError, Unsupported
-from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.emission import Emission, EmitThunk
@@ -24,7 +24,7 @@ def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
     opcode = instruction.opcode
     reduction = _reduction(instruction) if opcode in ("all-reduce", "reduce-scatter") else ""
     dims = instruction.attrs.get("dimensions", ())
-    channel = instruction.attrs.get("channel_id")
+    channel = instruction.channel_id
     return [
         CollectiveThunk(
             instruction.name,
@@ -49,8 +49,8 @@ def _arrays(tree: ArrayTree) -> tuple[ArraySpec, ...]:
 
 
 def _mode(instruction: HloInstruction) -> GroupMode:
-    has_channel = instruction.attrs.get("channel_id") is not None
-    is_global = instruction.attrs.get("use_global_device_ids") is True
+    has_channel = instruction.channel_id is not None
+    is_global = instruction.use_global_device_ids
     if is_global and not has_channel:
         raise ParseError("use_global_device_ids needs a channel_id", instruction.where)
     if not has_channel:
@@ -62,7 +62,7 @@ def _mode(instruction: HloInstruction) -> GroupMode:
 
 def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
     if instruction.opcode == "collective-permute":
-        return tuple(tuple(pair) for pair in instruction.attrs["source_target_pairs"])
+        return tuple(tuple(pair) for pair in instruction.source_target_pairs)
     value = instruction.attrs.get("replica_groups")
     groups = value.groups() if isinstance(value, ReplicaGroups) else value or ()
     return tuple(tuple(group) for group in groups if group)
@@ -70,7 +70,7 @@ def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
 
 def _reduction(instruction: HloInstruction) -> str:
     """Return the opcode of the reducer. Raises Unsupported for a reducer that no library supports, as XLA:GPU does."""
-    reducer: HloComputation = instruction.called["to_apply"][0]
+    reducer = instruction.to_apply
     root = reducer.root
     is_plain = len(root.operands) == 2 and set(root.operands) == set(reducer.parameters)
     if root.opcode not in ASSOCIATIVE or len(reducer.parameters) != 2 or not is_plain:

@@ -30,7 +30,7 @@ _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
 
 def _while(emission: Emission, loop: HloInstruction) -> list[Thunk]:
-    condition, body = loop.called["condition"][0], loop.called["body"][0]
+    condition, body = loop.while_condition, loop.while_body
     predicate = emission.array(condition.root).slice
     thunk = WhileThunk(loop.name, predicate, emission.sequence(condition), emission.sequence(body), _trip_count(loop))
     return [thunk]
@@ -58,8 +58,8 @@ def _call(emission: Emission, call: HloInstruction) -> list[Thunk]:
 
 def _custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
     """Call the function registered for the target. If none is registered, the run fails when it reaches the call."""
-    target = str(call.attrs.get("custom_call_target", ""))
-    config = str(call.attrs.get("backend_config", ""))
+    target = call.custom_call_target
+    config = call.backend_config
     operands = tuple(emission.tree(operand) for operand in call.operands)
     return [CustomCallThunk(call.name, target, operands, emission.tree(call), config)]
 
@@ -91,18 +91,18 @@ def _outfeed(emission: Emission, outfeed: HloInstruction) -> list[Thunk]:
 
 
 def _channel(instruction: HloInstruction) -> int:
-    return int(instruction.attrs.get("channel_id", 0))
+    return instruction.channel_id or 0
 
 
 def _pairs(instruction: HloInstruction) -> tuple[tuple[int, int], ...]:
     """Return the (source, target) pairs of a transfer between devices, from its frontend attribute."""
-    attributes = instruction.attrs.get("frontend_attributes")
+    attributes = instruction.frontend_attributes
     text = attributes.get("_xla_send_recv_source_target_pairs") if isinstance(attributes, FrontendAttributes) else None
     return tuple((int(source), int(target)) for source, target in _PAIR.findall(text or ""))
 
 
 def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
-    to_host = send.attrs.get("is_host_transfer") is True
+    to_host = send.is_host_transfer
     source = emission.tree(send.operands[0])
     copies = _copies(source, emission.tree(send, (0,)), send.name)
     kind = "kHostSend" if to_host else "kSend"
@@ -112,7 +112,7 @@ def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
 def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
     """Receive the message. It happens at recv-done, so that messages sent after the recv count."""
     recv = _started(done)
-    if recv.attrs.get("is_host_transfer") is True:
+    if recv.is_host_transfer:
         raise Unsupported(f"'recv' from the host (%{recv.name})", recv.where)
     return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
 
@@ -125,7 +125,7 @@ def _started(done: HloInstruction) -> HloInstruction:
     operand, module = done.operands[0], done.parent.module if done.parent else None
     if operand.opcode == "recv" or module is None:
         return operand
-    found = [recv for recv in module.instructions_of("recv") if recv.attrs.get("channel_id") == done.attrs.get("channel_id")]
+    found = [recv for recv in module.instructions_of("recv") if recv.channel_id == done.channel_id]
     if len({_pairs(recv) for recv in found}) != 1:
         raise Unsupported(f"%{done.name} has several possible recvs with different source-target pairs", done.where)
     return found[0]

@@ -49,7 +49,7 @@ EmitThunk: TypeAlias = Callable[[Emission, HloInstruction], "list[Thunk]"]
 
 def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:
     """Return the instruction's backend_config as JSON; empty if it has none. Raises ParseError for invalid JSON."""
-    text = str(instruction.attrs.get("backend_config", "")).strip()
+    text = instruction.backend_config.strip()
     if not text.startswith("{"):
         return {}
     try:

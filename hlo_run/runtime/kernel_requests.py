@@ -114,7 +114,7 @@ def _kernel_key(fusion: HloInstruction, arguments: tuple[KernelArgument, ...], a
         (numbers.setdefault(a.slice, len(numbers)), alignment, a.slice.size_bytes, a.written)
         for a, alignment in zip(arguments, alignments, strict=True)
     )
-    return (computation_fingerprint(fusion.fused_computation), fusion.attrs.get("backend_config"), *alike)
+    return (computation_fingerprint(fusion.fused_computation), fusion.backend_config, *alike)
 
 
 class _KernelNames:

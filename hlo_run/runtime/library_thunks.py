@@ -21,7 +21,6 @@ from hlo_run.artifact import (
     WindowSpec,
 )
 from hlo_run.errors import ParseError, Unsupported
-from hlo_run.hlo.attributes.table import DimLabels, Window
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.runtime.emission import Emission, EmitThunk, backend_config, number, record, text
 
@@ -175,8 +174,8 @@ def _convolution_thunk(
     result: ArraySpec,
     **extras: Any,
 ) -> ConvolutionThunk:
-    labels: DimLabels = call.attrs["dim_labels"]
-    window: Window = call.attrs.get("window") or Window()
+    labels = call.dim_labels
+    window = call.window
     return ConvolutionThunk(
         call.name,
         direction,
@@ -190,8 +189,8 @@ def _convolution_thunk(
         ConvolutionNumbers(
             *((part.first_dim, part.second_dim, *part.spatial_dims) for part in (labels.input, labels.kernel, labels.output))
         ),
-        feature_groups=call.attrs.get("feature_group_count", 1),
-        batch_groups=call.attrs.get("batch_group_count", 1),
+        feature_groups=call.feature_group_count,
+        batch_groups=call.batch_group_count,
         **extras,
     )
 
@@ -200,12 +199,12 @@ def _convolution_thunk(
 
 
 def _fft(emission: Emission, fft: HloInstruction) -> list[Thunk]:
-    lengths = tuple(fft.attrs["fft_length"])
-    return [FftThunk(fft.name, fft.attrs["fft_type"], lengths, emission.array(fft.operands[0]), emission.array(fft))]
+    lengths = fft.fft_length
+    return [FftThunk(fft.name, fft.fft_type, lengths, emission.array(fft.operands[0]), emission.array(fft))]
 
 
 def _cholesky(emission: Emission, cholesky: HloInstruction) -> list[Thunk]:
-    lower = cholesky.attrs.get("lower", False) is True
+    lower = cholesky.lower
     return [CholeskyThunk(cholesky.name, lower, emission.array(cholesky.operands[0]), emission.array(cholesky))]
 
 
@@ -236,7 +235,7 @@ def _solve(
 
 
 def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
-    largest = topk.attrs.get("largest", True) is True
+    largest = topk.largest
     source, values, indices = emission.array(topk.operands[0]), emission.array(topk, (0,)), emission.array(topk, (1,))
     return [SelectKThunk(topk.name, source, values, indices, largest)]
 

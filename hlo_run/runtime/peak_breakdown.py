@@ -73,7 +73,7 @@ def _path(value: HloValue, callers: dict[HloComputation, HloInstruction]) -> lis
 
 
 def _label(instruction: HloInstruction) -> str:
-    metadata = instruction.attrs.get("metadata")
+    metadata = instruction.metadata
     name = metadata.op_name if isinstance(metadata, OpMetadata) else ""
     return name or instruction.name
 

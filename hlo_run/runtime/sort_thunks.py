@@ -36,9 +36,9 @@ def _operand(emission: Emission, fusion: HloInstruction, operand: HloInstruction
     """Return an operand of a fused sort; None for what is computed."""
     match operand.opcode:
         case "parameter":
-            return emission.array(fusion.operands[int(operand.attrs["parameter_number"])])
+            return emission.array(fusion.operands[operand.parameter_number])
         case "iota":
-            return CountingOperand(operand.shape.element_type, operand.shape.dims, int(operand.attrs["iota_dimension"]))
+            return CountingOperand(operand.shape.element_type, operand.shape.dims, operand.iota_dimension)
         case _:
             return None
 
@@ -59,9 +59,9 @@ def _launches(
     kernels = emission.kernels.of_parts(fusion, sort.name, arguments, steps)
     launches = [KernelThunk(sort.name, kernel, arguments) for kernel in kernels]
     known = tuple(operand for operand in operands if operand is not None)
-    keys = sort_keys(sort.called["to_apply"][0])
+    keys = sort_keys(sort.to_apply)
     if keys and launches and len(known) == len(operands) and not any(any(result.dynamic) for result in results):
-        order = SortOrder(known, results, int(sort.attrs["dimensions"][0]), keys, len(launches))
+        order = SortOrder(known, results, sort.dimensions[0], keys, len(launches))
         launches[0] = replace(launches[0], sort=order)
     return list[Thunk](launches)
 
@@ -69,7 +69,7 @@ def _launches(
 def _radix_sort(emission: Emission, call: HloInstruction) -> list[Thunk]:
     """Sort along the last dimension by the first operand, in its total order; a second operand is permuted with it."""
     # The config is JSON, or an attribute dictionary of a typed FFI call.
-    descending = _DESCENDING.search(str(call.attrs.get("backend_config", ""))) is not None
+    descending = _DESCENDING.search(call.backend_config) is not None
     operands = tuple(emission.array(operand) for operand in call.operands)
     results = tuple(emission.array(call, (number,)) for number in range(len(operands)))
     return [SortThunk(call.name, operands, results, descending)]

@@ -54,7 +54,7 @@ def _is_nothing(instruction: HloInstruction) -> bool:
 
 def _emitter(instruction: HloInstruction) -> EmitThunk:
     if instruction.opcode == "custom-call":
-        target = str(instruction.attrs.get("custom_call_target", ""))
+        target = instruction.custom_call_target
         return _CUSTOM_CALLS.get(target, control_thunks.custom_call)
     found = _OPCODES.get(instruction.opcode)
     if found is None:

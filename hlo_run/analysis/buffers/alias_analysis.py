@@ -87,7 +87,7 @@ def _joined(instruction: HloInstruction) -> list[HloInstruction]:
     if instruction.opcode == "conditional":
         return [computation.root for computation in called]
     parameters = [computation.parameters[0] for computation in called]
-    return [instruction.operands[0], *parameters, instruction.called["body"][0].root]
+    return [instruction.operands[0], *parameters, instruction.while_body.root]
 
 
 class _Groups:

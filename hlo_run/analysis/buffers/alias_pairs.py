@@ -43,5 +43,5 @@ def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
 
 
 def _declared_pairs(instruction: HloInstruction) -> list[InPlacePair]:
-    declared: OperandAliasing = instruction.attrs.get("output_to_operand_aliasing", _NONE)
+    declared = instruction.output_to_operand_aliasing
     return [InPlacePair(number, place, output) for output, number, place in declared.pairs]

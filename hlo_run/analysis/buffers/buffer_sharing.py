@@ -88,8 +88,8 @@ def _sorted_in_place(fusion: HloInstruction, number: int, output: ShapeIndex) ->
 
 def _adds_matrix(call: HloInstruction) -> bool:
     """True for a cuBLASLt product that adds beta times a matrix, which it reads where it writes."""
-    found = _BETA.search(str(call.attrs.get("backend_config", "")))
-    return call.attrs.get("custom_call_target") == "__cublas$lt$matmul" and found is not None and float(found[1]) != 0
+    found = _BETA.search(call.backend_config)
+    return call.custom_call_target == "__cublas$lt$matmul" and found is not None and float(found[1]) != 0
 
 
 def _same_room(one: Shape, other: Shape) -> bool:

@@ -46,7 +46,7 @@ def _copied_part(fusion: HloInstruction, root: HloInstruction, *, may_be_slice: 
 def _offset_bits(slice_: HloInstruction) -> int | None:
     """Return the offset in bits of a slice in its operand; None if its elements are not contiguous there."""
     whole, part = slice_.operands[0].shape, slice_.shape
-    ranges: tuple[tuple[int, int, int], ...] = slice_.attrs["slice"]
+    ranges = slice_.slice_ranges
     offset, stride, is_whole = 0, part.dtype.bits, True
     for dim in part.minor_to_major:
         start, _, step = ranges[dim]

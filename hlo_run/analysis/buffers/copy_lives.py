@@ -151,7 +151,7 @@ class _Builder:
         if computation is self._entry:
             for _, number, index, _ in aliases(self._dataflow.module):
                 yield computation.parameters[number], index
-        elif caller is not None and caller.opcode == "while" and computation in caller.called["body"]:
+        elif caller is not None and caller.opcode == "while" and computation is caller.while_body:
             for index in self._joined_leaves(caller):
                 yield computation.parameters[0], index
 
@@ -159,7 +159,7 @@ class _Builder:
         caller = self._callers.get(computation)
         if computation is self._entry:
             return [index for index, shape in computation.root.shape.leaves() if shape.is_array]
-        if caller is not None and caller.opcode == "while" and computation in caller.called["body"]:
+        if caller is not None and caller.opcode == "while" and computation is caller.while_body:
             return self._joined_leaves(caller)
         if caller is not None and caller.opcode == "conditional":
             return self._joined_leaves(caller)
@@ -182,8 +182,8 @@ class _Builder:
         computation = value.instruction.parent
         caller = self._callers.get(computation) if computation is not None else None
         is_state = value.instruction.opcode == "parameter" and value.is_phi
-        if caller is not None and caller.opcode == "while" and is_state and computation in caller.called["condition"]:
-            life.end = self._spans[caller.called["body"][0]][0]
+        if caller is not None and caller.opcode == "while" and is_state and computation is caller.while_condition:
+            life.end = self._spans[caller.while_body][0]
 
     def _copy(self, kind: CopyKind, instruction: HloInstruction, number: int, index: ShapeIndex, source: Life, time: int) -> Copy:
         life = Life(None, (), time, time, source.size_bytes)
@@ -224,7 +224,7 @@ class _Builder:
         if (instruction, use.operand_index) in self._init_copies and instruction.opcode == "while":
             time = self._init_copies[instruction, use.operand_index]
             copy = self._copy(CopyKind.INIT, instruction, 0, use.operand_index, life, time)
-            body, condition = instruction.called["body"][0], instruction.called["condition"][0]
+            body, condition = instruction.while_body, instruction.while_condition
             copy.life.end = min(self._spans[condition][0], self._spans[body][0])
             self._lives.together.append((copy.life, self._at(instruction, use.operand_index)))
             return

@@ -159,7 +159,7 @@ class _Analysis:
             case "call":
                 return self._trees[instruction.called_computations[0].root]
             case "while":
-                body = instruction.called["body"][0]
+                body = instruction.while_body
                 return self._phi(instruction, [self._trees[body.root], self._trees[operands[0]]])
             case "conditional":
                 return self._phi(instruction, [self._trees[c.root] for c in instruction.called_computations])
@@ -193,7 +193,7 @@ class _Analysis:
         caller, number = self._callers[parameter.parent], parameter.parameter_number  # pyright: ignore[reportArgumentType]
         match caller.opcode:
             case "while":
-                root = caller.called["body"][0].root
+                root = caller.while_body.root
                 inputs = [self._trees[caller.operands[0]]]
                 if root is not parameter:
                     inputs += self._known(root)

@@ -139,10 +139,10 @@ def _last_use(value: HloValue, schedule: FlatSchedule) -> int:
         user = use.instruction
         if user.opcode == "while":
             # The initial value of a loop is not read after the body has its parameter.
-            user = user.called["body"][0].parameters[0]
+            user = user.while_body.parameters[0]
         elif user.opcode == "call":
             # The callee's instructions read the operands of a call.
-            user = user.called["to_apply"][0].parameters[use.operand_number]
+            user = user.to_apply.parameters[use.operand_number]
         last = max(last, schedule.times.get(user, -1))
     return last
 

@@ -77,7 +77,7 @@ def _work(node: Node, costs: CostAnalysis) -> Work:
     if node.is_fusion:
         body = instruction.fused_computation
         inside = [i for i in body.instructions if i.opcode not in ("parameter", "tuple")]
-        kind, digest = str(instruction.attrs["kind"]), _computation_digest(body)
+        kind, digest = instruction.fusion_kind, _computation_digest(body)
     else:
         inside = [instruction]
         parameters = {operand: _hash(f"parameter {_words(operand.shape)}") for operand in instruction.operands}

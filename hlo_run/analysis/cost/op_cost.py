@@ -67,7 +67,7 @@ def _computation_flops(computation: HloComputation, target: TargetSpec) -> int:
 
 
 def _applied_flops(instruction: HloInstruction, target: TargetSpec) -> int:
-    return _computation_flops(instruction.called["to_apply"][0], target)
+    return _computation_flops(instruction.to_apply, target)
 
 
 def _first(shape: Shape) -> Shape:
@@ -88,7 +88,7 @@ def _reduce(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> No
 
 def _reduce_window(instruction: HloInstruction, cost: OpCost, target: TargetSpec) -> None:
     source, results = instruction.operands[0].shape, _first(instruction.shape).element_count
-    window = math.prod(dim.size for dim in instruction.attrs["window"].dims)
+    window = math.prod(dim.size for dim in instruction.window.dims)
     cost.flops = _applied_flops(instruction, target) * (window - 1) * results
     cost.utilization[0] = results * window / source.element_count if source.element_count else 0.0
     cost.bytes_read[0] = results * window * -(-source.dtype.bits // 8)

@@ -64,8 +64,8 @@ def _judge_slices(producer: Node, consumer: Node) -> Decision:
     rank = update.instruction.shape.rank
     starts = [_start(operand) for operand in update.operands[2 : 2 + rank]]
     if reader.opcode == "slice":
-        expected = [start for start, _, _ in reader.instruction.attrs["slice"]]
-        if starts != expected or any(stride != 1 for _, _, stride in reader.instruction.attrs["slice"]):
+        expected = [start for start, _, _ in reader.instruction.slice_ranges]
+        if starts != expected or any(stride != 1 for _, _, stride in reader.instruction.slice_ranges):
             return no("DUS and slice index mismatch")
     elif reader.opcode == "dynamic-slice":
         if starts != [_start(operand) for operand in reader.operands[1 : 1 + rank]]:
@@ -80,7 +80,7 @@ def _judge_slices(producer: Node, consumer: Node) -> Decision:
 def _start(operand: Operand) -> Any:
     """Return the identity of a start index: the value of a constant, or the op that computes it."""
     if operand.instruction.opcode == "constant" and operand.instruction.shape.is_array:
-        return int(operand.instruction.attrs["literal"].flat[0])
+        return int(operand.instruction.constant_array.flat[0])
     return operand
 
 

@@ -172,7 +172,7 @@ def _slices_apart(one: Node, two: Node, source: Node) -> bool:
     first, second = _only_slice(one, source), _only_slice(two, source)
     if first is None or second is None:
         return False
-    pairs = zip(first.attrs["slice"], second.attrs["slice"], strict=True)
+    pairs = zip(first.slice_ranges, second.slice_ranges, strict=True)
     return any(a[0] >= b[1] or b[0] >= a[1] for a, b in pairs)
 
 

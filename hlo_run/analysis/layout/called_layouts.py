@@ -98,7 +98,7 @@ class CalledLayouts:
         if any(computation in self._fixed for computation in caller.called_computations):
             return
         if caller.opcode == "while":
-            carried = self._interfaces[caller.called["body"][0]].result
+            carried = self._interfaces[caller.while_body].result
             for computation in caller.called_computations:
                 self._interfaces[computation].parameters = [carried]
         elif caller.opcode == "conditional":
@@ -115,7 +115,7 @@ class CalledLayouts:
             operands = {number + 1: branch.parameters[0] for number, branch in enumerate(called) if branch.parameters is not None}
             return operands, called[0].result
         if caller.opcode == "while":
-            carried = self._interfaces[caller.called["body"][0]].result
+            carried = self._interfaces[caller.while_body].result
             return {0: carried}, carried
         return dict(enumerate(called[0].parameters or ())), called[0].result
 

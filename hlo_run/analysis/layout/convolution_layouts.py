@@ -18,12 +18,12 @@ _ARRAYS = {**dict.fromkeys(_FORWARD, (0, 1, 2)), "__cudnn$convBackwardInput": (2
 
 def is_convolution_call(instruction: HloInstruction) -> bool:
     """True for a cuDNN convolution call, which returns its result and a workspace."""
-    return instruction.attrs.get("custom_call_target") in _ARRAYS and instruction.shape.is_tuple
+    return instruction.custom_call_target in _ARRAYS and instruction.shape.is_tuple
 
 
 def call_labels(call: HloInstruction) -> tuple[OperandLabels, OperandLabels, OperandLabels]:
     """Return the dimension labels of the two operands and of the result."""
-    labels: DimLabels = call.attrs["dim_labels"]
+    labels = call.dim_labels
     one, two, result = _ARRAYS[call.custom_call_target]
     arrays = (labels.input, labels.kernel, labels.output)
     return arrays[one], arrays[two], arrays[result]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ def radix_order(sort: HloInstruction, target: TargetSpec) -> RadixOrder | None:
         return None
     if sort.dimensions[0] != shape.rank - 1 or not _is_faster(sort, target):
         return None
-    order = _order_of(sort.called["to_apply"][0])
+    order = _order_of(sort.to_apply)
     if order is None or order.key >= len(sort.operands):
         return None
     return order if (_is_numpy_sorted if order.is_numpy else _is_sorted)(sort, order) else None
@@ -65,7 +64,7 @@ def _order_of(comparator: HloComputation) -> RadixOrder | None:
     is_numpy = None in sides
     if is_numpy:
         sides = [_canonical_parameter(side) for side in root.operands]
-        if root.attrs.get("type") != "TOTALORDER":
+        if root.comparison_type != "TOTALORDER":
             return None
     first, second = sides
     if first is None or second is None or first == second or first // 2 != second // 2:
@@ -93,7 +92,7 @@ def _canonical_parameter(value: HloInstruction) -> int | None:
 
 
 def _compares(value: HloInstruction, direction: str, left: HloInstruction, right: HloInstruction) -> bool:
-    if value.opcode != "compare" or value.comparison_direction != direction or value.attrs.get("type") == "TOTALORDER":
+    if value.opcode != "compare" or value.comparison_direction != direction or value.comparison_type == "TOTALORDER":
         return False
     one, two = value.operands
     return one is left and (two is right or (_is_constant(two, 0.0) and _is_constant(right, 0.0)))
@@ -102,12 +101,8 @@ def _compares(value: HloInstruction, direction: str, left: HloInstruction, right
 def _is_constant(value: HloInstruction, wanted: float) -> bool:
     if value.opcode != "constant" or not value.shape.dtype.is_float:
         return False
-    found = float(np.asarray(_array_of(value)).reshape(()).astype(np.float64))
+    found = float(value.constant_array.reshape(()).astype(np.float64))
     return found == wanted or (np.isnan(found) and np.isnan(wanted))
-
-
-def _array_of(constant: HloInstruction) -> Any:
-    return constant.attrs["literal"]
 
 
 # ---- element types --------------------------------------------------------------------------------------------------

@@ -116,12 +116,12 @@ def _lie_alike(inputs: Sequence[HloInstruction]) -> bool:
 
 def init_may_repeat(instruction: HloInstruction) -> bool:
     """False for a constant init value that changes the result each time it is added. XLA does not test this and miscompiles."""
-    init, reducer = instruction.operands[-1], instruction.called["to_apply"][0].root
+    init, reducer = instruction.operands[-1], instruction.to_apply.root
     combine = _COMBINED_WITH_ITSELF.get(reducer.opcode)
     of_parameters = all(operand.opcode == "parameter" for operand in reducer.operands)
     if len(instruction.operands) != 2 or init.opcode != "constant" or combine is None or not of_parameters:
         return True
-    value = np.asarray(init.attrs["literal"])
+    value = init.constant_array
     with np.errstate(all="ignore"):
         twice = combine(value)
     return bool(twice == value) or bool(value != value)  # a NaN stays one

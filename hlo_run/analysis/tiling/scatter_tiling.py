@@ -110,7 +110,7 @@ class ScatterTiling:
     @property
     def window_update_dims(self) -> tuple[int, ...]:
         """The dimensions of the updates within a window."""
-        dims: tuple[int, ...] = self.scatter.attrs["update_window_dims"]
+        dims = self.scatter.update_window_dims
         return dims
 
     @property
@@ -146,9 +146,9 @@ def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
     (scatter,) = analysis.roots
     inputs = len(scatter.operands) // 2
     update = scatter.operands[inputs + 1].shape
-    window_dims: tuple[int, ...] = scatter.attrs["update_window_dims"]
+    window_dims = scatter.update_window_dims
     window = math.prod(update.dims[dim] for dim in window_dims)
-    if inputs > 1 and not scatter.attrs.get("unique_indices"):
+    if inputs > 1 and not scatter.unique_indices:
         threads = min(_MAX_THREADS, _whole_warps(max(window, 1), analysis))
         return ScatterTiling(scatter, "in order", 1, LaunchDimensions((1, 1, 1), (threads, 1, 1)))
     by_index = _distribute_indices(analysis, scatter) if inputs == 1 else None
@@ -158,7 +158,7 @@ def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
     vector = math.gcd(window, factor) if _windows_are_contiguous(scatter, update) else 1
     launch = calculate_launch(update.element_count, vector, analysis.target)
     block = (_whole_warps(launch.threads_per_block, analysis), 1, 1)
-    writes: Writes = "plain" if scatter.attrs.get("unique_indices") else "atomic"
+    writes: Writes = "plain" if scatter.unique_indices else "atomic"
     return ScatterTiling(scatter, writes, vector, LaunchDimensions(launch.grid, block))
 
 
@@ -190,7 +190,7 @@ def _distribute_indices(analysis: FusionAnalysis, scatter: HloInstruction) -> Sc
 
 
 def _is_associative(scatter: HloInstruction) -> bool:
-    (reducer,) = scatter.called["to_apply"]
+    reducer = scatter.to_apply
     root = reducer.root
     while root.opcode in ("copy", "bitcast"):
         root = root.operands[0]
@@ -206,5 +206,5 @@ def _whole_warps(threads: int, analysis: FusionAnalysis) -> int:
 
 def _windows_are_contiguous(scatter: HloInstruction, update: Shape) -> bool:
     """True if the window dimensions vary fastest in memory, so that adjacent elements belong to one window."""
-    window = scatter.attrs["update_window_dims"]
+    window = scatter.update_window_dims
     return set(update.minor_to_major[: len(window)]) == set(window)

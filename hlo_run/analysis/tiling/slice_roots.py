@@ -21,7 +21,7 @@ def judge_slices(roots: Sequence[HloInstruction]) -> Decision:
     for root in roots:
         if root.opcode != "slice":
             return no(f"root {root.name} is not a slice")
-        ranges: tuple[tuple[int, int, int], ...] = root.attrs["slice"]
+        ranges = root.slice_ranges
         if any(stride != 1 for _, _, stride in ranges):
             return no(f"root {root.name} skips elements")
     source = roots[0].operands[0].shape

@@ -94,7 +94,7 @@ def sorts_in_place(sort: HloInstruction) -> bool:
 
     These kernels are not stable, and cannot exchange elements of less than a byte.
     """
-    return sort.attrs.get("is_stable") is not True and all(o.shape.dtype.bits >= _BYTE_BITS for o in sort.operands)
+    return not sort.is_stable and all(o.shape.dtype.bits >= _BYTE_BITS for o in sort.operands)
 
 
 def sort_sizes(sort: HloInstruction, target: TargetSpec) -> SortSizes:

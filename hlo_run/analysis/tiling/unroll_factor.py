@@ -77,7 +77,7 @@ def makes_unrolling_bad(instruction: HloInstruction) -> bool:
         case "sort" | "dot":
             return True
         case "reduce-window":
-            return math.prod(dim.size for dim in instruction.attrs["window"].dims) > _MAX_WINDOW_TO_UNROLL
+            return math.prod(dim.size for dim in instruction.window.dims) > _MAX_WINDOW_TO_UNROLL
         case "concatenate":
             return len(instruction.operands) > _MAX_CONCAT_OPERANDS_TO_UNROLL
         case "reduce":

@@ -164,7 +164,7 @@ def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValu
     direction = instruction.comparison_direction
     dtype = instruction.operands[0].shape.dtype
     match dtype.kind:
-        case "float" if instruction.attrs.get("type") == "TOTALORDER":
+        case "float" if instruction.comparison_type == "TOTALORDER":
             keys = [integer.total_order_key(b, value) for value in values]
             return widen(b, b.cmpi(_integer_predicate(direction, "s"), *keys))
         case "float":
@@ -191,7 +191,7 @@ def _bitcast_convert(b: IrBuilder, instruction: HloInstruction, values: Sequence
 def _reduce_precision(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:
     if instruction.shape.dtype.float_format.special == "exponent":
         raise unsupported(instruction)
-    bits = instruction.attrs["exponent_bits"], instruction.attrs["mantissa_bits"]
+    bits = instruction.exponent_bits, instruction.mantissa_bits
     return reduce_precision(b, values[0], instruction.shape.dtype, *bits)
 
 

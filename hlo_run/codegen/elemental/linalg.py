@@ -57,7 +57,7 @@ class _Sum:
 
     @property
     def _algorithm(self) -> str:
-        return str(self.instruction.attrs.get("algorithm", ""))
+        return self.instruction.algorithm
 
 
 def _check_algorithm(instruction: HloInstruction) -> None:
@@ -114,10 +114,10 @@ def _convolution(ctx: EmissionContext, instruction: HloInstruction, index: Value
 
 def _batch_group(b: IrBuilder, instruction: HloInstruction, index: Values) -> Values:
     """Return the batch group of the output feature, which is the map's last symbol; empty without batch groups."""
-    groups: int = instruction.attrs.get("batch_group_count", 1)
+    groups = instruction.batch_group_count
     if groups == 1:
         return ()
-    feature = convolution_labels(instruction.attrs["dim_labels"]).output[1]
+    feature = convolution_labels(instruction.dim_labels).output[1]
     dims = instruction.shape.dims
     return b.apply(IndexingMap.from_sizes((dim(feature) // (dims[feature] // groups),), dims), index)
 

@@ -63,7 +63,7 @@ def _reduce(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
         inits.append((yield from element(operand, ())))
     if indexing_map.is_known_empty:
         return tuple(inits)
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     sizes = _output_dims(instruction)
 
     def combine(place: Values, values: Values) -> Generator[Request, Values, Values]:
@@ -96,7 +96,7 @@ def _map(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Em
     values: list[SSAValue] = []
     for operand in instruction.operands:
         values.append((yield from element(operand, index)))
-    (mapper,) = instruction.called["to_apply"]
+    mapper = instruction.to_apply
     return ctx.call_scalar(mapper, tuple(values), is_reduction=False)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-import numpy as np
 from xdsl.dialects import arith, tensor
 from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Block, SSAValue
@@ -107,7 +106,7 @@ def _iota(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> E
 
 def _constant(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
     yield from ()
-    b, shape, literal = ctx.builder, instruction.shape, np.asarray(instruction.attrs["literal"])
+    b, shape, literal = ctx.builder, instruction.shape, instruction.constant_array
     type_ = element_type(shape.element_type, instruction.where)
     first = literal.reshape(-1)[:1]
     # Compares bytes, because 0.0 == -0.0.

@@ -122,7 +122,7 @@ class _ReductionKernel:
 
     def reducer(self, hero: HloInstruction) -> Signature:
         """Return the signature of the reducer of a reduce."""
-        (computation,) = hero.called["to_apply"]
+        computation = hero.to_apply
         partitioned = self.module.partition_of(computation)
         return self.module.signature(partitioned, partitioned.subgraph_of[computation.root])
 

@@ -115,7 +115,7 @@ class _RowsKernel:
         return loop.res[0]
 
     def _reducer(self, reduce: HloInstruction) -> Signature:
-        (computation,) = reduce.called["to_apply"]
+        computation = reduce.to_apply
         partitioned = self.module.partition_of(computation)
         return self.module.signature(partitioned, partitioned.subgraph_of[computation.root])
 

@@ -120,5 +120,5 @@ class ScatterKernel:
 
     def reduce(self, values: Values) -> Values:
         """Return the results of the reducer for `values`: current elements, then updates."""
-        (reducer,) = self.tiling.scatter.called["to_apply"]
+        reducer = self.tiling.scatter.to_apply
         return tuple(self.module.inline_scalars(self.entry.builder, reducer, values))

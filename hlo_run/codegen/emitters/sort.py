@@ -261,7 +261,7 @@ class _SortKernel:
 
     def _goes_before(self, one: Values, other: Values) -> SSAValue:
         """Call the comparator; its parameters are an element of `one` and of `other` for every operand. Returns an i1."""
-        (comparator,) = self.sort.called["to_apply"]
+        comparator = self.sort.to_apply
         partitioned = self.module.partition_of(comparator)
         signature = self.module.signature(partitioned, partitioned.subgraph_of[comparator.root])
         self._b.locate(self.sort)

@@ -45,7 +45,7 @@ class _SortedScatter:
         entry, b, tiling = self._entry, self._b, self._kernel.tiling
         index_map = tiling.index_map
         entry.declare_ids(index_map, self._window)
-        moved: Sequence[int] = tiling.scatter.attrs["scatter_dims_to_operand_dims"]
+        moved: Sequence[int] = tiling.scatter.scatter_dims_to_operand_dims
         nowhere = [b.index(-1)] * len(moved)
         sums = b.zeros(VectorType(self._element, [variable.bounds.upper + 1 for variable in self._window.ranges]))
         loop = entry.loop(index_map, (*nowhere, b.constant(i1, 0), sums, *entry.outputs), ("update",))
@@ -72,7 +72,7 @@ class _SortedScatter:
     def _flush(self, condition: SSAValue, found: Sequence[SSAValue], sums: SSAValue, output: SSAValue) -> SSAValue:
         """Combine the sums into the window that starts at `found`, if `condition` is true. Returns the new output."""
         kernel, b = self._kernel, self._b
-        moved: Sequence[int] = kernel.tiling.scatter.attrs["scatter_dims_to_operand_dims"]
+        moved: Sequence[int] = kernel.tiling.scatter.scatter_dims_to_operand_dims
         starts: list[SSAValue | None] = [None] * kernel.tiling.scatter.operands[0].shape.rank
         for dim, start in zip(moved, found, strict=True):
             starts[dim] = start

@@ -142,7 +142,7 @@ def _check_result(computation: HloComputation, result: Shape) -> None:
 def _check_parameters(computation: HloComputation) -> None:
     parameters = computation.parameters
     for expected, parameter in enumerate(parameters):
-        number = parameter.attrs["parameter_number"]
+        number = parameter.parameter_number
         if number < expected:
             other = parameters[expected - 1].where
             raise ParseError(f"Duplicate parameter number {number}", parameter.where, f"the other one is at {other}")

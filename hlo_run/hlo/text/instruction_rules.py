@@ -249,7 +249,7 @@ def _id(draft: Draft) -> str:
 def _done_channel(draft: Draft) -> str:
     started = draft.operands[0]
     if "channel_id" in OPCODES[started.opcode].attributes:
-        expected, found = started.attrs.get("channel_id"), draft.attributes.get("channel_id")
+        expected, found = started.channel_id, draft.attributes.get("channel_id")
         if expected != found:
             return f"expects channel_id {expected} of '{started.name}', but sees {found}"
     return ""

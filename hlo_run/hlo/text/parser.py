@@ -101,7 +101,7 @@ def _number_frames(module: HloModule, tables: FrameTables | None) -> None:
     if tables is not None:
         module.attrs["stack_frames"] = tables.used
     for instruction in module.instructions:
-        metadata = instruction.attrs.get("metadata")
+        metadata = instruction.metadata
         if isinstance(metadata, OpMetadata) and metadata.stack_frame_id:
             number = tables.resolve(metadata.stack_frame_id) if tables else 0
             instruction.attrs["metadata"] = replace(metadata, stack_frame_id=number)

@@ -6,6 +6,7 @@ Each is hashable. `str` returns its HLO text, except for plain numbers, words, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal as OneOf
 from typing import TypeAlias
 
 from hlo_run.hlo.values.braces import braces
@@ -16,6 +17,8 @@ from hlo_run.hlo.values.original_value import OriginalValue
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, without_metadata
+
+FftType: TypeAlias = OneOf["FFT", "IFFT", "RFFT", "IRFFT"]
 
 
 class RawText(str):

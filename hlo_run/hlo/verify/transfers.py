@@ -27,7 +27,7 @@ def verify_transfers(module: HloModule) -> None:
             if instruction.opcode in _COLLECTIVES and waiting:
                 first = next(iter(waiting.values()))
                 raise instruction_error(instruction, f"expected the other end of '{first.name}' ({first.opcode}) before it")
-            if instruction.opcode in TRANSFER and not instruction.attrs.get("is_host_transfer", False):
+            if instruction.opcode in TRANSFER and not instruction.is_host_transfer:
                 _match(instruction, _checked_pairs(instruction), waiting)
         for instruction in waiting.values():
             raise instruction_error(instruction, "has no other end in its computation: a send needs a recv of the same pairs")
@@ -47,7 +47,7 @@ def _match(instruction: HloInstruction, pairs: str, waiting: dict[str, HloInstru
 
 def _checked_pairs(instruction: HloInstruction) -> str:
     """Return the text of the pairs without blanks; raises ParseError for repeated devices and cycles."""
-    attributes = instruction.attrs.get("frontend_attributes")
+    attributes = instruction.frontend_attributes
     text = attributes.get(PAIRS) if isinstance(attributes, FrontendAttributes) else None
     if text is None:
         raise instruction_error(instruction, f"expected the frontend attribute {PAIRS}, found none")

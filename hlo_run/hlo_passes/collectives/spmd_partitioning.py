@@ -38,7 +38,7 @@ class SpmdPartitioning:
         replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
 
         def to_shard(b: HloBuilder, old: HloInstruction, whole: HloValue) -> HloValue:
-            sharding = old.operands[0].attrs.get("sharding")
+            sharding = old.operands[0].sharding
             return whole if whole.shape.dims == old.shape.dims else _to_shard(b, old, whole, _Tiles(old, sharding, partitions))
 
         def to_whole(b: HloBuilder, old: HloInstruction, shard: HloValue) -> HloValue:
@@ -52,21 +52,21 @@ class SpmdPartitioning:
                 channel_id=_free_channel(module),
                 use_global_device_ids=True,
             )
-            return _to_whole(b, old, everyones, _Tiles(old, old.attrs.get("sharding"), partitions))
+            return _to_whole(b, old, everyones, _Tiles(old, old.sharding, partitions))
 
-        expand(module, ("custom-call",), to_shard, lambda i: i.attrs["custom_call_target"] == _TO_SHARD)
-        expand(module, ("custom-call",), to_whole, lambda i: i.attrs["custom_call_target"] == _TO_WHOLE)
+        expand(module, ("custom-call",), to_shard, lambda i: i.custom_call_target == _TO_SHARD)
+        expand(module, ("custom-call",), to_whole, lambda i: i.custom_call_target == _TO_WHOLE)
 
 
 def _free_channel(module: HloModule) -> int:
-    return 1 + max((int(i.attrs["channel_id"]) for i in module.instructions if "channel_id" in i.attrs), default=0)
+    return 1 + max((i.channel_id for i in module.instructions if i.channel_id is not None), default=0)
 
 
 class _Tiles:
     """The number of tiles of an array per dimension, and the tile of each partition."""
 
     def __init__(self, old: HloInstruction, sharding: object, partitions: int) -> None:
-        to_shard = old.attrs["custom_call_target"] == _TO_SHARD
+        to_shard = old.custom_call_target == _TO_SHARD
         whole, shard = (old.operands[0].shape.dims, old.shape.dims)[:: 1 if to_shard else -1]
         tiles = sharding.tiles if isinstance(sharding, SingleSharding) else None
         self.counts = tiles.dims[: len(whole)] if tiles is not None else ()

@@ -62,8 +62,8 @@ def _callers_first(module: HloModule) -> list[HloComputation]:
 
 
 def _may_inline(call: HloInstruction) -> bool:
-    attributes = call.attrs.get("frontend_attributes")
-    body = call.called["to_apply"][0]
+    attributes = call.frontend_attributes
+    body = call.to_apply
     same_thread = call.parent is not None and body.execution_thread == call.parent.execution_thread
     forbidden = isinstance(attributes, FrontendAttributes) and attributes.get("inlineable") == "false"
     return same_thread and not forbidden

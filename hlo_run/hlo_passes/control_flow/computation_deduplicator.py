@@ -75,6 +75,6 @@ def _mark(same: list[list[HloComputation]]) -> None:
 
 
 def _name(fusion: HloInstruction, name: str) -> None:
-    found: OpMetadata = fusion.attrs.get("metadata", OpMetadata())
+    found = fusion.metadata or OpMetadata()
     if found.deduplicated_name != name:
         fusion.attrs["metadata"] = replace(found, deduplicated_name=name)

@@ -108,7 +108,7 @@ def _taken(conditional: HloInstruction) -> int | None:
     """Return the number of the branch that is always taken, None if it is not known."""
     selector, found = conditional.operands[0], branches(conditional)
     if selector.opcode == "constant" and not selector.shape.dims:
-        value = selector.attrs["literal"]
+        value = selector.constant_array
         if selector.shape.element_type == "pred":
             return 0 if bool(value) else 1
         return int(value) if 0 <= int(value) < len(found) else len(found) - 1

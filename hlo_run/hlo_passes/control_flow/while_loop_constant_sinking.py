@@ -42,7 +42,7 @@ def _sink(state: LoopState) -> None:
 def _replace_element(computation: HloComputation, number: int, constant: HloInstruction) -> None:
     """Let all users except the root tuple use a copy of the constant."""
     root = computation.root
-    for element in [user for user in computation.parameters[0].users if user.attrs["index"] == number]:
+    for element in [user for user in computation.parameters[0].users if user.tuple_index == number]:
         users = [user for user in element.users if user is not root or root.opcode != "tuple"]
         if not users and not element.is_root:
             continue

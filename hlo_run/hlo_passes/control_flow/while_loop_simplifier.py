@@ -53,7 +53,7 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
     if count == 0:
         module.replace(loop, loop.operands[0])
     else:
-        inline(module, loop, loop.called["body"][0])
+        inline(module, loop, loop.while_body)
     remove_unused([loop])
     return True
 
@@ -64,16 +64,16 @@ def _merge_doubled(module: HloModule, state: LoopState) -> None:
     if not doubled or any(user.opcode != "get-tuple-element" for user in state.loop.users):
         return
     for whole in (state.loop, state.body.parameters[0], state.condition.parameters[0]):
-        for element in [user for user in whole.users if user.attrs["index"] in doubled]:
+        for element in [user for user in whole.users if user.tuple_index in doubled]:
             # The body returns both; the later one need not be computed from the earlier one.
-            module.replace(element, Editor(element).element(whole, doubled[element.attrs["index"]]))
+            module.replace(element, Editor(element).element(whole, doubled[element.tuple_index]))
             remove_unused([element])
 
 
 def _hand_past(module: HloModule, state: LoopState) -> bool:
     """Replace uses of unchanged elements by their initial values; return False if the loop then has no users and is removed."""
     for index in state.unchanged:
-        for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.attrs["index"] == index]:
+        for element in [user for user in state.loop.users if user.opcode == "get-tuple-element" and user.tuple_index == index]:
             module.replace(element, state.init.operands[index])
             remove_unused([element])
     return state.loop.parent is not None
@@ -82,7 +82,7 @@ def _hand_past(module: HloModule, state: LoopState) -> bool:
 def _drop_unused(state: LoopState) -> None:
     """Remove elements of the state that neither the result, the condition, an effect nor a needed element depends on."""
     loop, body = state.loop, state.body
-    if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.attrs.get("backend_config"):
+    if loop.is_root or any(user.opcode != "get-tuple-element" for user in loop.users) or loop.backend_config:
         return
     if any(i.control_predecessors for c in (body, state.condition) for i in c.instructions):
         return
@@ -106,13 +106,13 @@ def _drop_unused(state: LoopState) -> None:
 
 def _renumber(value: HloInstruction, numbers: dict[int, int]) -> None:
     for element in value.users:
-        element.attrs["index"] = numbers[element.attrs["index"]]
+        element.attrs["index"] = numbers[element.tuple_index]
 
 
 def _needed(state: LoopState) -> list[int]:
     """Return the indices of the needed elements of the state, ascending."""
-    needed = {user.attrs["index"] for user in state.loop.users}
-    needed |= {element.attrs["index"] for element in state.condition.parameters[0].users}
+    needed = {user.tuple_index for user in state.loop.users}
+    needed |= {element.tuple_index for element in state.condition.parameters[0].users}
     reads = _reads(state.body)
     effects: set[int] = set()
     for instruction in state.body.instructions:
@@ -133,7 +133,7 @@ def _reads(body: HloComputation) -> dict[HloInstruction, frozenset[int]]:
     known: dict[frozenset[int], frozenset[int]] = {}
     for instruction in body.post_order():
         if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "parameter":
-            found = frozenset((int(instruction.attrs["index"]),))
+            found = frozenset((instruction.tuple_index,))
         else:
             parts = {reads[o] for o in (*instruction.operands, *instruction.control_predecessors)}
             found = next(iter(parts)) if len(parts) == 1 else frozenset[int]().union(*parts)

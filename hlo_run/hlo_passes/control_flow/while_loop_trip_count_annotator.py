@@ -32,7 +32,7 @@ class WhileLoopTripCountAnnotator:
             config = _config(loop)
             if config is None:
                 loop.attrs.pop("backend_config", None)
-            elif loop.attrs.get("backend_config") != config:
+            elif loop.backend_config != config:
                 loop.attrs["backend_config"] = config
 
 

@@ -25,7 +25,7 @@ class DotDimensionSorter:
         """Edit in place."""
         del ctx
         for dot in module.instructions_of("dot"):
-            lhs, rhs = dot.attrs["lhs_contracting_dims"], dot.attrs["rhs_contracting_dims"]
+            lhs, rhs = dot.lhs_contracting_dims, dot.rhs_contracting_dims
             if (_would_help(lhs) and not _is_good(rhs)) or (_would_help(rhs) and not _is_good(lhs)):
                 keys = lhs if _is_run(lhs) else rhs
                 order = sorted(range(len(keys)), key=lambda number: keys[number])

@@ -35,7 +35,7 @@ class TransposeFolding:
             operands = list(dot.operands)
             for number in numbers:
                 folded.append(operands[number])
-                _renumber(dot, ("lhs", "rhs")[number], operands[number].attrs["dimensions"])
+                _renumber(dot, ("lhs", "rhs")[number], operands[number].dimensions)
                 operands[number] = operands[number].operands[0]
             if numbers:
                 dot.operands = operands
@@ -52,7 +52,7 @@ def _renumber(dot: HloInstruction, side: str, permutation: tuple[int, ...]) -> N
 def _may_fold(dot: HloInstruction, number: int) -> bool:
     """Return True if the result's dimension order stays, and a library can read the untransposed operand as matrices."""
     side, transpose = dot_side(dot, number), dot.operands[number]
-    permutation: tuple[int, ...] = transpose.attrs["dimensions"]
+    permutation = transpose.dimensions
     batch, contracting, free = ([permutation[d] for d in dims] for dims in (side.batch, side.contracting, side.free))
     if free != sorted(free) or list(permutation) == sorted(permutation):
         return False

@@ -42,10 +42,10 @@ class AssociativeScanRewriter:
 
 def _rewrite(module: HloModule, scan: HloInstruction) -> bool:
     init = _start(scan) if _is_standard(scan) else None
-    reducer = _scalar_reducer(scan.called["to_apply"][0]) if init is not None else None
+    reducer = _scalar_reducer(scan.to_apply) if init is not None else None
     if init is None or reducer is None:
         return False
-    values, dim = scan.operands[0], int(scan.attrs["dimensions"][0])
+    values, dim = scan.operands[0], scan.dimensions[0]
     size = values.shape.dims[dim]
     opcode = simple_reducer(reducer)
     is_safe = opcode in ("maximum", "minimum") or bool(opcode and is_identity(init, opcode))
@@ -62,12 +62,12 @@ def _rewrite(module: HloModule, scan: HloInstruction) -> bool:
 
 def _is_standard(scan: HloInstruction) -> bool:
     """Return True for a forward associative scan of one array with one carry, whose last carry is unused."""
-    if not scan.attrs.get("is_associative") or scan.attrs.get("is_reverse") or scan.attrs["num_carries"] != 1:
+    if not scan.is_associative or scan.is_reverse or scan.num_carries != 1:
         return False
     if len(scan.operands) != 2 or scan.is_root or scan.control_predecessors or scan.operands[0].shape.dynamic_dims:
         return False
     is_pair = scan.shape.is_tuple and len(scan.shape.tuple_shapes) == 2
-    return is_pair and all(user.opcode == "get-tuple-element" and user.attrs["index"] == 0 for user in scan.users)
+    return is_pair and all(user.opcode == "get-tuple-element" and user.tuple_index == 0 for user in scan.users)
 
 
 def _start(scan: HloInstruction) -> HloInstruction | None:
@@ -79,8 +79,8 @@ def _start(scan: HloInstruction) -> HloInstruction | None:
         return value
     if value.opcode != "constant":
         return None
-    first = value.attrs["literal"].reshape(-1)[:1]
-    if not first.size or not (value.attrs["literal"] == first).all():
+    first = value.constant_array.reshape(-1)[:1]
+    if not first.size or not (value.constant_array == first).all():
         return None
     shape = Shape.array(value.shape.element_type, ())
     return HloInstruction("start", "constant", shape, (), {"literal": first.reshape(())}, None, value.where)

@@ -40,9 +40,9 @@ class _Features:
     def __init__(self, b: HloBuilder, instruction: HloInstruction, x: HloValue) -> None:
         self._b = b
         self._x = x
-        self._feature = instruction.attrs["feature_index"]
+        self._feature = instruction.feature_index
         self._others = [dim for dim in range(x.shape.rank) if dim != self._feature]
-        self.epsilon = b.constant(float(instruction.attrs["epsilon"]), x.shape.element_type)
+        self.epsilon = b.constant(instruction.epsilon, x.shape.element_type)
 
     def sum(self, value: HloValue) -> HloValue:
         zero = self._b.constant(0, value.shape.element_type)

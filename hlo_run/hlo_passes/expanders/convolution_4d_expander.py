@@ -39,8 +39,8 @@ class Convolution4dExpander:
 
 def _trivial_dims(convolution: HloInstruction) -> frozenset[int]:
     """Return the window dimensions in which input, filter and result have size one; empty unless there are four dimensions."""
-    labels: DimLabels = convolution.attrs["dim_labels"]
-    window: Window = convolution.attrs.get("window") or Window()
+    labels = convolution.dim_labels
+    window = convolution.window
     if len(window.dims) != 4:
         return frozenset()
     shapes = [(value.shape, side) for value, side in _sides(convolution, labels)]
@@ -58,8 +58,8 @@ def _sides(convolution: HloInstruction, labels: DimLabels) -> list[tuple[HloInst
 
 def _without(convolution: HloInstruction, ones: frozenset[int]) -> HloInstruction:
     editor = Editor(convolution)
-    labels: DimLabels = convolution.attrs["dim_labels"]
-    window: Window = convolution.attrs["window"]
+    labels = convolution.dim_labels
+    window = convolution.window
     dims: list[list[int]] = []
     sides: list[OperandLabels] = []
     for value, side in _sides(convolution, labels):

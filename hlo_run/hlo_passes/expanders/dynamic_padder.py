@@ -58,7 +58,7 @@ class DynamicPadder:
 def _is_taken_apart(parameter: HloInstruction) -> bool:
     """Return True if only `PadToStatic` calls use the dynamic parts of a parameter: the pass has run before."""
     return not is_dynamic(parameter.shape) or all(
-        _is_taken_apart(user) if user.opcode == "get-tuple-element" else user.attrs.get("custom_call_target") == "PadToStatic"
+        _is_taken_apart(user) if user.opcode == "get-tuple-element" else user.custom_call_target == "PadToStatic"
         for user in parameter.users
     )
 
@@ -74,7 +74,7 @@ def _runs_dynamic_ops(instruction: HloInstruction) -> bool:
 
 def _dimension(instruction: HloInstruction) -> int:
     """Return the only dimension of the attribute `dimensions`."""
-    dimensions: tuple[int, ...] = instruction.attrs["dimensions"]
+    dimensions = instruction.dimensions
     return dimensions[0]
 
 
@@ -153,7 +153,7 @@ class _Padder(SizedValues):
         old = self.sizes_of(value) or (None,) * value.shape.rank
         # A size set on a static result type is not propagated.
         whole = not any(instruction.shape.dynamic_dims) or (
-            size.opcode == "constant" and int(size.attrs["literal"]) == value.shape.dims[dim]
+            size.opcode == "constant" and int(size.constant_array) == value.shape.dims[dim]
         )
         self.keep(made, (*old[:dim], None if whole else size, *old[dim + 1 :]))
         self._replace(instruction, made)
@@ -185,7 +185,7 @@ class _Padder(SizedValues):
         instruction.shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
 
     def element(self, instruction: HloInstruction) -> None:
-        index: int = instruction.attrs["index"]
+        index = instruction.tuple_index
         self.keep(instruction, ())
         for path, sizes in self.sizes.get(instruction.operands[0], {}).items():
             if path[0] == index:
@@ -208,7 +208,7 @@ class _Padder(SizedValues):
         self._call(instruction, [(branch, [number + 1]) for number, branch in enumerate(branches)], len(branches))
 
     def call(self, instruction: HloInstruction) -> None:
-        self._call(instruction, [(instruction.called["to_apply"][0], list(range(len(instruction.operands))))], 1)
+        self._call(instruction, [(instruction.to_apply, list(range(len(instruction.operands))))], 1)
 
     def _call(self, instruction: HloInstruction, called: list[tuple[HloComputation, list[int]]], returning: int) -> None:
         """Pass sizes to computations, each with its operand numbers, and return them; the first `returning` give the result."""
@@ -235,13 +235,13 @@ class _Padder(SizedValues):
 
     def broadcast(self, instruction: HloInstruction) -> None:
         found: list[HloInstruction | None] = [None] * instruction.shape.rank
-        for dim, size in zip(instruction.attrs["dimensions"], self.sizes_of(instruction.operands[0]), strict=False):
+        for dim, size in zip(instruction.dimensions, self.sizes_of(instruction.operands[0]), strict=False):
             found[dim] = size
         self.keep(instruction, tuple(found))
 
     def transpose(self, instruction: HloInstruction) -> None:
         sizes = self.sizes_of(instruction.operands[0])
-        order: tuple[int, ...] = instruction.attrs["dimensions"]
+        order = instruction.dimensions
         self.keep(instruction, tuple(sizes[dim] for dim in order))
 
     def reshape(self, instruction: HloInstruction) -> None:
@@ -265,23 +265,23 @@ class _Padder(SizedValues):
 
     def gather(self, instruction: HloInstruction) -> None:
         """The batch dimensions have the sizes of the indices; the window dimensions are static."""
-        sizes, vector_dim = self.sizes_of(instruction.operands[1]), instruction.attrs["index_vector_dim"]
+        sizes, vector_dim = self.sizes_of(instruction.operands[1]), instruction.index_vector_dim
         batch = iter([size for dim, size in enumerate(sizes) if dim != vector_dim])
-        offsets: tuple[int, ...] = instruction.attrs["offset_dims"]
+        offsets = instruction.offset_dims
         self.keep(instruction, tuple(None if dim in offsets else next(batch, None) for dim in range(instruction.shape.rank)))
 
     def pad(self, instruction: HloInstruction) -> None:
         value, fill = instruction.operands
         editor, sizes = Editor(instruction), self.sizes_of(value)
         instruction.operands = (self.masked(editor, value, fill, tuple(range(value.shape.rank))), fill)
-        self.keep(instruction, pad_sizes(editor, sizes, instruction.attrs["padding"]))
+        self.keep(instruction, pad_sizes(editor, sizes, instruction.padding))
 
     def reverse(self, instruction: HloInstruction) -> None:
         """Valid elements are at the end after a reverse: move them to the front."""
         value, editor = instruction.operands[0], Editor(instruction)
         sizes, dims = self.sizes_of(value), value.shape.dims
-        made = editor.add("reverse", fixed_shape(instruction.shape), [value], dimensions=instruction.attrs["dimensions"])
-        moved = {dim for dim in instruction.attrs["dimensions"] if sizes[dim] is not None}
+        made = editor.add("reverse", fixed_shape(instruction.shape), [value], dimensions=instruction.dimensions)
+        moved = {dim for dim in instruction.dimensions if sizes[dim] is not None}
         zero = editor.constant(0, "s32")
         starts = [
             zero if dim not in moved or size is None else editor.binary("subtract", editor.constant(dims[dim], "s32"), size)
@@ -317,7 +317,7 @@ class _Padder(SizedValues):
 
     def reduce(self, instruction: HloInstruction) -> None:
         editor, count = Editor(instruction), len(instruction.operands) // 2
-        reduced: tuple[int, ...] = instruction.attrs["dimensions"]
+        reduced = instruction.dimensions
         arrays, inits = instruction.operands[:count], instruction.operands[count:]
         sizes = next(found for array in arrays if (found := self.sizes_of(array)))
         for array in arrays:
@@ -332,7 +332,7 @@ class _Padder(SizedValues):
         editor, (array, init) = Editor(instruction), instruction.operands
         sizes = self.sizes_of(array)
         instruction.operands = (self.masked(editor, array, init, tuple(range(array.shape.rank))), init)
-        self.keep(instruction, window_sizes(editor, sizes, instruction.attrs["window"]))
+        self.keep(instruction, window_sizes(editor, sizes, instruction.window))
 
     def dot(self, instruction: HloInstruction) -> None:
         editor = Editor(instruction)
@@ -361,7 +361,7 @@ class _Padder(SizedValues):
             flags = mask(editor, instruction.operands[0].shape.dims, {dim: size})
             assert flags is not None, "a mask exists, since a size is dynamic"
             operands = [*instruction.operands, flags]
-            comparator = self._module.add_computation(with_flags(instruction.called["to_apply"][0]))
+            comparator = self._module.add_computation(with_flags(instruction.to_apply))
             shape = Shape.make_tuple(tuple(fixed_shape(operand.shape) for operand in operands))
             attributes = {key: instruction.attrs[key] for key in ("dimensions", "is_stable") if key in instruction.attrs}
             ordered = editor.add("sort", shape, operands, {"to_apply": (comparator,)}, **attributes)

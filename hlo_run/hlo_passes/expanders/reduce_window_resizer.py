@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import Window, WindowDim
+from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -39,7 +39,7 @@ def _is_dynamic(i: HloInstruction) -> bool:
 
 def _with_two_dims(old: HloInstruction) -> HloInstruction:
     editor, count = Editor(old), len(old.operands) // 2
-    window: Window = old.attrs["window"]
+    window = old.window
     wider = replace(window, dims=(*window.dims, WindowDim()))
     inputs = [editor.reshape(value, (*value.shape.dims, 1)) for value in old.operands[:count]]
     results = old.shape.tuple_shapes if old.shape.is_tuple else (old.shape,)

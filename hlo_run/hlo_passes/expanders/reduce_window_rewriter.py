@@ -42,9 +42,7 @@ def _scanned_dim(old: HloInstruction) -> int | None:
     """Return the dimension of a running reduction, inclusive or exclusive; None if the windows are something else."""
     if len(old.operands) != 2 or old.shape.dynamic_dims:
         return None
-    dims, window = old.operands[0].shape.dims, old.attrs.get("window")
-    if not isinstance(window, Window):
-        return None
+    dims, window = old.operands[0].shape.dims, old.window
     wide = [number for number, dim in enumerate(window.dims) if dim != WindowDim()]
     if len(wide) != 1 or dims[wide[0]] <= _BLOCK:
         return None
@@ -65,8 +63,8 @@ def _transposed(b: HloBuilder, x: HloValue, order: list[int]) -> HloValue:
 def _in_blocks(b: HloBuilder, old: HloInstruction, x: HloValue, init: HloValue) -> HloValue:
     dim = _scanned_dim(old)
     assert dim is not None, "the pass selects running reductions only"
-    window: WindowDim = old.attrs["window"].dims[dim]
-    scan = _Scan(b, init, old.called["to_apply"][0], window.pad_high > 0)
+    window = old.window.dims[dim]
+    scan = _Scan(b, init, old.to_apply, window.pad_high > 0)
     last = x.shape.rank - 1
     order = [last if d == dim else dim if d == last else d for d in range(last + 1)]
     result = scan.inclusive(x) if dim == last else _transposed(b, scan.inclusive(_transposed(b, x, order)), order)

@@ -35,7 +35,7 @@ class RngBitGeneratorExpander:
 
 def _check(instruction: HloInstruction) -> None:
     state, parts = instruction.operands[0].shape, instruction.shape.tuple_shapes
-    most_words = 2 if instruction.attrs["algorithm"] == "rng_three_fry" else 3
+    most_words = 2 if instruction.algorithm == "rng_three_fry" else 3
     known_state = state.element_type == "u64" and state.dims in ((2,), (most_words,))
     if not known_state or len(parts) != 2 or parts[1].dtype.kind not in ("signed", "unsigned", "float"):
         raise Unsupported(
@@ -50,7 +50,7 @@ def _bits(b: HloBuilder, old: HloInstruction, state: HloValue) -> HloValue:
     shape = old.shape.tuple_shapes[1]
     words = [b.reshape(b.slice(state, [(n, n + 1)]), ()) for n in range(state.shape.dims[0])]
     width = 64 if shape.dtype.bits == 64 else 32
-    if old.attrs["algorithm"] == "rng_three_fry":
+    if old.algorithm == "rng_three_fry":
         bits, counter = three_fry(b, words[0], words[1], width, shape.dims)
         after = [words[0], counter]
     else:

@@ -53,7 +53,7 @@ class RngExpander:
 
 
 def _check(instruction: HloInstruction) -> None:
-    is_normal = instruction.attrs["distribution"] == "rng_normal"
+    is_normal = instruction.distribution == "rng_normal"
     if len(instruction.operands) != 2 or instruction.shape.dtype.kind not in (
         ("float",) if is_normal else ("float", "signed", "unsigned")
     ):
@@ -81,7 +81,7 @@ def _numbers(b: HloBuilder, old: HloInstruction, key: HloValue, first: HloValue,
         values = [inner.parameter(n, v.shape, name) for n, (v, name) in enumerate(zip(arguments, names, strict=True))]
         if shape.dtype.is_integer:
             return _uniform_integers(inner, shape.dims, *values)
-        kind = _normal if old.attrs["distribution"] == "rng_normal" else _uniform
+        kind = _normal if old.distribution == "rng_normal" else _uniform
         return kind(inner, shape.dims, *values)
 
     inner = b.sub_builder("rng")

@@ -37,10 +37,10 @@ def _scaled(
     result = b.dot(
         _multiplied(b, lhs, lhs_scale, computing),
         _multiplied(b, rhs, rhs_scale, computing),
-        lhs_batch_dims=old.attrs.get("lhs_batch_dims", ()),
-        rhs_batch_dims=old.attrs.get("rhs_batch_dims", ()),
-        lhs_contracting_dims=old.attrs["lhs_contracting_dims"],
-        rhs_contracting_dims=old.attrs["rhs_contracting_dims"],
+        lhs_batch_dims=old.lhs_batch_dims,
+        rhs_batch_dims=old.rhs_batch_dims,
+        lhs_contracting_dims=old.lhs_contracting_dims,
+        rhs_contracting_dims=old.rhs_contracting_dims,
         element_type=computing,
     )
     return result if computing == old.shape.element_type else b.convert(result, old.shape.element_type)

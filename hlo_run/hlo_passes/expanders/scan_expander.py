@@ -61,10 +61,10 @@ class _Scan:
     """The attributes of a scan, and its loop step."""
 
     def __init__(self, old: HloInstruction) -> None:
-        self.body = old.called["to_apply"][0]
-        self.carry_count: int = old.attrs["num_carries"]
-        self.dimension: int = old.attrs["dimensions"][0]
-        self._is_reverse = old.attrs.get("is_reverse", False)
+        self.body = old.to_apply
+        self.carry_count: int = old.num_carries
+        self.dimension: int = old.dimensions[0]
+        self._is_reverse = old.is_reverse
         shapes = old.shape.tuple_shapes if old.shape.is_tuple else (old.shape,)
         self.output_shapes: Sequence[Shape] = shapes[: len(shapes) - self.carry_count]
 

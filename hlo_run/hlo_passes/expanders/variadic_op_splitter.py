@@ -34,7 +34,7 @@ class VariadicOpSplitter:
 
 def _split(concatenate: HloInstruction) -> HloInstruction:
     editor, values = Editor(concatenate), list(concatenate.operands)
-    (dimension,) = concatenate.attrs["dimensions"]
+    (dimension,) = concatenate.dimensions
     while len(values) > 1:
         joined: list[HloInstruction] = []
         for start in range(0, len(values), _MAX_OPERANDS):

@@ -112,7 +112,7 @@ def _write_again(fusion: HloInstruction, chains: list[list[HloInstruction]]) -> 
     for chain in chains:
         value, steps = root, chain
         if fusion.shape.is_tuple:
-            number: int = chain[0].attrs["index"]
+            number = chain[0].tuple_index
             value, steps = outputs[number], chain[1:]
         for step in steps:
             value = body.add(copy_instruction(step, [value]))

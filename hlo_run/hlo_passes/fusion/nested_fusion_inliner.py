@@ -53,7 +53,7 @@ def _inline(module: HloModule, computation: HloComputation, fusion: HloInstructi
     root = made[body.root]
     for user in list(fusion.users):
         if root.opcode == "tuple" and user.opcode == "get-tuple-element":
-            index: int = user.attrs["index"]
+            index = user.tuple_index
             module.replace(user, root.operands[index])
             computation.remove(user)
     module.replace(fusion, root)

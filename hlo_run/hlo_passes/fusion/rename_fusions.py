@@ -30,7 +30,7 @@ class RenameFusions:
         """Edit `module` in place; only fusions of kinds kLoop and kInput are renamed."""
         del ctx
         for fusion in module.instructions_of("fusion"):
-            kind = _KINDS.get(fusion.attrs["kind"])
+            kind = _KINDS.get(fusion.fusion_kind)
             body = fusion.fused_computation
             if kind is None or not _is_made(body.name):
                 continue

@@ -148,7 +148,7 @@ def _goes_along_rows(product: Product, broadcast: HloInstruction) -> bool:
     # The column dimension of the sum is the innermost of both shapes, if their sizes are equal.
     inner, ours = product.sliced.shape.minor_to_major[0], broadcast.shape.minor_to_major[0]
     sizes = {product.sliced.shape.dims[inner], broadcast.shape.dims[ours], bias.shape.dims[0]}
-    return inner == call.shape.rank - 1 and tuple(broadcast.attrs["dimensions"]) == (ours,) and len(sizes) == 1
+    return inner == call.shape.rank - 1 and broadcast.dimensions == (ours,) and len(sizes) == 1
 
 
 def _may_be_spread(product: Product, broadcast: HloInstruction) -> bool:
@@ -175,7 +175,7 @@ def add_matrix(edits: Edits, add: HloInstruction, product: Product, addend: HloI
     call = product.call
     if not _may_add_matrix(call) or not _same_places(addend.shape, product.value.shape):
         return False
-    if product.slice is not None and any(start or stride != 1 for start, _, stride in product.slice.attrs["slice"]):
+    if product.slice is not None and any(start or stride != 1 for start, _, stride in product.slice.slice_ranges):
         return False
     editor = Editor(add)
     # XLA checks the bitcast that it creates, which may always be overwritten, though for a parameter that costs a copy.
@@ -203,8 +203,8 @@ def _written_out(editor: Editor, value: HloInstruction) -> HloInstruction:
         return value
     if not value.shape.has_default_layout or value.shape.size_bytes > _LARGEST_CONSTANT_BYTES:
         return value
-    sizes = [size if dim in value.attrs["dimensions"] else 1 for dim, size in enumerate(value.shape.dims)]
-    literal = np.broadcast_to(np.asarray(source.attrs["literal"]).reshape(sizes), value.shape.dims)
+    sizes = [size if dim in value.dimensions else 1 for dim, size in enumerate(value.shape.dims)]
+    literal = np.broadcast_to(source.constant_array.reshape(sizes), value.shape.dims)
     return editor.add("constant", value.shape, literal=np.ascontiguousarray(literal))
 
 
@@ -218,7 +218,7 @@ def _may_overwrite(edits: Edits, addend: HloInstruction) -> bool:
         return False
     if addend.opcode != "parameter":
         return True
-    number = addend.attrs["parameter_number"]
+    number = addend.parameter_number
     return edits.computation.is_entry and any(alias[1] == number for alias in aliases(edits.module))
 
 

@@ -20,7 +20,7 @@ def is_call(instruction: HloInstruction, *targets: str) -> bool:
     """Return True for a custom call of one of these targets, by default of cuBLASLt's two product targets."""
     if instruction.opcode != "custom-call":
         return False
-    return instruction.attrs.get("custom_call_target") in (targets or (MATMUL, F8_MATMUL))
+    return instruction.custom_call_target in (targets or (MATMUL, F8_MATMUL))
 
 
 def gemm_record(call: HloInstruction) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def takes_epilogues(call: HloInstruction) -> bool:
 
 def _config(call: HloInstruction) -> dict[str, Any]:
     try:
-        config: Any = json.loads(str(call.attrs.get("backend_config", "")) or "{}")
+        config: Any = json.loads(call.backend_config or "{}")
     except ValueError:
         return {}
     return cast("dict[str, Any]", config) if isinstance(config, dict) else {}

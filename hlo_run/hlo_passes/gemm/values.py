@@ -20,7 +20,7 @@ def scalar_constant(value: HloInstruction) -> complex | None:
     """Return the number of a scalar constant; None for another value."""
     if value.opcode != "constant" or value.shape.dims or not value.shape.is_array:
         return None
-    return complex(np.asarray(value.attrs["literal"]).astype(np.complex128))
+    return complex(value.constant_array.astype(np.complex128))
 
 
 def broadcast_number(value: HloInstruction) -> complex | None:

@@ -27,7 +27,7 @@ class BroadcastCanonicalizer:
         del ctx
         replaced = [b for b in module.instructions_of("broadcast") if _is_unsorted(b)]
         for broadcast in replaced:
-            editor, dims = Editor(broadcast), broadcast.attrs["dimensions"]
+            editor, dims = Editor(broadcast), broadcast.dimensions
             sizes, target = list(broadcast.shape.dims), sorted(dims)
             # In the new broadcast, operand dimension k is at target[k]; a transpose moves it to dims[k].
             permutation = list(range(len(sizes)))
@@ -42,5 +42,5 @@ class BroadcastCanonicalizer:
 
 
 def _is_unsorted(broadcast: HloInstruction) -> bool:
-    dims = broadcast.attrs["dimensions"]
+    dims = broadcast.dimensions
     return list(dims) != sorted(dims) and broadcast.shape.has_default_layout and broadcast.operands[0].shape.has_default_layout

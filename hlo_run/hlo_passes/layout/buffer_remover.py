@@ -34,7 +34,7 @@ class BufferRemover:
                 if plain != shape:
                     instruction.shape = plain
         calls = module.instructions_of("custom-call")
-        crossings = [call for call in calls if call.attrs["custom_call_target"] in CROSSINGS]
+        crossings = [call for call in calls if call.custom_call_target in CROSSINGS]
         for instruction in module.instructions:
             # Control dependencies on a Pin or Unpin go: it now is a value, which nothing changes.
             if any(predecessor in crossings for predecessor in instruction.control_predecessors):
@@ -44,5 +44,5 @@ class BufferRemover:
             module.replace(call, call.operands[0])
         remove_unused(crossings)
         for call in calls:
-            if call.attrs["custom_call_target"] == "CreateBuffer":
+            if call.custom_call_target == "CreateBuffer":
                 call.attrs["custom_call_target"] = "AllocateBuffer"

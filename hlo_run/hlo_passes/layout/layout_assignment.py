@@ -192,15 +192,15 @@ def _is_read_along_depth(dot: HloInstruction, target: TargetSpec) -> bool:
 
 def _pin_transposed_dot(layouts: LayoutPropagation, transpose: HloInstruction) -> None:
     """Let a dot produce its result transposed, if the transpose is its only user and the library can."""
-    dot, order = transpose.operands[0], tuple(reversed(transpose.attrs["dimensions"]))
+    dot, order = transpose.operands[0], tuple(reversed(transpose.dimensions))
     if dot.opcode == "dot" and len(dot.users) == 1 and _gives(dot, order):
         layouts.pin_use(transpose, 0, {(): order})
 
 
 def _gives(dot: HloInstruction, order: Order) -> bool:
     """Return True if a batched matrix product can have its result in this layout."""
-    batch = len(dot.attrs.get("lhs_batch_dims", ()))
-    columns = dot.shape.rank - (dot.operands[1].shape.rank - batch - len(dot.attrs["rhs_contracting_dims"]))
+    batch = len(dot.lhs_batch_dims)
+    columns = dot.shape.rank - (dot.operands[1].shape.rank - batch - len(dot.rhs_contracting_dims))
     return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
@@ -261,7 +261,7 @@ def _follow(instruction: HloInstruction) -> None:
         case "tuple":
             shape = Shape.make_tuple(tuple(operand.shape for operand in instruction.operands))
         case "get-tuple-element":
-            index: int = instruction.attrs["index"]
+            index = instruction.tuple_index
             shape = instruction.operands[0].shape.tuple_shapes[index]
         case _:
             shape = instruction.operands[0].shape

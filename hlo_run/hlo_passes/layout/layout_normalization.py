@@ -17,7 +17,6 @@ import numpy as np
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
-from hlo_run.hlo.attributes.table import Window
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
@@ -94,7 +93,7 @@ class _Normalizer:
         self._normal_of[back] = parts[0]
         taken = [user for user in call.users if user.opcode == "get-tuple-element"]
         for user in taken:
-            self.module.replace(user, back if user.attrs["index"] == 0 else parts[1])
+            self.module.replace(user, back if user.tuple_index == 0 else parts[1])
         if call.users or call.is_root:
             self.module.replace(call, editor.tuple([back, parts[1]]))
         return [*taken, call]
@@ -127,7 +126,7 @@ class _Normalizer:
 
     def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a broadcast with ascending dimensions; its operand, the smaller array, is transposed for that."""
-        dims, result = instruction.attrs["dimensions"], _order(instruction.shape)
+        dims, result = instruction.dimensions, _order(instruction.shape)
         places = [result.index(dims[d]) for d in _order(instruction.operands[0].shape)]
         value = self._input(editor, instruction.operands[0])
         value = editor.transpose(value, sorted(range(len(places)), key=lambda d: places[d]))
@@ -184,15 +183,15 @@ def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
 
 
 def _iota(instruction: HloInstruction) -> Changes:
-    return {"iota_dimension": _order(instruction.shape).index(instruction.attrs["iota_dimension"])}
+    return {"iota_dimension": _order(instruction.shape).index(instruction.iota_dimension)}
 
 
 def _constant(instruction: HloInstruction) -> Changes:
-    return {"literal": np.transpose(instruction.attrs["literal"], _order(instruction.shape))}
+    return {"literal": np.transpose(instruction.constant_array, _order(instruction.shape))}
 
 
 def _window(instruction: HloInstruction) -> Changes:
-    window: Window = instruction.attrs["window"]
+    window = instruction.window
     if not window.dims:
         return {}
     return {"window": replace(window, dims=tuple(window.dims[d] for d in _order(instruction.shape)))}

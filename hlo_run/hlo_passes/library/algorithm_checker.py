@@ -64,7 +64,7 @@ class AlgorithmChecker:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Change nothing; raises Unsupported for a dot that the target cannot compute with its algorithm."""
         for dot in module.instructions_of("dot"):
-            algorithm = str(dot.attrs.get("algorithm", "unset"))
+            algorithm = dot.algorithm
             if algorithm != "unset":
                 _check(dot, algorithm, ctx.target.compute_capability)
 

@@ -33,8 +33,8 @@ class ConvPaddingLegalization:
         del ctx
         replaced: list[HloInstruction] = []
         for call in module.instructions_of("custom-call"):
-            legalize = _LEGALIZE.get(call.attrs.get("custom_call_target", ""))
-            window: Window = call.attrs.get("window") or Window()
+            legalize = _LEGALIZE.get(call.custom_call_target)
+            window = call.window
             made = legalize(Editor(call), call, window) if legalize else None
             if made is not None:
                 module.replace(call, made)
@@ -61,7 +61,7 @@ def _forward(editor: Editor, call: HloInstruction, window: Window) -> HloInstruc
     has_holes = any(dim.base_dilation != 1 for dim in window.dims)
     if _is_even(window) and not has_holes and not _is_negative(window):
         return None
-    labels: DimLabels = call.attrs["dim_labels"]
+    labels = call.dim_labels
     places = labels.input.spatial_dims
     source, rank = call.operands[0], call.operands[0].shape.rank
     dims = list(window.dims)
@@ -104,7 +104,7 @@ def _backward_filter(editor: Editor, call: HloInstruction, window: Window) -> Hl
     """Pad the input with the difference between the two sides."""
     if _is_even(window) or _is_negative(window):
         return None
-    labels: DimLabels = call.attrs["dim_labels"]
+    labels = call.dim_labels
     source = call.operands[0]
     edges = [(0, 0, 0)] * source.shape.rank
     for place, dim in zip(labels.input.spatial_dims, window.dims, strict=True):
@@ -117,7 +117,7 @@ def _backward_input(editor: Editor, call: HloInstruction, window: Window) -> Hlo
     """Compute the gradient of the padding difference as well, and slice it off."""
     if _is_even(window) or _is_negative(window):
         return None
-    labels: DimLabels = call.attrs["dim_labels"]
+    labels = call.dim_labels
     result, workspace = call.shape.tuple_shapes
     sizes, starts = list(result.dims), [0] * result.rank
     for place, dim in zip(labels.input.spatial_dims, window.dims, strict=True):

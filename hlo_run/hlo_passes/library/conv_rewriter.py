@@ -23,7 +23,7 @@ from hlo_run.analysis.backward_convolution import (
     is_forward_of_library,
     is_reversed,
 )
-from hlo_run.hlo.attributes.table import DimLabels, Window
+from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -65,22 +65,22 @@ def _has_types_of_library(convolution: HloInstruction) -> bool:
 def _library_call(convolution: HloInstruction) -> HloInstruction | None:
     forward = as_backward_filter(convolution)
     if forward is not None:
-        groups = convolution.attrs.get("batch_group_count", 1)
+        groups = convolution.batch_group_count
         return _call(convolution, "__cudnn$convBackwardFilter", list(convolution.operands), forward, groups)
     forward = as_backward_input(convolution)
     if forward is not None:
         operands = [convolution.operands[0], _turned_weights(convolution)]
         return _call(convolution, "__cudnn$convBackwardInput", operands, forward, 1)
-    window: Window = convolution.attrs.get("window") or Window()
+    window = convolution.window
     if not is_forward_of_library(window):
         return None
     source, weights = convolution.operands[:2]
-    groups = convolution.attrs.get("batch_group_count", 1)
-    labels: DimLabels = convolution.attrs["dim_labels"]
+    groups = convolution.batch_group_count
+    labels = convolution.dim_labels
     if groups > 1:
         source = _groups_to_features(Editor(convolution), source, labels, groups)
     else:
-        groups = convolution.attrs.get("feature_group_count", 1)
+        groups = convolution.feature_group_count
     return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)
 
 
@@ -89,7 +89,7 @@ def _turned_weights(convolution: HloInstruction) -> HloInstruction:
     weights = convolution.operands[1]
     if is_reversed(convolution):
         return weights.operands[0]
-    labels: DimLabels = convolution.attrs["dim_labels"]
+    labels = convolution.dim_labels
     if weights.opcode != "constant":
         return weights
     return Editor(convolution).add("reverse", weights.shape, [weights], dimensions=labels.kernel.spatial_dims)

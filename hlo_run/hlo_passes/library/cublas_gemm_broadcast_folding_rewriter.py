@@ -32,7 +32,7 @@ class CublasGemmBroadcastFoldingRewriter:
         del ctx
         folded: list[HloInstruction] = []
         for call in module.instructions_of("custom-call"):
-            if call.attrs.get("custom_call_target") in _TARGETS:
+            if call.custom_call_target in _TARGETS:
                 number = next((n for n in (0, 1) if call.operands[n].opcode == "broadcast"), None)
                 if number is not None and _fold(call, number):
                     folded.append(call.operands[number])
@@ -45,11 +45,11 @@ class CublasGemmBroadcastFoldingRewriter:
 def _fold(call: HloInstruction, number: int) -> bool:
     """Change the call's config to the dimension numbers of the broadcast's operand; return False if that is not possible."""
     broadcast, side = call.operands[number], ("lhs", "rhs")[number]
-    config: dict[str, Any] = json.loads(call.attrs["backend_config"])
+    config: dict[str, Any] = json.loads(call.backend_config)
     dims: dict[str, Any] = config["gemm_backend_config"]["dot_dimension_numbers"]
     added = broadcast.shape.rank - broadcast.operands[0].shape.rank
     batch, contracting = _numbers(dims, f"{side}_batch_dimensions"), _numbers(dims, f"{side}_contracting_dimensions")
-    kept: Sequence[int] = broadcast.attrs["dimensions"]
+    kept: Sequence[int] = broadcast.dimensions
     if (
         added != len(_numbers(dims, "lhs_batch_dimensions"))
         or not added

@@ -89,12 +89,12 @@ def _add_workspaces(module: HloModule, computation: HloComputation, target: Targ
             continue
         new = computation.add(copy_instruction(call, call.operands, _with_workspace(call, target)))
         if "output_to_operand_aliasing" in call.attrs:
-            pairs = (((0,), number, place) for _, number, place in call.attrs["output_to_operand_aliasing"].pairs)
+            pairs = (((0,), number, place) for _, number, place in call.output_to_operand_aliasing.pairs)
             new.attrs["output_to_operand_aliasing"] = OperandAliasing(tuple(pairs))
         editor = Editor(call)
         if call.shape.is_tuple:
             for user in list(call.users):
-                module.replace(user, editor.element(new, user.attrs["index"]))
+                module.replace(user, editor.element(new, user.tuple_index))
                 gone.add(user)
         else:
             module.replace(call, editor.element(new, 0))

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES
@@ -77,7 +76,7 @@ class _Call:
 
     @property
     def feature_dim(self) -> int:
-        labels: DimLabels = self.call.attrs["dim_labels"]
+        labels = self.call.dim_labels
         return labels.output.second_dim
 
     @property
@@ -106,16 +105,16 @@ class _Call:
 
 def _call_of(result: HloInstruction) -> _Call | None:
     """Return the call that `result` is element 0 of, if it is a forward convolution without other users."""
-    if result.opcode != "get-tuple-element" or result.attrs["index"] != 0:
+    if result.opcode != "get-tuple-element" or result.tuple_index != 0:
         return None
     call = result.operands[0]
-    if call.opcode != "custom-call" or call.attrs.get("custom_call_target") not in (_FORWARD, _FUSED) or len(call.users) > 1:
+    if call.opcode != "custom-call" or call.custom_call_target not in (_FORWARD, _FUSED) or len(call.users) > 1:
         return None
-    labels: DimLabels = call.attrs["dim_labels"]
-    groups = call.attrs.get("feature_group_count", 1)
+    labels = call.dim_labels
+    groups = call.feature_group_count
     if groups > 1 and groups == call.operands[0].shape.dims[labels.input.second_dim]:
         return None
-    config = json.loads(call.attrs.get("backend_config") or "{}")
+    config = json.loads(call.backend_config or "{}")
     return _Call(call, config, result) if _CONFIG in config else None
 
 
@@ -133,7 +132,7 @@ def _number(value: HloInstruction) -> float | None:
     """Return the number if `value` is a broadcast scalar constant."""
     if value.opcode != "broadcast" or value.operands[0].opcode != "constant" or value.operands[0].shape.dims:
         return None
-    return _plain(value.operands[0].attrs["literal"])
+    return _plain(value.operands[0].constant_array)
 
 
 def _plain(literal: Any) -> float:
@@ -173,7 +172,7 @@ def _bias(call: _Call, addend: HloInstruction) -> HloInstruction | None:
     """Return the vector that is added along the features, if `addend` broadcasts such a vector or a scalar."""
     if addend.opcode != "broadcast":
         return None
-    dims, value = tuple(addend.attrs["dimensions"]), addend.operands[0]
+    dims, value = addend.dimensions, addend.operands[0]
     if dims == (call.feature_dim,):
         return value
     return Editor(call.call).broadcast(value, (call.feature_size,)) if not dims else None
@@ -231,7 +230,7 @@ def _keeps_value(value: HloInstruction, element_type: str) -> bool:
         case "convert":
             return value.operands[0].shape.element_type == element_type
         case "constant":
-            literal = value.attrs["literal"]
+            literal = value.constant_array
             with np.errstate(over="ignore"):
                 return bool((literal.astype(DTYPES[element_type].numpy).astype(literal.dtype) == literal).all())
         case "broadcast" | "reshape" | "transpose":

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -48,13 +47,13 @@ class CudnnPadForConvolutions:
 
 def _padded_shapes(call: HloInstruction) -> dict[int, Shape] | None:
     """Return the padded shapes of operands and result (key -1); None if no padding is needed or it is not worthwhile."""
-    places = _PLACES.get(call.attrs.get("custom_call_target", ""))
+    places = _PLACES.get(call.custom_call_target)
     if places is None or not call.shape.is_tuple or call.shape.tuple_shapes[0].element_type != "f16":
         return None
-    if call.attrs.get("feature_group_count", 1) > 1:
+    if call.feature_group_count > 1:
         return None
     old = {0: call.operands[0].shape, 1: call.operands[1].shape, -1: call.shape.tuple_shapes[0]}
-    labels: DimLabels = call.attrs["dim_labels"]
+    labels = call.dim_labels
     source, weights, result = places
     inputs, outputs = old[source].dims[labels.input.second_dim], old[result].dims[labels.output.second_dim]
     if inputs == 3 and outputs in (32, 64):

@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -45,15 +44,15 @@ def _simplified(pad: HloInstruction) -> HloInstruction | None:
     if cut.opcode != "slice" or not _is_zero(fill):
         return None
     whole = cut.operands[0]
-    if whole.opcode != "get-tuple-element" or whole.attrs["index"] != 0:
+    if whole.opcode != "get-tuple-element" or whole.tuple_index != 0:
         return None
     call = whole.operands[0]
-    if call.attrs.get("custom_call_target") not in _TARGETS or call.attrs.get("feature_group_count", 1) != 1:
+    if call.custom_call_target not in _TARGETS or call.feature_group_count != 1:
         return None
-    labels: DimLabels = call.attrs["dim_labels"]
+    labels = call.dim_labels
     feature = labels.output.second_dim
     gone = whole.shape.dims[feature] - cut.shape.dims[feature]
-    ranges, edges = cut.attrs["slice"], list(pad.attrs["padding"])
+    ranges, edges = cut.slice_ranges, list(pad.padding)
     if any(start or stride != 1 for start, _, stride in ranges):
         return None
     if any(limit != size for d, ((_, limit, _), size) in enumerate(zip(ranges, whole.shape.dims, strict=True)) if d != feature):
@@ -67,17 +66,17 @@ def _simplified(pad: HloInstruction) -> HloInstruction | None:
 
 def _zero_features(call: HloInstruction, dim: int) -> int:
     """Return the number of trailing output features of the result that are zero."""
-    if call.attrs["custom_call_target"] != _TARGETS[0]:
+    if call.custom_call_target != _TARGETS[0]:
         return 0
     weights = call.operands[1]
     if weights.opcode == "pad" and _is_zero(weights.operands[1]):
-        return max(weights.attrs["padding"][dim][1], 0)
+        return max(weights.padding[dim][1], 0)
     if weights.opcode != "constant":
         return 0
-    literal = np.moveaxis(np.asarray(weights.attrs["literal"]), dim, 0)
+    literal = np.moveaxis(weights.constant_array, dim, 0)
     used = np.flatnonzero((literal != 0).reshape(literal.shape[0], -1).any(axis=1))
     return literal.shape[0] - (int(used[-1]) + 1 if used.size else 0)
 
 
 def _is_zero(value: HloInstruction) -> bool:
-    return value.opcode == "constant" and not value.shape.dims and not np.any(value.attrs["literal"])
+    return value.opcode == "constant" and not value.shape.dims and not np.any(value.constant_array)

@@ -54,7 +54,7 @@ class DotAlgorithmRewriter:
         del ctx
         replaced: list[HloInstruction] = []
         for dot in module.instructions_of("dot"):
-            algorithm = str(dot.attrs.get("algorithm", "unset"))
+            algorithm = dot.algorithm
             if any(operand.shape.element_type != "f32" for operand in dot.operands):
                 continue
             if algorithm == "dot_bf16_bf16_f32":

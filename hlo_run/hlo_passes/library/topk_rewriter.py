@@ -45,10 +45,10 @@ class TopkRewriter:
 def _sorts_down(sort: HloInstruction) -> bool:
     """Return True for a stable descending sort of one row or a batch of rows, alone or with the positions."""
     keys, *others = sort.operands
-    shape, root = keys.shape, sort.called["to_apply"][0].root
-    if shape.element_type not in _TYPES or not 1 <= shape.rank <= _MAX_RANK or sort.attrs["dimensions"] != (shape.rank - 1,):
+    shape, root = keys.shape, sort.to_apply.root
+    if shape.element_type not in _TYPES or not 1 <= shape.rank <= _MAX_RANK or sort.dimensions != (shape.rank - 1,):
         return False
-    if sort.attrs.get("is_stable") is not True or root.opcode != "compare" or root.attrs["direction"] != "GT":
+    if not sort.is_stable or root.opcode != "compare" or root.comparison_direction != "GT":
         return False
     if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
         return False
@@ -56,7 +56,7 @@ def _sorts_down(sort: HloInstruction) -> bool:
 
 
 def _counts(operand: HloInstruction, dim: int) -> bool:
-    return operand.opcode == "iota" and operand.attrs["iota_dimension"] == dim and operand.shape.element_type == "s32"
+    return operand.opcode == "iota" and operand.iota_dimension == dim and operand.shape.element_type == "s32"
 
 
 def _first_slices(sort: HloInstruction) -> list[tuple[int, HloInstruction]]:
@@ -68,7 +68,7 @@ def _first_slices(sort: HloInstruction) -> list[tuple[int, HloInstruction]]:
         if not sort.shape.is_tuple:
             found.append((0, user))
         elif user.opcode == "get-tuple-element" and not user.is_root:
-            number: int = user.attrs["index"]
+            number = user.tuple_index
             found += [(number, slice_) for slice_ in user.users]
         else:
             return []
@@ -80,7 +80,7 @@ def _is_first(slice_: HloInstruction) -> bool:
     if slice_.opcode != "slice":
         return False
     source = slice_.operands[0].shape.dims
-    ranges: tuple[tuple[int, int, int], ...] = slice_.attrs["slice"]
+    ranges = slice_.slice_ranges
     is_first = all(start == 0 and stride == 1 for start, _, stride in ranges)
     return is_first and slice_.shape.dims[:-1] == source[:-1]
 

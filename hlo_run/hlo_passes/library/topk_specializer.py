@@ -53,7 +53,7 @@ def _is_few(call: HloInstruction) -> bool:
 
 def _may_mix(call: HloInstruction) -> bool:
     """Return True for a call that need not keep the order of equal elements."""
-    return _UNSTABLE.search(str(call.attrs.get("backend_config", ""))) is not None
+    return _UNSTABLE.search(call.backend_config) is not None
 
 
 def _library_limit(shape: Shape) -> int:
@@ -73,5 +73,5 @@ def _special(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
         "__gpu$TopK", [x], shape, api_version="API_VERSION_TYPED_FFI", called_computations=old.called_computations
     )
     if "backend_config" in old.attrs:
-        call.annotate(backend_config=old.attrs["backend_config"])
+        call.annotate(backend_config=old.backend_config)
     return b.tuple([call[0], call[1]])

@@ -57,7 +57,7 @@ def _in_parts(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     shape = Shape.make_tuple(tuple(Shape.array(kind, (parts, k)) for kind in kinds))
     found = b.custom_call("TopK", [b.reshape(x, (parts, length))], shape, called_computations=[comparator])
     if "backend_config" in old.attrs:
-        found.annotate(backend_config=old.attrs["backend_config"])
+        found.annotate(backend_config=old.backend_config)
     begins = b.iota(Shape.array("s32", (parts,))) * b.broadcast(b.constant(length, "s32"), (parts,))
     places = found[1] + b.broadcast(begins, (parts, k), (0,))
     # Equal elements are ordered by part, and within a part by position.

@@ -41,9 +41,9 @@ class TriangularSolveRewriter:
 
 def _call(solve: HloInstruction) -> HloInstruction:
     options = {
-        "left_side": solve.attrs.get("left_side", False) is True,
-        "lower": solve.attrs.get("lower", False) is True,
-        "unit_diagonal": solve.attrs.get("unit_diagonal", False) is True,
+        "left_side": solve.left_side,
+        "lower": solve.lower,
+        "unit_diagonal": solve.unit_diagonal,
         "transpose_a": solve.attrs.get("transpose_a", "NO_TRANSPOSE"),
     }
     attrs = {"custom_call_target": "__cublas$triangularSolve", "backend_config": to_json(options)}

@@ -85,7 +85,7 @@ def _part_scattered_arrays(fusion: HloInstruction) -> None:
         parameter = source.operands[0] if source.opcode == "bitcast" else source
         if parameter.opcode == "parameter" and parameter in seen:
             own = editor.add("parameter", parameter.shape, parameter_number=len(fusion.operands))
-            fusion.operands = [*fusion.operands, fusion.operands[parameter.attrs["parameter_number"]]]
+            fusion.operands = [*fusion.operands, fusion.operands[parameter.parameter_number]]
             changed = own if source is parameter else editor.add("bitcast", source.shape, [own])
             scatter.operands = [*scatter.operands[:number], changed, *scatter.operands[number + 1 :]]
         seen.add(parameter)
@@ -154,7 +154,7 @@ class _Edits:
         assert instruction.parent is not None
         if is_async_wrapper(instruction.parent) and instruction.operands[number].opcode == "parameter":
             # The wrapped computation holds one instruction only, so the copy goes before the start.
-            number = int(instruction.operands[number].attrs["parameter_number"])
+            number = instruction.operands[number].parameter_number
             instruction = next(caller for caller in instruction.parent.callers if caller.opcode == "async-start")
             assert instruction.parent is not None
         if instruction.opcode == "recv-done":
@@ -187,7 +187,7 @@ class _Edits:
         rebuilt = copy_leaves(body, parameter, leaves, before=order[place] if place < len(order) else None)
         for user in users:
             if user.opcode == "get-tuple-element":
-                self._module.replace(user, rebuilt.value.operands[int(user.attrs["index"])])
+                self._module.replace(user, rebuilt.value.operands[user.tuple_index])
                 body.remove(user)
             else:
                 user.operands = [rebuilt.value if operand is parameter else operand for operand in user.operands]

@@ -38,7 +38,7 @@ class LoopScheduleLinearizer:
 
 
 def _read_before_writing(dataflow: Dataflow, loop: HloInstruction) -> None:
-    (body,) = loop.called["body"]
+    body = loop.while_body
     (parameter,) = body.parameters
     order = TopologicalOrder(body)
     for index, shape in parameter.shape.leaves():

@@ -32,7 +32,7 @@ class ReduceDecomposer:
             natural = _natural(reduce)
             if natural.minor_to_major != reduce.shape.minor_to_major:
                 editor = Editor(reduce)
-                (new,) = editor.reduce_again(reduce, reduce.operands[:1], reduce.attrs["dimensions"], [natural])
+                (new,) = editor.reduce_again(reduce, reduce.operands[:1], reduce.dimensions, [natural])
                 module.replace(reduce, editor.add("copy", reduce.shape, [new]))
                 replaced.append(reduce)
         remove_unused(replaced)
@@ -40,7 +40,7 @@ class ReduceDecomposer:
 
 def _natural(reduce: HloInstruction) -> Shape:
     """Return the result's shape, in the layout of the input without the reduced dimensions."""
-    source, reduced = reduce.operands[0].shape, reduce.attrs["dimensions"]
+    source, reduced = reduce.operands[0].shape, reduce.dimensions
     kept = [d for d in range(source.rank) if d not in reduced]
     order = tuple(kept.index(d) for d in source.minor_to_major if d not in reduced)
     return Shape.array(reduce.shape.element_type, reduce.shape.dims, order)

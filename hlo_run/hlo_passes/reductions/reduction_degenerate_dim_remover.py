@@ -33,7 +33,7 @@ class ReductionDegenerateDimRemover:
 
 def _is_degenerate(reduce: HloInstruction) -> bool:
     dims = reduce.operands[0].shape.dims
-    reduced: tuple[int, ...] = reduce.attrs["dimensions"]
+    reduced = reduce.dimensions
     return 1 in dims and any(dims[d] != 1 for d in reduced)
 
 
@@ -43,7 +43,7 @@ def _without_ones(reduce: HloInstruction) -> HloInstruction:
     sizes = reduce.operands[0].shape.dims
     kept = [d for d, size in enumerate(sizes) if size != 1]
     inputs = [editor.bitcast(value, _squeezed(value.shape)) for value in reduce.operands[:count]]
-    dimensions = [kept.index(d) for d in reduce.attrs["dimensions"] if d in kept]
+    dimensions = [kept.index(d) for d in reduce.dimensions if d in kept]
     shapes = [shape for _, shape in reduce.shape.leaves()]
     results = editor.reduce_again(reduce, inputs, dimensions, [_squeezed(shape) for shape in shapes])
     return editor.joined([editor.bitcast(value, shape) for value, shape in zip(results, shapes, strict=True)], reduce)

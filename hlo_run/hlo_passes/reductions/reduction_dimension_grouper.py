@@ -34,13 +34,13 @@ class ReductionDimensionGrouper:
 
 
 def _has_neighbours(reduce: HloInstruction) -> bool:
-    reduced: tuple[int, ...] = reduce.attrs["dimensions"]
+    reduced = reduce.dimensions
     inputs = reduce.operands[: len(reduce.operands) // 2]
     return any(d + 1 in reduced for d in reduced) and all(value.shape.has_default_layout for value in inputs)
 
 
 def _grouped(reduce: HloInstruction) -> HloInstruction:
-    editor, reduced = Editor(reduce), set(reduce.attrs["dimensions"])
+    editor, reduced = Editor(reduce), set(reduce.dimensions)
     inputs = reduce.operands[: len(reduce.operands) // 2]
     dims = inputs[0].shape.dims
     # Each dimension that stays is a group of its own: its key is its number.

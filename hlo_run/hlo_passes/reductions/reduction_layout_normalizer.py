@@ -41,7 +41,7 @@ def _lies_otherwise(reduce: HloInstruction) -> bool:
 def _normalized(reduce: HloInstruction) -> HloInstruction:
     editor = Editor(reduce)
     inputs = reduce.operands[: len(reduce.operands) // 2]
-    reduced: tuple[int, ...] = reduce.attrs["dimensions"]
+    reduced = reduce.dimensions
     order = list(reversed(inputs[0].shape.minor_to_major))
     sizes = tuple(inputs[0].shape.dims[d] for d in order)
     views = [editor.bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]

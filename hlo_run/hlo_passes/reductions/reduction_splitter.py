@@ -40,7 +40,7 @@ class ReductionSplitter:
 
 
 def _is_to_split(reduce: HloInstruction) -> bool:
-    if len(reduce.attrs["dimensions"]) < 2 or 0 in reduce.operands[0].shape.dims or not init_may_repeat(reduce):
+    if len(reduce.dimensions) < 2 or 0 in reduce.operands[0].shape.dims or not init_may_repeat(reduce):
         return False
     found = describe_reduction(reduce)
     return isinstance(found, Decision) or bool(found.is_elemental)
@@ -48,7 +48,7 @@ def _is_to_split(reduce: HloInstruction) -> bool:
 
 def _split(reduce: HloInstruction) -> HloInstruction:
     editor, value = Editor(reduce), reduce.operands[0]
-    dimensions: tuple[int, ...] = reduce.attrs["dimensions"]
+    dimensions = reduce.dimensions
     largest = max(dimensions, key=lambda d: value.shape.dims[d])
     rest = [d - (d > largest) for d in dimensions if d != largest]
     return editor.reduce_again(reduce, editor.reduce_again(reduce, [value], [largest]), rest, [reduce.shape])[0]

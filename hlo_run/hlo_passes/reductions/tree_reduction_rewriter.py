@@ -52,7 +52,7 @@ def _is_too_large(reduce: HloInstruction) -> bool:
 def _in_two_steps(reduce: HloInstruction) -> HloInstruction:
     editor = Editor(reduce)
     inputs = reduce.operands[: len(reduce.operands) // 2]
-    dimensions: tuple[int, ...] = tuple(sorted(reduce.attrs["dimensions"]))
+    dimensions: tuple[int, ...] = tuple(sorted(reduce.dimensions))
     shapes = [shape for _, shape in reduce.shape.leaves()]
     found = describe_reduction(reduce)
     assert not isinstance(found, Decision)

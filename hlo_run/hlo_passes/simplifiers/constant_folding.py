@@ -92,12 +92,12 @@ def _value(i: HloInstruction) -> Any:
 def _literal(value: HloInstruction) -> Any:
     shape = value.shape
     if value.opcode == "constant":
-        return value.attrs["literal"]
+        return value.constant_array
     if value.opcode == "iota":
-        dim: int = value.attrs["iota_dimension"]
+        dim = value.iota_dimension
         counted = np.arange(shape.dims[dim]).astype(shape.dtype.numpy)
         return np.broadcast_to(counted.reshape([-1 if d == dim else 1 for d in range(shape.rank)]), shape.dims)
-    literal, dims = value.operands[0].attrs["literal"], value.attrs["dimensions"]
+    literal, dims = value.operands[0].constant_array, value.dimensions
     order = sorted(range(len(dims)), key=lambda d: dims[d])
     spread = [shape.dims[d] if d in dims else 1 for d in range(shape.rank)]
     return np.broadcast_to(np.transpose(literal, order).reshape(spread), shape.dims)

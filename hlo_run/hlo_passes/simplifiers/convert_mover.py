@@ -76,7 +76,7 @@ def _converted_later(i: HloInstruction) -> HloInstruction | None:
 
 def _fits(constant: HloInstruction, narrow: DType) -> bool:
     """Return True if a constant does not change when it is narrowed and widened again."""
-    literal = np.asarray(constant.attrs["literal"])
+    literal = constant.constant_array
     with np.errstate(all="ignore"):
         return _real_for(literal, narrow).astype(narrow.numpy).astype(literal.dtype).tobytes() == literal.tobytes()
 
@@ -87,7 +87,7 @@ def _real_for(literal: NDArray[Any], narrow: DType) -> NDArray[Any]:
 
 
 def _narrowed(editor: Editor, constant: HloInstruction, element_type: str) -> HloInstruction:
-    return editor.constant(_real_for(np.asarray(constant.attrs["literal"]), DTYPES[element_type]), element_type)
+    return editor.constant(_real_for(constant.constant_array, DTYPES[element_type]), element_type)
 
 
 def _converted_earlier(convert: HloInstruction) -> HloInstruction | None:

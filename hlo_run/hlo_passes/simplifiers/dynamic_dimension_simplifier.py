@@ -44,7 +44,7 @@ class DynamicDimensionSimplifier:
 def _concatenate(joined: HloInstruction) -> HloInstruction | None:
     operands: list[HloInstruction] = []
     for operand in joined.operands:
-        is_alike = operand.opcode == "concatenate" and operand.attrs["dimensions"] == joined.attrs["dimensions"]
+        is_alike = operand.opcode == "concatenate" and operand.dimensions == joined.dimensions
         operands += operand.operands if is_alike else [operand]
     if len(operands) == len(joined.operands):
         return None
@@ -56,7 +56,7 @@ def _slice(part: HloInstruction) -> HloInstruction | None:
     joined = part.operands[0]
     if joined.opcode != "concatenate" or part.shape.dims != (1,):
         return None
-    start = part.attrs["slice"][0][0]
+    start = part.slice_ranges[0][0]
     for operand in joined.operands:
         (size,) = operand.shape.dims
         if start < size:

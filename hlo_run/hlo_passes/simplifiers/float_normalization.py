@@ -47,7 +47,7 @@ def _collective_reducers(module: HloModule) -> frozenset[HloComputation]:
     found: set[HloComputation] = set()
     copies: dict[HloComputation, HloComputation] = {}
     for instruction in module.instructions_of(*_REDUCING_COLLECTIVES):
-        (reducer,) = instruction.called["to_apply"]
+        reducer = instruction.to_apply
         if any(caller.opcode not in _REDUCING_COLLECTIVES for caller in reducer.callers):
             reducer = copies.get(reducer) or copies.setdefault(reducer, clone_computation(module, reducer))
             instruction.called = {"to_apply": (reducer,)}

@@ -29,7 +29,7 @@ class GatherSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        gathers = [g for g in module.instructions_of("gather") if not g.attrs.get("operand_batching_dims")]
+        gathers = [g for g in module.instructions_of("gather") if not g.operand_batching_dims]
         replaced = [gather for gather in gathers if not has_simple_gather_form(gather)]
         for gather in replaced:
             module.replace(gather, _simple(gather))

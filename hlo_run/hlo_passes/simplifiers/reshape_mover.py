@@ -74,11 +74,11 @@ def _is_free(value: HloInstruction, pattern: HloInstruction) -> bool:
     """Return True if undoing `pattern` on a value costs nothing: constants, and broadcasts that stay broadcasts."""
     if value.opcode != "broadcast":
         return value.opcode == "constant"
-    dims = list(value.attrs["dimensions"])
+    dims = list(value.dimensions)
     if dims != sorted(dims) or not dims:
         return not dims
     if pattern.opcode == "transpose":
-        moved = [pattern.attrs["dimensions"][d] for d in dims]
+        moved = [pattern.dimensions[d] for d in dims]
         return moved == sorted(moved)
     source = value.operands[0].shape
     if sum(size != 1 for size in source.dims) <= 1:
@@ -95,7 +95,7 @@ def _kept(reshape: HloInstruction) -> dict[int, int]:
 def _is_alike(one: HloInstruction, two: HloInstruction) -> bool:
     if one.opcode != two.opcode or one.operands[0].shape.dims != two.operands[0].shape.dims:
         return False
-    return one.opcode == "reshape" or one.attrs["dimensions"] == two.attrs["dimensions"]
+    return one.opcode == "reshape" or one.dimensions == two.dimensions
 
 
 def _sink(module: HloModule, i: HloInstruction) -> None:
@@ -116,5 +116,5 @@ def _rearranged(editor: Editor, value: HloInstruction, pattern: HloInstruction) 
         return editor.broadcast(value.operands[0], dims)
     if pattern.opcode == "reshape":
         return editor.reshape(value, dims)
-    permutation: tuple[int, ...] = pattern.attrs["dimensions"]
+    permutation = pattern.dimensions
     return editor.transpose(value, [permutation.index(d) for d in range(len(permutation))])

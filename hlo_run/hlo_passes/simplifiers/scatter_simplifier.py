@@ -28,7 +28,7 @@ class ScatterSimplifier:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        scatters = [s for s in module.instructions_of("scatter") if not s.attrs.get("input_batching_dims")]
+        scatters = [s for s in module.instructions_of("scatter") if not s.input_batching_dims]
         replaced = [s for s in scatters if not has_simple_scatter_form(s) and not (self.sees_layouts and _has_layouts(s))]
         for scatter in replaced:
             module.replace(scatter, simple_scatter(scatter))

@@ -72,7 +72,7 @@ class _Cut:
     def _cuts(self, user: HloInstruction) -> bool:
         """Return True if a slice takes the beginning of each dimension, with the same sizes as the slices before."""
         updates, whole = self.scatter.operands[-1].shape.dims, self.scatter.operands[0].shape.dims
-        for dim, (start, limit, stride) in enumerate(user.attrs["slice"]):
+        for dim, (start, limit, stride) in enumerate(user.slice_ranges):
             if start or stride != 1:
                 return False
             if limit != self.dims[dim] and (self.dims[dim] != whole[dim] or updates[dim + 1] != 1 or self._was_read_whole(dim)):

@@ -31,7 +31,7 @@ class ShardingRemover:
         del ctx
         if int(module.attrs.get("num_partitions", 1)) != 1:
             return
-        calls = [call for call in module.instructions_of("custom-call") if call.attrs["custom_call_target"] in _TARGETS]
+        calls = [call for call in module.instructions_of("custom-call") if call.custom_call_target in _TARGETS]
         calls = [call for call in calls if len(call.operands) == 1 and call.shape.compatible(call.operands[0].shape)]
         for call in calls:
             bypass(module, call)

@@ -29,7 +29,7 @@ class SimplifySorts:
         for sort in module.instructions_of("sort"):
             if sort.control_predecessors:
                 continue
-            dim: int = sort.attrs["dimensions"][0]
+            dim: int = sort.dimensions[0]
             if sort.operands[0].shape.dims[dim] == 1 and not sort.operands[0].shape.dynamic_dims:
                 module.replace(sort, Editor(sort).joined(sort.operands, sort))
                 remove_unused([sort])
@@ -43,9 +43,9 @@ def _leave_out(module: HloModule, sort: HloInstruction) -> None:
     """Rebuild a sort without its unused operands."""
     if sort.is_root or any(user.opcode != "get-tuple-element" for user in sort.users):
         return
-    (comparator,) = sort.called["to_apply"]
-    read = [int(p.attrs["parameter_number"]) // 2 for p in comparator.parameters if p.users or p.is_root]
-    needed = sorted({*read, *(int(user.attrs["index"]) for user in sort.users)})
+    comparator = sort.to_apply
+    read = [p.parameter_number // 2 for p in comparator.parameters if p.users or p.is_root]
+    needed = sorted({*read, *(user.tuple_index for user in sort.users)})
     if len(needed) == len(sort.operands) or not needed:
         return
     editor = Editor(sort)
@@ -55,7 +55,7 @@ def _leave_out(module: HloModule, sort: HloInstruction) -> None:
     rest = {name: value for name, value in sort.attrs.items() if name in ("dimensions", "is_stable")}
     made = editor.add("sort", shape, operands, {"to_apply": [_without(module, comparator, needed)]}, **rest)
     for user in list(sort.users):
-        number = needed.index(user.attrs["index"])
+        number = needed.index(user.tuple_index)
         module.replace(user, editor.element(made, number) if shape.is_tuple else made)
     users = list(sort.users)
     remove_unused(users)
@@ -65,7 +65,7 @@ def _without(module: HloModule, comparator: HloComputation, needed: list[int]) -
     """Return a copy of a comparator with only the parameters of the operands in `needed`."""
     copy = clone_computation(module, comparator)
     for parameter in copy.parameters:
-        operand, side = divmod(int(parameter.attrs["parameter_number"]), 2)
+        operand, side = divmod(parameter.parameter_number, 2)
         if operand in needed:
             parameter.attrs["parameter_number"] = 2 * needed.index(operand) + side
         else:

@@ -55,7 +55,7 @@ def _is_of_slices(i: HloInstruction) -> bool:
         return False
     first = i.operands[0]
     return all(
-        operand.operands[0].shape.dims == first.operands[0].shape.dims and operand.attrs["slice"] == first.attrs["slice"]
+        operand.operands[0].shape.dims == first.operands[0].shape.dims and operand.slice_ranges == first.slice_ranges
         for operand in i.operands
     )
 
@@ -82,5 +82,5 @@ def _sink(module: HloModule, group: list[HloInstruction]) -> None:
     shape = sources[0].shape.with_element_type(first.shape.element_type)
     whole = editor.computation.add(copy_instruction(first, sources, shape, first.opcode))
     for old in group:
-        piece = Editor(old).add("slice", old.shape, [whole], slice=old.operands[0].attrs["slice"])
+        piece = Editor(old).add("slice", old.shape, [whole], slice=old.operands[0].slice_ranges)
         module.replace(old, piece)

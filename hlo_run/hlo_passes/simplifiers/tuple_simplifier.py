@@ -42,7 +42,7 @@ def _simpler(instruction: HloInstruction) -> HloInstruction | None:
     if instruction.control_predecessors:
         return None
     if instruction.opcode == "get-tuple-element" and instruction.operands[0].opcode == "tuple":
-        index: int = instruction.attrs["index"]
+        index = instruction.tuple_index
         return instruction.operands[0].operands[index]
     if instruction.opcode != "tuple" or not instruction.operands:
         return None
@@ -51,7 +51,7 @@ def _simpler(instruction: HloInstruction) -> HloInstruction | None:
     if source is None or source.shape != instruction.shape:
         return None
     is_in_order = all(
-        operand.opcode == "get-tuple-element" and operand.attrs["index"] == number
+        operand.opcode == "get-tuple-element" and operand.tuple_index == number
         for number, operand in enumerate(instruction.operands)
     )
     return source if is_in_order else None

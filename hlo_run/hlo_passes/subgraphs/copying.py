@@ -17,7 +17,7 @@ def copy_into(builder: HloBuilder, source: HloComputation, arguments: Sequence[H
     copies: dict[HloInstruction, HloValue] = {}
     for old in source.post_order():
         if old.opcode == "parameter":
-            copies[old] = arguments[old.attrs["parameter_number"]]
+            copies[old] = arguments[old.parameter_number]
         else:
             copies[old] = builder.copy_of(old, [copies[operand] for operand in old.operands])
     return copies[source.root]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.errors import Unsupported
-from hlo_run.hlo.attributes.table import DimLabels, Window
+from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import OperandLabels
@@ -29,7 +29,7 @@ def refused(instruction: HloInstruction, what: str) -> Unsupported:
 def convolution(values: SizedValues, instruction: HloInstruction) -> None:
     """Mask elements beyond the sizes with zeros, which act as padding. Raises Unsupported for a window of dynamic size."""
     editor = Editor(instruction)
-    labels: DimLabels = instruction.attrs["dim_labels"]
+    labels = instruction.dim_labels
     source, weights = instruction.operands[:2]
     given = values.sizes_of(source) or (None,) * source.shape.rank
     kernel = values.sizes_of(weights) or (None,) * weights.shape.rank
@@ -40,7 +40,7 @@ def convolution(values: SizedValues, instruction: HloInstruction) -> None:
         values.masked(editor, source, zeros[0], summed),
         values.masked(editor, weights, zeros[1], (labels.kernel.first_dim,)),
     )
-    window: Window = instruction.attrs.get("window") or Window()
+    window = instruction.window
     found: list[HloInstruction | None] = [None] * instruction.shape.rank
     found[labels.output.first_dim] = given[labels.input.first_dim]
     places = window_sizes(editor, tuple(given[dim] for dim in labels.input.spatial_dims), window)
@@ -55,9 +55,9 @@ def _check_convolution(instruction: HloInstruction, labels: DimLabels, given: Si
     if any(kernel[dim] is not None for dim in side.spatial_dims):
         raise refused(instruction, "a window of dynamic size")
     grouped = [kernel[side.first_dim], given[labels.input.second_dim]]
-    if instruction.attrs.get("feature_group_count", 1) > 1 and any(size is not None for size in grouped):
+    if instruction.feature_group_count > 1 and any(size is not None for size in grouped):
         raise refused(instruction, "groups of dynamic size")
-    if instruction.attrs.get("batch_group_count", 1) > 1 and given[labels.input.first_dim] is not None:
+    if instruction.batch_group_count > 1 and given[labels.input.first_dim] is not None:
         raise refused(instruction, "groups of dynamic size")
 
 
@@ -89,7 +89,7 @@ def _row_sizes(
     values: SizedValues, instruction: HloInstruction, indices: HloInstruction, updates: Sequence[HloInstruction]
 ) -> dict[int, HloInstruction]:
     """Return the sizes of the indices' dimensions: those of the indices themselves, or of the updates."""
-    vector_dim: int = instruction.attrs["index_vector_dim"]
+    vector_dim = instruction.index_vector_dim
     windows: tuple[int, ...] = instruction.attrs.get("update_window_dims", ())
     rows = {dim: size for dim, size in enumerate(values.sizes_of(indices)) if size is not None and dim != vector_dim}
     batch = [dim for dim in range(indices.shape.rank) if dim != vector_dim]

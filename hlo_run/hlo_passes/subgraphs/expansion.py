@@ -108,7 +108,7 @@ def replace_all(computation: HloComputation, replacements: dict[HloInstruction, 
 
 
 def _mark(body: HloComputation, old: HloInstruction) -> None:
-    metadata = old.attrs.get("metadata")
+    metadata = old.metadata
     for instruction in body.instructions:
         instruction.where = old.where
         if metadata is not None and instruction.opcode != "parameter":
@@ -119,7 +119,7 @@ def _splice(old: HloInstruction, body: HloComputation) -> HloInstruction:
     """Move the instructions of a body to the position of `old`, whose operands replace the parameters; return the root."""
     root = body.root
     for parameter in body.parameters:
-        number: int = parameter.attrs["parameter_number"]
+        number = parameter.parameter_number
         actual = old.operands[number]
         for user in list(parameter.users):
             user.operands = [actual if operand is parameter else operand for operand in user.operands]

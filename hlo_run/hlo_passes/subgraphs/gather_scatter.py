@@ -79,8 +79,8 @@ def _with_all_dims(editor: Editor, scatter: HloInstruction, update: HloInstructi
     One reshape merges the rows, another one adds the dimensions of size 1: the simplifier can then move the transpose behind the
     first.
     """
-    window: tuple[int, ...] = scatter.attrs["update_window_dims"]
-    inserted: tuple[int, ...] = scatter.attrs["inserted_window_dims"]
+    window = scatter.update_window_dims
+    inserted = scatter.inserted_window_dims
     batch = [d for d in range(update.shape.rank) if d not in window]
     moved = editor.transpose(update, [*batch, *window])
     sizes = iter(moved.shape.dims[len(batch) :])

@@ -17,7 +17,7 @@ def inline_call(module: HloModule, call: HloInstruction, successors: ControlSucc
 
     `successors` is as in `inline`.
     """
-    root = inline(module, call, call.called["to_apply"][0], successors=successors)
+    root = inline(module, call, call.to_apply, successors=successors)
     if "frontend_attributes" in call.attrs and "frontend_attributes" not in root.attrs:
         root.attrs["frontend_attributes"] = call.attrs["frontend_attributes"]
     return root
@@ -57,7 +57,7 @@ def inline(
     made: dict[HloInstruction, HloInstruction] = {}
     for old in body.post_order():
         if old.opcode == "parameter":
-            made[old] = operands[old.attrs["parameter_number"]]
+            made[old] = operands[old.parameter_number]
             continue
         new = copy_instruction(old, [made[operand] for operand in old.operands])
         before = [made[predecessor] for predecessor in old.control_predecessors]
@@ -76,7 +76,7 @@ def inline(
 
 def _name_after(new: HloInstruction, call: HloInstruction) -> None:
     """Prefix `op_name` with that of the call; an instruction without metadata gets the call's."""
-    outer, inner = call.attrs.get("metadata"), new.attrs.get("metadata")
+    outer, inner = call.metadata, new.metadata
     if not isinstance(outer, OpMetadata):
         return
     if not isinstance(inner, OpMetadata):

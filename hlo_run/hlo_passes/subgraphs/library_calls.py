@@ -70,7 +70,7 @@ def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
 
 def is_topk_call(instruction: HloInstruction) -> bool:
     """Return True for the custom call `TopK`; its computation compares the elements."""
-    if instruction.opcode != "custom-call" or instruction.attrs["custom_call_target"] != "TopK":
+    if instruction.opcode != "custom-call" or instruction.custom_call_target != "TopK":
         return False
     return len(instruction.operands) == 1 and instruction.shape.is_tuple
 
@@ -124,7 +124,7 @@ def _is_large(dot: HloInstruction) -> bool:
     """Return True for a product that is not small enough for a kernel of our own."""
     if len(dot.operands) != 2 or "sparsity_config" in dot.attrs or not dot.shape.element_count:
         return False
-    if dot.shape.element_type not in _IN_KERNELS or str(dot.attrs.get("algorithm", "unset")) not in _ALGORITHMS_IN_KERNELS:
+    if dot.shape.element_type not in _IN_KERNELS or dot.algorithm not in _ALGORITHMS_IN_KERNELS:
         return True
     sides = dot_side(dot, 0), dot_side(dot, 1)
     free = sum(size_of(dot, number, side.free) for number, side in enumerate(sides))
@@ -147,7 +147,7 @@ def product_record(dot: HloInstruction) -> dict[str, Any]:
     left, right = (operand.shape for operand in dot.operands[:2])
     default: tuple[str, ...] = ("default", "default")
     precisions: tuple[str, ...] = dot.attrs.get("operand_precision", default)
-    algorithm = str(dot.attrs.get("algorithm", "unset"))
+    algorithm = dot.algorithm
     if algorithm == "dot_bf16_bf16_f32" and left.element_type == right.element_type == "bf16":
         # bf16 operands already have this meaning with the default algorithm.
         algorithm = "unset"

@@ -96,7 +96,7 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
         case "gather" | "scatter" if number == _indices_number(user):
             yield _gather_index(user)
         case "reduce" | "reduce-window" if number >= len(user.operands) // 2:
-            yield _identity(user.called["to_apply"][0])
+            yield _identity(user.to_apply)
         case "select-and-scatter" if number == 2:
             yield _identity(user.called["scatter"][0])
         case "ragged-dot" if number == 2:
@@ -112,12 +112,12 @@ def _use_demands(user: HloInstruction, number: int) -> Iterator[Constraints]:
 def _is_in_condition(compare: HloInstruction) -> bool:
     """True if a comparison of two scalars is in the condition of a loop."""
     callers = compare.parent.callers if compare.parent is not None and compare.shape.rank == 0 else ()
-    return any(caller.opcode == "while" and caller.called["condition"][0] is compare.parent for caller in callers)
+    return any(caller.opcode == "while" and caller.while_condition is compare.parent for caller in callers)
 
 
 def _tells_equal_keys_apart(sort: HloInstruction) -> bool:
     """True if the result depends on the order of equal keys, which XLA leaves open."""
-    return len(list(sort.operands)) >= 2 or sort.attrs.get("is_stable", False) is True
+    return len(list(sort.operands)) >= 2 or sort.is_stable
 
 
 def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Constraints:
@@ -158,7 +158,7 @@ def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:
 
 def _moves_indices(instruction: HloInstruction) -> bool:
     if instruction.opcode == "custom-call":
-        return "AssumeGatherIndicesInBound" in str(instruction.attrs.get("custom_call_target", ""))
+        return "AssumeGatherIndicesInBound" in instruction.custom_call_target
     return instruction.opcode in _INDEX_MOVERS
 
 

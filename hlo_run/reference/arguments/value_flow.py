@@ -79,7 +79,7 @@ def _out_of_computation(instruction: HloInstruction, path: tuple[int, ...]) -> I
         match caller.opcode:
             case "call" | "conditional":
                 yield caller, path
-            case "while" if caller.called["body"][0] is instruction.parent:
+            case "while" if caller.while_body is instruction.parent:
                 yield caller, path
                 for computation in caller.called_computations:
                     yield computation.parameters[0], path

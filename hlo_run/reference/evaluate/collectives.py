@@ -28,7 +28,7 @@ def meet(instruction: HloInstruction, operands: list[Value], device: Device, mem
     """
     meetings = device.world.meetings
     # Ops on one channel belong together, even in different branches of a conditional.
-    channel = instruction.attrs.get("channel_id")
+    channel = instruction.channel_id
     key = (instruction.opcode, channel if channel is not None else instruction, members)
     meeting = meetings.setdefault(key, Meeting())
     meeting.operands[device.id] = operands
@@ -77,7 +77,7 @@ def _pack(parts: Sequence[Array], is_tuple: bool) -> Value:
 
 def _reduced(instruction: HloInstruction, device: Device, everyones: list[list[Value]]) -> tuple[Array, ...]:
     """Return the reduction over the members, operand by operand, in group order."""
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     columns = [[as_array(operand) for operand in column] for column in zip(*everyones, strict=True)]
     opcode = recognised(reducer)
     if opcode is None and len(columns) > 1 and len(reducer.parameters) == 2 * len(columns):
@@ -92,7 +92,7 @@ def _reduced(instruction: HloInstruction, device: Device, everyones: list[list[V
 
 
 def _folded(instruction: HloInstruction, device: Device, column: list[Array]) -> Array:
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     result = column[0]
     for other in column[1:]:
         result = narrow(device.call_on_elements(reducer, [result, other])[0], instruction.operands[0].shape.dtype)
@@ -101,7 +101,7 @@ def _folded(instruction: HloInstruction, device: Device, column: list[Array]) ->
 
 def _folded_together(instruction: HloInstruction, device: Device, columns: list[list[Array]]) -> tuple[Array, ...]:
     """Reduce with a computation of all operands at once: (accumulators.., elements..) → accumulators."""
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     results = tuple(column[0] for column in columns)
     for others in zip(*(column[1:] for column in columns), strict=True):
         results = device.call_on_elements(reducer, [*results, *others])
@@ -187,7 +187,7 @@ def _permute(instruction: HloInstruction, operands: list[Value], device: Device)
     source, targets = permute_ends(instruction, device)
     in_place = len(operands) == 4 and "slice_sizes" in instruction.attrs
     sent = in_place_slices(instruction, operands) if in_place else tuple(operands)
-    channel: int | None = instruction.attrs.get("channel_id")
+    channel = instruction.channel_id
     lane = ("collective-permute", instruction if channel is None else channel)
     for target in targets:
         post(device, lane, target, sent)

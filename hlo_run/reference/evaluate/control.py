@@ -13,7 +13,7 @@ from hlo_run.reference.values import TOKEN, Calls, Kernel, Row, Value, as_array,
 
 
 def _constant(instruction: HloInstruction, _operands: Sequence[Value], _calls: Calls) -> Value:
-    literal: Value = instruction.attrs["literal"]
+    literal: Value = instruction.literal
     return literal if isinstance(literal, tuple) else np.asarray(literal)
 
 

@@ -22,7 +22,7 @@ from hlo_run.reference.values import TOKEN, Array, Calls, Evaluator, Value, as_a
 
 def target_of(instruction: HloInstruction) -> str:
     """Return the `custom_call_target` of a custom call, without quotes."""
-    return str(instruction.attrs.get("custom_call_target", "")).strip('"')
+    return instruction.custom_call_target.strip('"')
 
 
 def _identity(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
@@ -74,7 +74,7 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
     if evaluate is None and custom_calls.is_registered(target, "Interpreter"):
         return _registered(instruction, target, operands)
     if evaluate is None:
-        evaluate = matrix_calls.evaluator_of(target, str(instruction.attrs.get("backend_config", "")))
+        evaluate = matrix_calls.evaluator_of(target, instruction.backend_config)
     if evaluate is None:
         raise _unknown(instruction)
     try:
@@ -89,7 +89,7 @@ def _custom_call(instruction: HloInstruction, operands: list[Value], device: Dev
 
 def _registered(instruction: HloInstruction, target: str, operands: list[Value]) -> Value:
     """Call the function registered for the target, with copies of the operands that it may keep."""
-    config = str(instruction.attrs.get("backend_config", ""))
+    config = instruction.backend_config
     copies = [_copied(operand) for operand in operands]
     return _as_value(instruction, instruction.shape, custom_calls.call(target, "Interpreter", copies, config, instruction.name))
 

@@ -74,7 +74,6 @@ class DeviceGrid:
 def is_unpartitioned(module: HloModule) -> bool:
     """True if the module is not partitioned yet: it has shardings, and every partition gets the whole arguments."""
     return any(
-        instruction.attrs.get("sharding") is not None
-        or str(instruction.attrs.get("custom_call_target", "")).strip('"').startswith("SPMD")
+        instruction.sharding is not None or instruction.custom_call_target.strip('"').startswith("SPMD")
         for instruction in module.instructions
     )

@@ -28,13 +28,13 @@ def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
     """
     world = device.world
     groups = _groups(instruction.attrs.get("replica_groups"))
-    has_channel = instruction.attrs.get("channel_id") is not None
+    has_channel = instruction.channel_id is not None
     if has_channel and instruction.opcode in TAKES_GLOBAL_IDS:
-        if instruction.attrs.get("use_global_device_ids") is True:
+        if instruction.use_global_device_ids:
             return _pick(groups, device.id, world.size)
         replicas = _pick(groups, device.replica, world.replicas)
         return tuple(replica * world.partitions + k for replica in replicas for k in range(world.partitions))
-    if instruction.attrs.get("use_global_device_ids") is True:
+    if instruction.use_global_device_ids:
         raise _error(instruction, "use_global_device_ids needs a channel_id")
     if has_channel:
         partitions = _pick(groups, device.partition, world.partitions)
@@ -57,13 +57,13 @@ def permute_ends(instruction: HloInstruction, device: Device) -> tuple[int | Non
     Raises ParseError if a pair names a device that the run does not have.
     """
     world = device.world
-    has_channel = instruction.attrs.get("channel_id") is not None
+    has_channel = instruction.channel_id is not None
     own = device.partition if has_channel else device.replica
 
     def number(end: int) -> int:
         return device.replica * world.partitions + end if has_channel else end * world.partitions + device.partition
 
-    pairs: IntLists = instruction.attrs["source_target_pairs"]
+    pairs = instruction.source_target_pairs
     source = next((number(source) for source, target in pairs if target == own), None)
     targets = [number(target) for source, target in pairs if source == own]
     check_members(instruction, (*targets, *(() if source is None else (source,))), world)

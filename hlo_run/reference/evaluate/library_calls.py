@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hlo_run.hlo.attributes.table import DimLabels, Window, WindowDim
+from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
@@ -27,7 +27,7 @@ from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, n
 
 def _config(instruction: HloInstruction) -> Mapping[str, Any]:
     try:
-        config = json.loads(str(instruction.attrs.get("backend_config", "")) or "{}")
+        config = json.loads(instruction.backend_config or "{}")
     except ValueError:
         raise unsupported(instruction, "a custom call whose backend_config is not JSON") from None
     return cast("Mapping[str, Any]", config) if isinstance(config, dict) else {}
@@ -134,8 +134,8 @@ def _epilogue(instruction: HloInstruction, value: Array, epilogue: str) -> Array
 
 def _forward(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     source, weights, *extras = _wide_operands(instruction, operands)
-    window, groups = _window(instruction), int(instruction.attrs.get("feature_group_count", 1))
-    labels = convolution_labels(instruction.attrs["dim_labels"])
+    window, groups = _window(instruction), instruction.feature_group_count
+    labels = convolution_labels(instruction.dim_labels)
     (b, f, spatial), (i, o, taps) = labels.input, labels.kernel
     value = convolve(source.transpose(b, *spatial, f), weights.transpose(*taps, i, o), window, groups)
     out_batch, out_feature, out_spatial = labels.output
@@ -146,7 +146,7 @@ def _forward(instruction: HloInstruction, operands: Sequence[Value], _calls: Cal
 def _after(instruction: HloInstruction, value: Array, extras: Sequence[Array]) -> Array:
     """Return activation(scale * value + side_scale * side + bias)."""
     config: Mapping[str, Any] = _config(instruction).get("cudnn_conv_backend_config", {})
-    labels: DimLabels = instruction.attrs["dim_labels"]
+    labels = instruction.dim_labels
     number = value.dtype.type
     value = value * number(config.get("conv_result_scale", 1))
     if len(extras) > 1:
@@ -189,15 +189,14 @@ def _wide_operands(instruction: HloInstruction, operands: Sequence[Value]) -> li
 
 
 def _window(instruction: HloInstruction) -> tuple[WindowDim, ...]:
-    window: Window = instruction.attrs.get("window") or Window()
-    return window.dims
+    return instruction.window.dims
 
 
 def _backward_input(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """Add every element of the result's gradient, times each weight, to the input element that it was computed from."""
     gradient, weights = _wide_operands(instruction, operands)[:2]
-    window, groups = _window(instruction), int(instruction.attrs.get("feature_group_count", 1))
-    labels = convolution_labels(instruction.attrs["dim_labels"])
+    window, groups = _window(instruction), instruction.feature_group_count
+    labels = convolution_labels(instruction.dim_labels)
     (b, f, spatial), (i, o, taps) = labels.input, labels.kernel
     out_batch, out_feature, out_spatial = labels.output
     gradient = gradient.transpose(out_batch, *out_spatial, out_feature)
@@ -232,8 +231,8 @@ def _places(dim: WindowDim, tap: int, places: int) -> slice:
 def _backward_filter(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """Convolve the source with the result's gradient, with batch and features exchanged."""
     source, gradient = _wide_operands(instruction, operands)[:2]
-    window, groups = _window(instruction), int(instruction.attrs.get("feature_group_count", 1))
-    labels = convolution_labels(instruction.attrs["dim_labels"])
+    window, groups = _window(instruction), instruction.feature_group_count
+    labels = convolution_labels(instruction.dim_labels)
     (b, f, spatial), (i, o, taps) = labels.input, labels.kernel
     out_batch, out_feature, out_spatial = labels.output
     source = source.transpose(f, *spatial, b)
@@ -270,7 +269,7 @@ def _radix_sort(instruction: HloInstruction, operands: Sequence[Value], _calls: 
     dtype = instruction.operands[0].shape.dtype
     keys = total_order_key(arrays[0], dtype) if dtype.is_float else widen(arrays[0], dtype)
     # A CUB call has {descending = true, ..}, a call that becomes one has JSON.
-    descending = re.search(r'descending"?\s*[:=]\s*true', str(instruction.attrs.get("backend_config", "")))
+    descending = re.search(r'descending"?\s*[:=]\s*true', instruction.backend_config)
     order = stable_order(keys, descending is not None)
     return _with_workspace(instruction, *(np.take_along_axis(array, order, -1) for array in arrays))
 

@@ -83,7 +83,7 @@ def _known_value(instruction: HloInstruction, evaluate: Evaluator | None, known:
         return np.asarray(kernel(*(known[operand] for operand in instruction.operands)))
     if instruction.opcode != "constant" or any(any(leaf.dynamic_dims) for _, leaf in instruction.shape.leaves()):
         return None
-    literal: Value = instruction.attrs["literal"]
+    literal: Value = instruction.literal
     return literal if isinstance(literal, tuple) else np.asarray(literal)
 
 

@@ -32,7 +32,7 @@ def _rng_bit_generator(instruction: HloInstruction, operands: Sequence[Value], _
     if len(shapes) != 2 or state.ndim != 1 or state.shape[0] not in (2, 3) or state.dtype != np.uint64:
         raise unsupported(instruction)
     words = [int(word) for word in state]
-    algorithm: str = instruction.attrs["algorithm"]
+    algorithm = instruction.algorithm
     if algorithm == "rng_three_fry":
         if len(words) != 2:
             raise unsupported(instruction, "rng_three_fry with a state that is not u64[2]")
@@ -125,7 +125,7 @@ def _rng(instruction: HloInstruction, operands: list[Value], device: Device) -> 
     state = _take_state(instruction, device, shape.element_count * words_each)
     first, second = (as_array(operand) for operand in operands)
     key = _key(instruction, device)
-    return random_numbers(str(instruction.attrs["distribution"]), first, second, shape, key, state)
+    return random_numbers(instruction.distribution, first, second, shape, key, state)
 
 
 def _key(instruction: HloInstruction, device: Device) -> int:

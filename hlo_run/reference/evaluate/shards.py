@@ -56,7 +56,7 @@ def to_shard(instruction: HloInstruction, operands: list[Value], device: Device)
     dims = instruction.shape.dims
     if whole.shape == dims:
         return whole
-    tiles = _tiles(instruction, instruction.operands[0].attrs.get("sharding"), whole.shape, dims)
+    tiles = _tiles(instruction, instruction.operands[0].sharding, whole.shape, dims)
     return _fill(whole[_ranges(tiles, _tile(instruction, tiles, device), dims)], dims)
 
 
@@ -69,7 +69,7 @@ def to_whole(instruction: HloInstruction, operands: list[Value], device: Device)
     dims = instruction.shape.dims
     if shard.shape == dims:
         return shard
-    tiles = _tiles(instruction, instruction.attrs.get("sharding"), dims, shard.shape)
+    tiles = _tiles(instruction, instruction.sharding, dims, shard.shape)
     _tile(instruction, tiles, device)
     first = device.replica * device.world.partitions
     members = tuple(range(first, first + device.world.partitions))

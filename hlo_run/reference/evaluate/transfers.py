@@ -31,7 +31,7 @@ def _outfeed(_instruction: HloInstruction, operands: list[Value], device: Device
 def _send(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
     """Send a message without waiting; it is kept until the receiver takes it. A message to the host is dropped."""
     yield from ()
-    if instruction.attrs.get("is_host_transfer") is not True:
+    if not instruction.is_host_transfer:
         channel = _channel(instruction)
         for source, target in _pairs(instruction, device):
             if source == device.id:
@@ -50,7 +50,7 @@ def _recv(instruction: HloInstruction, _operands: list[Value], device: Device) -
     The recv-done reads it there: it may be far away, in another iteration of a loop.
     """
     yield from ()
-    if instruction.attrs.get("is_host_transfer") is True:
+    if instruction.is_host_transfer:
         raise unsupported(instruction, "'recv' from the host: it has no host that sends")
     source = next((source for source, target in _pairs(instruction, device) if target == device.id), -1)
     data, _, token = as_tuple(zeros(instruction.shape))
@@ -67,7 +67,7 @@ def _recv_done(instruction: HloInstruction, operands: list[Value], device: Devic
 
 
 def _channel(instruction: HloInstruction) -> int:
-    return int(instruction.attrs.get("channel_id", 0))
+    return instruction.channel_id or 0
 
 
 def _pairs(instruction: HloInstruction, device: Device) -> list[tuple[int, int]]:

@@ -17,8 +17,8 @@ class _Features:
         types = [operand.shape.dtype for operand in instruction.operands]
         self.arrays = [widen(x, dtype).astype(np.float64) for x, dtype in zip(operands, types, strict=True)]
         # The attribute is an f32, whatever the operand's type.
-        self.epsilon = np.float64(np.float32(instruction.attrs["epsilon"]))
-        feature: int = instruction.attrs["feature_index"]
+        self.epsilon = np.float64(np.float32(instruction.epsilon))
+        feature = instruction.feature_index
         rank = self.arrays[0].ndim
         self.others = tuple(d for d in range(rank) if d != feature)
         self._spread = [-1 if d == feature else 1 for d in range(rank)]

@@ -37,7 +37,7 @@ def _dot(instruction: HloInstruction) -> Kernel:
     result = instruction.shape.dtype
     lhs, rhs = (operand.shape for operand in instruction.operands)
     product = contraction(lhs.dims, rhs.dims, dot_dims(instruction))
-    through_bf16 = str(instruction.attrs.get("algorithm")) == "dot_bf16_bf16_f32" and lhs.dtype is rhs.dtype is DTYPES["f32"]
+    through_bf16 = instruction.algorithm == "dot_bf16_bf16_f32" and lhs.dtype is rhs.dtype is DTYPES["f32"]
     if not through_bf16 and lhs.dtype is result and rhs.dtype is result and computing_type(result) == result.numpy:
         return product
 

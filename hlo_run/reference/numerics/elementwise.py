@@ -125,7 +125,7 @@ _DIRECTIONS: dict[str, Function] = {
 def _compare(instruction: HloInstruction) -> Kernel:
     types = [operand.shape.dtype for operand in instruction.operands]
     compare = _DIRECTIONS[instruction.comparison_direction]
-    if types[0].is_float and instruction.attrs.get("type") == "TOTALORDER":
+    if types[0].is_float and instruction.comparison_type == "TOTALORDER":
 
         def compare_keys(x: Array, y: Array) -> Array:
             return compare(total_order_key(x, types[0]), total_order_key(y, types[0]))

@@ -14,8 +14,8 @@ def _fft(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
     shape = instruction.shape
     if 0 in shape.dims or operands[0].size == 0:
         return np.zeros(shape.dims, shape.dtype.numpy)
-    lengths: tuple[int, ...] = instruction.attrs["fft_length"]
-    return narrow(transform(operands[0], instruction.attrs["fft_type"], lengths), shape.dtype)
+    lengths = instruction.fft_length
+    return narrow(transform(operands[0], instruction.fft_type, lengths), shape.dtype)
 
 
 def transform(array: Array, kind: str, lengths: Sequence[int]) -> Array:

@@ -176,7 +176,7 @@ def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Call
 
 def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
     """Transpose the update to [scatter dims.., window dims..]."""
-    window: tuple[int, ...] = instruction.attrs["update_window_dims"]
+    window = instruction.update_window_dims
     return np.transpose(update, [*(d for d in range(update.ndim) if d not in window), *window])
 
 
@@ -199,7 +199,7 @@ def _scatter_places(
 
 def _combine(instruction: HloInstruction, outs: list[Array], rows: Array, updates: list[Array], calls: Calls) -> None:
     """Combine updates into rows of `outs`, in place; updates of the same row are combined in order."""
-    (combiner,) = instruction.called["to_apply"]
+    combiner = instruction.to_apply
     types = [operand.shape.dtype for operand in instruction.operands[: len(outs)]]
     if len(outs) == 1 and _overwrites(combiner):
         # numpy keeps the last of several values for one row.

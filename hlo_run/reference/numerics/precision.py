@@ -74,8 +74,8 @@ def _widen_instruction(old: HloInstruction, new: HloInstruction) -> None:
     if old.opcode == "reduce-precision":
         new.opcode = "copy"
     elif old.opcode == "constant":
-        new.attrs["literal"] = widen_value(_literal(old.attrs["literal"]), own)
-    elif str(old.attrs.get("algorithm", "")).startswith("dot_"):
+        new.attrs["literal"] = widen_value(_literal(old.literal), own)
+    elif old.algorithm.startswith("dot_"):
         new.attrs["algorithm"] = "unset"
     if wide != own:
         new.shape = wide

@@ -40,7 +40,7 @@ def recognised(computation: HloComputation) -> str | None:
 
 def _prepare(instruction: HloInstruction) -> Kernel | None:
     """Return the kernel that reduces one array with a numpy reduction; None if numpy has none for the reducer."""
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     opcode = recognised(reducer)
     dtype = instruction.operands[0].shape.dtype
     if opcode is None or len(instruction.operands) != 2 or instruction.shape.dtype is not dtype:
@@ -52,7 +52,7 @@ def _reduce(instruction: HloInstruction, operands: Sequence[Value], calls: Calls
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
     dims = instruction.dimensions
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     results = _reduce_with(lambda *parts: calls.call_on_elements(reducer, parts), arrays[:count], arrays[count:], dims)
     leaves = [shape for _, shape in instruction.shape.leaves()]
     typed = tuple(narrow(result, shape.dtype) for result, shape in zip(results, leaves, strict=True))
@@ -147,7 +147,7 @@ def _reduced_first(array: Array, dims: tuple[int, ...]) -> Array:
 
 
 def _map(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
-    (mapper,) = instruction.called["to_apply"]
+    mapper = instruction.to_apply
     return calls.call_on_elements(mapper, [as_array(operand) for operand in operands])[0]
 
 

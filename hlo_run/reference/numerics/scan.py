@@ -19,7 +19,7 @@ def _scan(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) 
     arrays = [as_array(operand) for operand in operands]
     carry_count: int = attrs["num_carries"]
     (dim,) = attrs["dimensions"]
-    (body,) = instruction.called["to_apply"]
+    body = instruction.to_apply
     inputs, carries = arrays[: len(arrays) - carry_count], arrays[len(arrays) - carry_count :]
     leaves = [shape for _, shape in instruction.shape.leaves()]
     outs = [np.empty(shape.dims, shape.dtype.numpy) for shape in leaves[: len(leaves) - carry_count]]

@@ -106,7 +106,7 @@ def _reverse(instruction: HloInstruction) -> Kernel:
 
 def _slice(instruction: HloInstruction) -> Kernel:
     # The ellipsis makes the result of rank 0 an array, not a scalar.
-    return itemgetter((*(slice(start, limit, stride) for start, limit, stride in instruction.attrs["slice"]), ...))
+    return itemgetter((*(slice(start, limit, stride) for start, limit, stride in instruction.slice_ranges), ...))
 
 
 def _concatenate(instruction: HloInstruction) -> Kernel:
@@ -115,7 +115,7 @@ def _concatenate(instruction: HloInstruction) -> Kernel:
 
 
 def _pad(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    return padded(operands[0], operands[1], instruction.attrs["padding"])
+    return padded(operands[0], operands[1], instruction.padding)
 
 
 def padded(operand: Array, fill: Array, edges: Sequence[tuple[int, int, int]]) -> Array:

@@ -18,7 +18,7 @@ Before = Callable[[Array, Array], Array]
 def _sort(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     arrays = [as_array(operand) for operand in operands]
     (dim,) = instruction.dimensions
-    (comparator,) = instruction.called["to_apply"]
+    comparator = instruction.to_apply
     rows = [np.moveaxis(array, dim, -1) for array in arrays]
     order = _key_order(comparator, rows)
     if order is None:
@@ -45,7 +45,7 @@ def _key_order(comparator: HloComputation, rows: Sequence[Array]) -> Array | Non
     descending = (direction == "GT") == (first < second)
     if dtype.is_complex:
         return None
-    total = dtype.is_float and root.attrs.get("type") == "TOTALORDER"
+    total = dtype.is_float and root.comparison_type == "TOTALORDER"
     key = total_order_key(rows[first // 2], dtype) if total else widen(rows[first // 2], dtype)
     return stable_order(key, descending)
 
@@ -94,7 +94,7 @@ def _count_before(order: Array, before: Before, is_left: Array, low: Array, high
 
 def _topk(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """Return the k largest (or smallest) elements of the last dimension in the total order; equal ones by index."""
-    largest = instruction.attrs.get("largest", True) is True
+    largest = instruction.largest
     return top_k(as_array(operands[0]), instruction.operands[0].shape.dtype, instruction.attrs["k"], largest)
 
 

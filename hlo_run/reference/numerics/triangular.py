@@ -16,7 +16,7 @@ _BLOCK_ROWS = 32
 def _cholesky(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
     """Return the factor, with zeros in the other triangle; NaN for a matrix that is not positive definite."""
     dtype = instruction.shape.dtype
-    lower = instruction.attrs.get("lower", False) is True
+    lower = instruction.lower
     wide = widen(operands[0], instruction.operands[0].shape.dtype)
     matrix = wide.astype(precise_type(wide.dtype))
     factor = cholesky(matrix if lower else _adjoint(matrix))

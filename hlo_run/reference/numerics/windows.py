@@ -29,7 +29,7 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
 
     Sums of floats accumulate in double, as those of reduce do; short ones of narrow floats are left to the steps of the op.
     """
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     opcode, dtype = recognised(reducer), instruction.operands[0].shape.dtype
     if opcode is None or len(instruction.operands) != 2 or instruction.shape.dtype is not dtype:
         return None
@@ -98,7 +98,7 @@ def _reduce_window(instruction: HloInstruction, operands: Sequence[Value], calls
     arrays = [as_array(operand) for operand in operands]
     count = len(arrays) // 2
     inputs, inits = arrays[:count], arrays[count:]
-    (reducer,) = instruction.called["to_apply"]
+    reducer = instruction.to_apply
     leaves = [shape for _, shape in instruction.shape.leaves()]
     outs = [np.full(shape.dims, init, shape.dtype.numpy) for shape, init in zip(leaves, inits, strict=True)]
     for targets, sources in window_steps(_window_dims(instruction), inputs[0].shape, leaves[0].dims):
@@ -178,9 +178,7 @@ _COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 def _selection(select: HloComputation, calls: Calls) -> Callable[[Array, Array], Array]:
     """Return a function of (selected, candidate) arrays that is true where the selected element stays."""
     root = select.root
-    plain = (
-        root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.attrs.get("type") != "TOTALORDER"
-    )
+    plain = root.opcode == "compare" and tuple(root.operands) == tuple(select.parameters) and root.comparison_type != "TOTALORDER"
     dtype = select.parameters[0].shape.dtype
     if plain and root.comparison_direction in _COMPARISONS and dtype.numpy.isbuiltin == 1:
         return _COMPARISONS[root.comparison_direction]

@@ -43,35 +43,35 @@ def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:
 
 
 def _gather(b: HloBuilder, old: HloInstruction, operand: HloValue, indices: HloValue) -> HloValue:
-    batching: tuple[int, ...] = old.attrs["operand_batching_dims"]
-    where: tuple[int, ...] = old.attrs["start_indices_batching_dims"]
-    vector_dim: int = old.attrs["index_vector_dim"]
+    batching = old.operand_batching_dims
+    where = old.start_indices_batching_dims
+    vector_dim = old.index_vector_dim
     return b.gather(
         operand,
         _with_batch_places(b, indices, vector_dim, where),
-        offset_dims=old.attrs["offset_dims"],
-        collapsed_slice_dims=sorted((*old.attrs["collapsed_slice_dims"], *batching)),
-        start_index_map=(*batching, *old.attrs["start_index_map"]),
+        offset_dims=old.offset_dims,
+        collapsed_slice_dims=sorted((*old.collapsed_slice_dims, *batching)),
+        start_index_map=(*batching, *old.start_index_map),
         index_vector_dim=vector_dim,
-        slice_sizes=old.attrs["slice_sizes"],
+        slice_sizes=old.gather_slice_sizes,
     )
 
 
 def _scatter(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
-    batching: tuple[int, ...] = old.attrs["input_batching_dims"]
-    where: tuple[int, ...] = old.attrs["scatter_indices_batching_dims"]
-    vector_dim: int = old.attrs["index_vector_dim"]
+    batching = old.input_batching_dims
+    where = old.scatter_indices_batching_dims
+    vector_dim = old.index_vector_dim
     count = len(values) // 2
     return b.scatter(
         values[:count],
         _with_batch_places(b, values[count], vector_dim, where),
         values[count + 1 :],
-        to_apply=old.called["to_apply"][0],
-        update_window_dims=old.attrs["update_window_dims"],
-        inserted_window_dims=sorted((*old.attrs["inserted_window_dims"], *batching)),
-        scatter_dims_to_operand_dims=(*batching, *old.attrs["scatter_dims_to_operand_dims"]),
+        to_apply=old.to_apply,
+        update_window_dims=old.update_window_dims,
+        inserted_window_dims=sorted((*old.inserted_window_dims, *batching)),
+        scatter_dims_to_operand_dims=(*batching, *old.scatter_dims_to_operand_dims),
         index_vector_dim=vector_dim,
-        unique_indices=bool(old.attrs.get("unique_indices", False)),
+        unique_indices=old.unique_indices,
     )
 
 

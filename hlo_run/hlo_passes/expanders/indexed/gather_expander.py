@@ -39,8 +39,8 @@ def _takes_one_slice(gather: HloInstruction) -> bool:
 
 def _sliced(gather: HloInstruction) -> HloInstruction:
     editor, (operand, rows) = Editor(gather), gather.operands
-    sizes: tuple[int, ...] = gather.attrs["slice_sizes"]
-    starts = scalar_indices(editor, rows, gather.attrs["start_index_map"], operand.shape.rank)
+    sizes = gather.gather_slice_sizes
+    starts = scalar_indices(editor, rows, gather.start_index_map, operand.shape.rank)
     shape = replace(operand.shape, dims=sizes)
     part = editor.add("dynamic-slice", shape, [operand, *starts], dynamic_slice_sizes=sizes)
     return editor.reshape(part, gather.shape.dims)

@@ -48,10 +48,10 @@ class GpuScatterExpander:
 
 def _needs_loop(scatter: HloInstruction) -> bool:
     count = len(scatter.operands) // 2
-    if scatter.attrs.get("unique_indices") or scatter.attrs.get("input_batching_dims"):
+    if scatter.unique_indices or scatter.input_batching_dims:
         return False
     is_wide = any(operand.shape.dtype.bits > _WIDEST_ATOMIC_BITS for operand in scatter.operands[:count])
-    body = scatter.called["to_apply"][0]
+    body = scatter.to_apply
     is_known = all(i.opcode in ELEMENTWISE or i.opcode in ("parameter", "constant", "tuple") for i in body.instructions)
     return is_known and (is_wide or count > 1)
 
@@ -89,7 +89,7 @@ def _body(scatter: HloInstruction, state: Shape) -> HloComputation:
     starts, inside = _starts(editor, scatter, _row(editor, indices, row), window)
     old = [_slice(editor, value, starts, window) for value in inputs]
     new = [editor.reshape(_row(editor, update, row), window) for update in updates]
-    combined = _combined(editor, scatter.called["to_apply"][0], [*old, *new])
+    combined = _combined(editor, scatter.to_apply, [*old, *new])
     flag = editor.broadcast(inside, window) if window else inside
     kept = [editor.select(flag, after, before) for after, before in zip(combined, old, strict=True)]
     results = [
@@ -115,7 +115,7 @@ def _starts(
 ) -> tuple[list[HloInstruction], HloInstruction]:
     """Return the start of an index row's window in each dimension, and a pred that is true if the window is in bounds."""
     dims, element_type = scatter.operands[0].shape.dims, row.shape.element_type
-    dim_of: tuple[int, ...] = scatter.attrs["scatter_dims_to_operand_dims"]
+    dim_of = scatter.scatter_dims_to_operand_dims
     inside = editor.constant(np.True_, "pred")
     starts = [editor.constant(0, element_type)] * len(dims)
     for number, dim in enumerate(dim_of):
@@ -137,7 +137,7 @@ def _combined(editor: Editor, to_apply: HloComputation, arguments: Sequence[HloI
     dims, made = arguments[0].shape.dims, dict[HloInstruction, HloInstruction]()
     for old in to_apply.post_order():
         if old.opcode == "parameter":
-            made[old] = arguments[old.attrs["parameter_number"]]
+            made[old] = arguments[old.parameter_number]
         elif old.opcode == "tuple":
             continue
         else:

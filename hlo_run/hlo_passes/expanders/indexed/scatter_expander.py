@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
@@ -43,7 +41,7 @@ def _updates_one_slice(scatter: HloInstruction) -> bool:
     count = len(scatter.operands) // 2
     if not has_simple_scatter_form(scatter) or scatter.operands[count].shape.dims[0] != 1 or scatter.control_predecessors:
         return False
-    body = scatter.called["to_apply"][0]
+    body = scatter.to_apply
     return all(i.opcode in (*ELEMENTWISE, "parameter", "constant", "tuple") and i.opcode != "map" for i in body.instructions)
 
 
@@ -51,10 +49,10 @@ def _updated(scatter: HloInstruction) -> HloInstruction:
     editor, count = Editor(scatter), len(scatter.operands) // 2
     inputs, rows, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
     sizes = updates[0].shape.dims[1:]
-    mapped: tuple[int, ...] = scatter.attrs["scatter_dims_to_operand_dims"]
+    mapped = scatter.scatter_dims_to_operand_dims
     starts = scalar_indices(editor, rows, mapped, inputs[0].shape.rank)
     old = [editor.add("dynamic-slice", replace(i.shape, dims=sizes), [i, *starts], dynamic_slice_sizes=sizes) for i in inputs]
-    new = _combined(editor, scatter.called["to_apply"][0], [*old, *(editor.reshape(update, sizes) for update in updates)])
+    new = _combined(editor, scatter.to_apply, [*old, *(editor.reshape(update, sizes) for update in updates)])
     limits = [inputs[0].shape.dims[d] - sizes[d] for d in mapped]
     if (fits := _fits(editor, [starts[d] for d in mapped], limits)) is not None:
         chosen = editor.broadcast(fits, sizes)
@@ -87,9 +85,9 @@ def _combined(editor: Editor, combiner: HloComputation, values: Sequence[HloInst
     dims, made = values[0].shape.dims, dict[HloInstruction, HloInstruction]()
     for old in combiner.post_order():
         if old.opcode == "parameter":
-            made[old] = values[old.attrs["parameter_number"]]
+            made[old] = values[old.parameter_number]
         elif old.opcode == "constant":
-            made[old] = editor.broadcast(editor.constant(np.asarray(old.attrs["literal"]), old.shape.element_type), dims)
+            made[old] = editor.broadcast(editor.constant(old.constant_array, old.shape.element_type), dims)
         elif old.opcode != "tuple":
             shape = replace(values[0].shape.with_element_type(old.shape.element_type), dims=dims)
             made[old] = editor.computation.add(copy_instruction(old, [made[operand] for operand in old.operands], shape))

@@ -43,11 +43,11 @@ class CholeskyExpander:
 
 
 def _name(old: HloInstruction) -> str:
-    return f"{shaped_name('cholesky')(old)}_{'lower' if old.attrs.get('lower', False) else 'upper'}"
+    return f"{shaped_name('cholesky')(old)}_{'lower' if old.lower else 'upper'}"
 
 
 def _factor(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
-    if old.attrs.get("lower", False):
+    if old.lower:
         return _lower(b, a)
     return adjoint(b, _lower(b, adjoint(b, a)))
 

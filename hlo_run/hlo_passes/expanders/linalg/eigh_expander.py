@@ -40,7 +40,7 @@ class EighExpander:
 
 
 def _is_eigh(call: HloInstruction) -> bool:
-    return call.attrs["custom_call_target"] == "Eigh"
+    return call.custom_call_target == "Eigh"
 
 
 def _diagonalise(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:

@@ -33,7 +33,7 @@ class LuExpander:
 
 
 def _is_lu(call: HloInstruction) -> bool:
-    return call.attrs["custom_call_target"] == "LuDecomposition"
+    return call.custom_call_target == "LuDecomposition"
 
 
 def _factor(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:

@@ -42,12 +42,14 @@ class QrExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("custom-call",), _decompose, lambda i: _target(i) == "Qr", called=shaped_name("qr"))
-        expand(module, ("custom-call",), _product, lambda i: _target(i) == _PRODUCT, called=shaped_name("householder_product"))
-
-
-def _target(call: HloInstruction) -> str:
-    return call.attrs["custom_call_target"]
+        expand(module, ("custom-call",), _decompose, lambda i: i.custom_call_target == "Qr", called=shaped_name("qr"))
+        expand(
+            module,
+            ("custom-call",),
+            _product,
+            lambda i: i.custom_call_target == _PRODUCT,
+            called=shaped_name("householder_product"),
+        )
 
 
 def _decompose(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:

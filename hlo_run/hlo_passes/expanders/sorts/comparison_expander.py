@@ -35,7 +35,7 @@ class ComparisonExpander:
 
 
 def _is_total_order(instruction: HloInstruction) -> bool:
-    return instruction.attrs.get("type") == "TOTALORDER" and instruction.operands[0].shape.dtype.is_float
+    return instruction.comparison_type == "TOTALORDER" and instruction.operands[0].shape.dtype.is_float
 
 
 def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) -> HloValue:
@@ -44,7 +44,7 @@ def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) 
     dtype = x.shape.dtype
     if dtype.name == _UNSIGNED:
         bits = [b.bitcast_convert(value, "u8") for value in (x, y)]
-        return b.compare(bits[0], bits[1], old.attrs["direction"])
+        return b.compare(bits[0], bits[1], old.comparison_direction)
     integer = f"s{dtype.bits}"
     zero, least, most = (b.constant(value, integer) for value in (0, -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1))
 
@@ -56,4 +56,4 @@ def _compare_bits(b: HloBuilder, old: HloInstruction, x: HloValue, y: HloValue) 
         negative = b.select(b.compare(bits, least, "EQ"), least, least - bits)
         return b.select(bits < zero, negative, bits)
 
-    return b.compare(ordered(x), ordered(y), old.attrs["direction"])
+    return b.compare(ordered(x), ordered(y), old.comparison_direction)

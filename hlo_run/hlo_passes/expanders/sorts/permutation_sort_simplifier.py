@@ -33,8 +33,8 @@ class PermutationSortSimplifier:
 
 
 def _sorts_by_permutation(sort: HloInstruction) -> bool:
-    root = sort.called["to_apply"][0].root
-    if len(sort.operands) != 2 or root.opcode != "compare" or root.attrs["direction"] != "LT":
+    root = sort.to_apply.root
+    if len(sort.operands) != 2 or root.opcode != "compare" or root.comparison_direction != "LT":
         return False
     if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
         return False
@@ -42,16 +42,16 @@ def _sorts_by_permutation(sort: HloInstruction) -> bool:
     if not keys.shape.dtype.is_integer:
         return False
     source = keys.operands[0] if keys.opcode == "get-tuple-element" else None
-    if source is None or source.opcode != "sort" or source.attrs["dimensions"] != sort.attrs["dimensions"]:
+    if source is None or source.opcode != "sort" or source.dimensions != sort.dimensions:
         return False
-    number: int = keys.attrs["index"]
+    number = keys.tuple_index
     counter = source.operands[number]
-    return counter.opcode == "iota" and counter.attrs["iota_dimension"] == sort.attrs["dimensions"][0]
+    return counter.opcode == "iota" and counter.iota_dimension == sort.dimensions[0]
 
 
 def _scattered(b: HloBuilder, old: HloInstruction, keys: HloValue, values: HloValue) -> HloValue:
     dims, rank = keys.shape.dims, keys.shape.rank
-    dim: int = old.attrs["dimensions"][0]
+    dim: int = old.dimensions[0]
     kind = keys.shape.element_type
     counted = b.iota(Shape.array(kind, dims), dim)
     nowhere = b.broadcast(b.constant(0, values.shape.element_type), dims)

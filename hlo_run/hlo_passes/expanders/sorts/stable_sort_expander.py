@@ -32,18 +32,18 @@ class StableSortExpander:
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
-        expand(module, ("sort",), _with_positions, lambda sort: sort.attrs.get("is_stable") is True)
+        expand(module, ("sort",), _with_positions, lambda sort: sort.is_stable)
 
 
 def _with_positions(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue:
-    (dimension,) = old.attrs["dimensions"]
+    (dimension,) = old.dimensions
     place = next((n for n, operand in enumerate(old.operands) if _counts_along(operand, dimension)), len(values))
     shape = values[0].shape
     if place == len(values):
         counter = "s32" if shape.dims[dimension] <= _MOST_S32 else "s64"
         iota = b.iota(Shape.array(counter, shape.dims, shape.minor_to_major), dimension)
         values = (*values, iota)
-    comparator = _stable_comparator(old.called["to_apply"][0], [value.shape.element_type for value in values], place)
+    comparator = _stable_comparator(old.to_apply, [value.shape.element_type for value in values], place)
     result = b.sort(list(values), dimension, comparator)
     if len(values) == len(old.operands):
         return result
@@ -56,7 +56,7 @@ def _counts_along(operand: HloInstruction, dimension: int) -> bool:
     shape = operand.shape
     return (
         operand.opcode == "iota"
-        and operand.attrs["iota_dimension"] == dimension
+        and operand.iota_dimension == dimension
         and shape.dtype.is_integer
         # An iota that overflows has equal elements.
         and shape.dims[dimension] <= 1 << (shape.dtype.bits - int(shape.dtype.is_signed))

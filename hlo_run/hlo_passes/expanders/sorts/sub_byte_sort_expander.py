@@ -53,8 +53,8 @@ def _as_bytes(b: HloBuilder, old: HloInstruction, *values: HloValue) -> HloValue
     wide = [
         b.convert(value, _wide_type(shape)) if _is_narrow(shape) else value for value, shape in zip(values, narrow, strict=True)
     ]
-    (dimension,) = old.attrs["dimensions"]
-    result = b.sort(wide, dimension, _wide_comparator(old.called["to_apply"][0], narrow))
+    (dimension,) = old.dimensions
+    result = b.sort(wide, dimension, _wide_comparator(old.to_apply, narrow))
     parts = [result[number] for number in range(len(narrow))] if len(narrow) > 1 else [result]
     back = [_narrowed(b, part, shape) if _is_narrow(shape) else part for part, shape in zip(parts, narrow, strict=True)]
     return b.tuple(back) if old.shape.is_tuple else back[0]

@@ -41,7 +41,7 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     last = x.shape.rank - 1
     indices = b.iota(Shape.array("s32", x.shape.dims, x.shape.minor_to_major), last)
     given = old.called_computations
-    comparator = with_positions(given[0]) if given else _comparator(x.shape.element_type, old.attrs.get("largest", True))
+    comparator = with_positions(given[0]) if given else _comparator(x.shape.element_type, old.largest)
     # Equal keys are always ordered by index: `is_stable=false` allows it as well.
     ordered = b.sort([x, indices], last, comparator, is_stable=True)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]

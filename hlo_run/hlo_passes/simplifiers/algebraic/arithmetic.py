@@ -168,7 +168,7 @@ def multiply_by_scaled_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruct
             continue
         narrow = wide.operands[0]
         product = rw.mul(narrow, rw.spread(scalar, narrow.shape))
-        return rw.mul(value, rw.add("broadcast", wide.shape, [product], dimensions=wide.attrs["dimensions"]))
+        return rw.mul(value, rw.add("broadcast", wide.shape, [product], dimensions=wide.dimensions))
     return None
 
 

@@ -12,12 +12,8 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, either, is_all
 
 
-def _window(i: HloInstruction) -> Window:
-    return i.attrs.get("window") or Window()
-
-
 def _groups(i: HloInstruction) -> tuple[int, int]:
-    return i.attrs.get("feature_group_count", 1), i.attrs.get("batch_group_count", 1)
+    return i.feature_group_count, i.batch_group_count
 
 
 def convolution_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -27,8 +23,8 @@ def convolution_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 
 def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """convolution(pad(A, 0), B) => convolution(A, B), pad=.. or lhs_dilate=.., unless both use dilation in a dimension."""
-    pad, window = i.operands[0], _window(i)
-    labels: DimLabels = i.attrs["dim_labels"]
+    pad, window = i.operands[0], i.window
+    labels = i.dim_labels
     edges = _zero_edges(pad, labels.input)
     if edges is None:
         return None
@@ -47,8 +43,8 @@ def convolution_of_padded_input(rw: Rewriter, i: HloInstruction) -> HloInstructi
 
 def convolution_of_padded_filter(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """convolution(A, pad(B, 0)) with interior padding only => convolution(A, B), rhs_dilate=.."""
-    pad, window = i.operands[1], _window(i)
-    labels: DimLabels = i.attrs["dim_labels"]
+    pad, window = i.operands[1], i.window
+    labels = i.dim_labels
     edges = _zero_edges(pad, labels.kernel)
     if edges is None:
         return None
@@ -67,7 +63,7 @@ def _zero_edges(pad: HloInstruction, side: OperandLabels) -> list[tuple[int, int
     """Return (low, high, interior) of the window dimensions; None unless the padding is 0 and only in these dimensions."""
     if pad.opcode != "pad" or not is_all(pad.operands[1], 0):
         return None
-    edges: tuple[tuple[int, int, int], ...] = pad.attrs["padding"]
+    edges = pad.padding
     if any(edge != (0, 0, 0) for place, edge in enumerate(edges) if place not in side.spatial_dims):
         return None
     return [edges[place] for place in side.spatial_dims]
@@ -80,12 +76,12 @@ def small_filter_first(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     """
     if _groups(i) != (1, 1):
         return None
-    labels: DimLabels = i.attrs["dim_labels"]
+    labels = i.dim_labels
     source, weights = i.operands
     dims: list[WindowDim] = []
     turned: list[int] = []
     before = after = 1
-    for number, dim in enumerate(_window(i).dims):
+    for number, dim in enumerate(i.window.dims):
         size = source.shape.dims[labels.input.spatial_dims[number]]
         if _stays(dim, size):
             dims.append(dim)
@@ -134,14 +130,14 @@ def _swapped_labels(labels: DimLabels) -> DimLabels:
 
 def convolution_of_single_features(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """convolution(A, B), depthwise, with a window of one or all elements => sum(A * broadcast(B))."""
-    labels: DimLabels = i.attrs["dim_labels"]
+    labels = i.dim_labels
     source, weights = i.operands
     features = source.shape.dims[labels.input.second_dim]
     if _groups(i) != (features, 1) or weights.shape.dims[labels.kernel.second_dim] != features:
         return None
     summed: list[int] = []
     spread = {labels.input.second_dim: labels.kernel.second_dim}
-    for dim, place, tap in zip(_window(i).dims, labels.input.spatial_dims, labels.kernel.spatial_dims, strict=True):
+    for dim, place, tap in zip(i.window.dims, labels.input.spatial_dims, labels.kernel.spatial_dims, strict=True):
         if dim.pad_low or dim.pad_high or dim.base_dilation != 1:
             return None
         if dim.size == 1 and dim.stride == 1:
@@ -161,7 +157,7 @@ def convolution_of_single_features(rw: Rewriter, i: HloInstruction) -> HloInstru
 
 def _as_result(rw: Rewriter, i: HloInstruction, product: HloInstruction, summed: list[int]) -> HloInstruction:
     """Sum over dimensions of the input, and move the others to their positions in the result."""
-    labels: DimLabels = i.attrs["dim_labels"]
+    labels = i.dim_labels
     kept = [dim for dim in range(product.shape.rank) if dim not in summed]
     if summed:
         shape = Shape.array(product.shape.element_type, tuple(product.shape.dims[dim] for dim in kept))
@@ -200,10 +196,10 @@ def biases_of_convolution(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     constants = first.operands[0], last.operands[0]
     if any(c.opcode != "constant" for c in constants) or constants[0].shape != constants[1].shape:
         return None
-    if first.attrs["dimensions"] != last.attrs["dimensions"]:
+    if first.dimensions != last.dimensions:
         return None
     together = rw.binary("add", *constants)
-    return rw.binary("add", rw.add("broadcast", i.shape, [together], dimensions=first.attrs["dimensions"]), convolution)
+    return rw.binary("add", rw.add("broadcast", i.shape, [together], dimensions=first.dimensions), convolution)
 
 
 FREE_RULES: Rules = {

@@ -142,7 +142,7 @@ def reduce_to_own_precision(rw: Rewriter, i: HloInstruction) -> HloInstruction |
     """reduce-precision(f32 A), exponent_bits=8, mantissa_bits=23 => A."""
     form = i.shape.dtype.float_format
     own = form.exponent_bits, form.mantissa_bits
-    return i.operands[0] if own == (i.attrs["exponent_bits"], i.attrs["mantissa_bits"]) else None
+    return i.operands[0] if own == (i.exponent_bits, i.mantissa_bits) else None
 
 
 def exponential_of_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -50,7 +50,7 @@ def and_of_bounds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     one, two = i.operands
     if i.shape.element_type != "pred" or one.opcode != "compare" or two.opcode != "compare":
         return None
-    if one.operands[0] is not two.operands[0] or one.attrs["direction"] != "LT" or two.attrs["direction"] != "LT":
+    if one.operands[0] is not two.operands[0] or one.comparison_direction != "LT" or two.comparison_direction != "LT":
         return None
     numbers = splat_value(one.operands[1]), splat_value(two.operands[1])
     if numbers[0] is None or numbers[1] is None or not is_integer(one.operands[0]):
@@ -76,7 +76,7 @@ def not_of_comparison(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if test.opcode != "compare" or len(test.users) > 1 or not is_integer(test.operands[0]):
         return None
     one, two = test.operands
-    return rw.compare(one, two, _OPPOSITE[test.attrs["direction"]])
+    return rw.compare(one, two, _OPPOSITE[test.comparison_direction])
 
 
 def shift_by_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -89,14 +89,14 @@ def compare_with_itself(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     one, two = i.operands
     if one is not two or not (is_integer(one) or one.shape.element_type == "pred"):
         return None
-    return rw.splat(i.attrs["direction"] in ("EQ", "LE", "GE"), i.shape)
+    return rw.splat(i.comparison_direction in ("EQ", "LE", "GE"), i.shape)
 
 
 def compare_with_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A < lowest => false, A >= lowest => true, A > highest => false, A <= highest => true for integers and pred."""
     for one, two, direction in (
-        (*i.operands, i.attrs["direction"]),
-        (*i.operands[::-1], _MIRRORED[i.attrs["direction"]]),
+        (*i.operands, i.comparison_direction),
+        (*i.operands[::-1], _MIRRORED[i.comparison_direction]),
     ):
         number = splat_value(two)
         if number is None or not (is_integer(one) or one.shape.element_type == "pred"):
@@ -110,7 +110,7 @@ def compare_with_limit(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 def _range_of(value: HloInstruction) -> tuple[int, int]:
     low, high = lowest_and_highest(value.shape.element_type)
     if value.opcode == "iota":
-        dim: int = value.attrs["iota_dimension"]
+        dim = value.iota_dimension
         if value.shape.dims[dim] - 1 <= high:
             return 0, max(value.shape.dims[dim] - 1, 0)
     return low, high
@@ -134,7 +134,7 @@ def _known_comparison(direction: str, number: int, bounds: tuple[int, int]) -> b
 def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """max(A, B) > A => B > A, A > min(A, B) => A > B."""
     one, two = i.operands
-    if i.attrs["direction"] != "GT":
+    if i.comparison_direction != "GT":
         return None
     if one.opcode == "maximum" and two in one.operands:
         other = one.operands[1 if one.operands[0] is two else 0]
@@ -146,19 +146,19 @@ def compare_with_extremum(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 def compare_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """p == true => p, p != false => p, p == false => not p, p != true => not p."""
-    if i.operands[0].shape.element_type != "pred" or i.attrs["direction"] not in ("EQ", "NE"):
+    if i.operands[0].shape.element_type != "pred" or i.comparison_direction not in ("EQ", "NE"):
         return None
     for one, two in (i.operands, i.operands[::-1]):
         number = splat_value(two)
         if number is not None:
-            return one if bool(number) == (i.attrs["direction"] == "EQ") else rw.unary("not", one)
+            return one if bool(number) == (i.comparison_direction == "EQ") else rw.unary("not", one)
     return None
 
 
 def compare_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """select(p, 1, 0) != 0 => p, convert(p) != 0 => p; == gives not p."""
     value, two = i.operands
-    if i.attrs["direction"] not in ("EQ", "NE") or not is_all(two, 0):
+    if i.comparison_direction not in ("EQ", "NE") or not is_all(two, 0):
         return None
     is_choice = value.opcode == "select" and is_all(value.operands[1], 1) and is_all(value.operands[2], 0)
     if not is_choice and value.opcode != "convert":
@@ -166,7 +166,7 @@ def compare_converted_pred(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     test = value.operands[0]
     if test.shape.element_type != "pred" or test.shape.dims != i.shape.dims:
         return None
-    return test if i.attrs["direction"] == "NE" else rw.unary("not", test)
+    return test if i.comparison_direction == "NE" else rw.unary("not", test)
 
 
 def select_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -205,7 +205,7 @@ def select_by_comparison_of_preds(rw: Rewriter, i: HloInstruction) -> HloInstruc
     test, one, two = i.operands
     if i.shape.element_type != "pred" or test.opcode != "compare" or tuple(test.operands) != (one, two):
         return None
-    match test.attrs["direction"]:
+    match test.comparison_direction:
         case "GT" | "GE":
             return rw.binary("or", one, two)
         case "LT" | "LE":

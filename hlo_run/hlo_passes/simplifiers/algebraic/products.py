@@ -81,7 +81,7 @@ def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     batch, contracted = _dims(dot, "batch"), _dims(dot, "contracting")
     free = [o.shape.rank - len(batch[0]) - len(contracted[0]) for o in dot.operands]
     count = len(batch[0])
-    if free != [1, 1] or tuple(i.attrs["dimensions"]) != (*range(count), count + 1, count):
+    if free != [1, 1] or i.dimensions != (*range(count), count + 1, count):
         return None
     dims = {
         "lhs_batch_dims": batch[1],

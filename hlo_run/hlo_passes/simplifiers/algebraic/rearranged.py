@@ -32,7 +32,7 @@ def _moved(i: HloInstruction) -> list[int] | None:
     before, after = i.operands[0].shape.dims, i.shape.dims
     large = [d for d, size in enumerate(before) if size != 1]
     if i.opcode == "transpose":
-        return [large.index(d) for d in i.attrs["dimensions"] if before[d] != 1]
+        return [large.index(d) for d in i.dimensions if before[d] != 1]
     return list(range(len(large))) if [before[d] for d in large] == [size for size in after if size != 1] else None
 
 
@@ -41,7 +41,7 @@ def reshape_of_transposed_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruc
     transpose = i.operands[0]
     if transpose.opcode != "transpose" or transpose.operands[0].opcode != "reshape" or 0 in i.shape.dims:
         return None
-    order = transpose.attrs["dimensions"]
+    order = transpose.dimensions
     runs = _joined_runs(transpose.shape.dims, i.shape.dims)
     if runs is None or any(order[b] != order[a] + 1 for run in runs for a, b in pairwise(run)):
         return None
@@ -75,7 +75,7 @@ def reshape_of_counting(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     inner = i.operands[0]
     if inner.opcode != "iota" or 0 in i.shape.dims:
         return None
-    dim: int = inner.attrs["iota_dimension"]
+    dim = inner.iota_dimension
     groups = common_groups(inner.shape.dims, i.shape.dims)
     new = next((theirs for ours, theirs in groups if ours == [dim]), None)
     if new is None:
@@ -94,12 +94,12 @@ def broadcast_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if len(kept) == value.shape.rank:
         return None
     narrow = rw.reshape(value, [value.shape.dims[d] for d in kept])
-    return rw.add("broadcast", i.shape, [narrow], dimensions=tuple(i.attrs["dimensions"][d] for d in kept))
+    return rw.add("broadcast", i.shape, [narrow], dimensions=tuple(i.dimensions[d] for d in kept))
 
 
 def broadcast_that_permutes(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """broadcast f32[3,2] (f32[2,3] A), dimensions={1,0} => transpose(A)."""
-    value, dims = i.operands[0], list(i.attrs["dimensions"])
+    value, dims = i.operands[0], list(i.dimensions)
     if value.shape.rank != i.shape.rank or dims == sorted(dims):
         return None
     return rw.transpose(value, [dims.index(d) for d in range(len(dims))])
@@ -110,7 +110,7 @@ def reverse_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "reverse":
         return None
-    once = sorted(set(i.attrs["dimensions"]) ^ set(inner.attrs["dimensions"]))
+    once = sorted(set(i.dimensions) ^ set(inner.dimensions))
     return rw.add("reverse", i.shape, inner.operands, dimensions=tuple(once)) if once else inner.operands[0]
 
 
@@ -121,7 +121,7 @@ def reverse_before_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction |
         return None
     for number, (value, other) in enumerate((inner.operands, inner.operands[::-1])):
         if other.opcode == "broadcast" and not other.operands[0].shape.dims:
-            reverse = rw.add("reverse", value.shape, [value], dimensions=i.attrs["dimensions"])
+            reverse = rw.add("reverse", value.shape, [value], dimensions=i.dimensions)
             return rw.like(inner, [other, reverse] if number else [reverse, other])
     return None
 
@@ -135,7 +135,7 @@ def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     kept = [d for d, size in enumerate(inner.shape.dims) if size != 1]
     if tuple(inner.shape.dims[d] for d in kept) != source.shape.dims or source.shape.rank == inner.shape.rank:
         return None
-    dims = tuple(kept.index(d) for d in i.attrs["dimensions"] if d in kept)
+    dims = tuple(kept.index(d) for d in i.dimensions if d in kept)
     reverse = rw.add("reverse", source.shape, [source], dimensions=dims) if dims else source
     return rw.reshape(reverse, i.shape.dims)
 

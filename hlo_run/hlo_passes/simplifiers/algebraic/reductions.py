@@ -32,9 +32,9 @@ def reduce_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def reduce_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reduce(transpose(A)) => reduce(A), with a transpose after it if the kept dimensions change order."""
     inner = i.operands[0]
-    if inner.opcode != "transpose" or len(i.operands) != 2 or not simple_reducer(i.called["to_apply"][0]):
+    if inner.opcode != "transpose" or len(i.operands) != 2 or not simple_reducer(i.to_apply):
         return None
-    permutation, reduced = inner.attrs["dimensions"], set(i.attrs["dimensions"])
+    permutation, reduced = inner.dimensions, set(i.dimensions)
     kept = [permutation[d] for d in range(inner.shape.rank) if d not in reduced]
     (made,) = rw.reduce_again(i, inner.operands, sorted(permutation[d] for d in reduced))
     return rw.transpose(made, [sorted(kept).index(d) for d in kept])
@@ -45,9 +45,9 @@ def reduce_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner, opcode = i.operands[0], neutral_reduction(i)
     if inner.opcode != "reduce" or not opcode or neutral_reduction(inner) != opcode:
         return None
-    kept = [d for d in range(inner.operands[0].shape.rank) if d not in inner.attrs["dimensions"]]
-    first: tuple[int, ...] = inner.attrs["dimensions"]
-    second: tuple[int, ...] = i.attrs["dimensions"]
+    kept = [d for d in range(inner.operands[0].shape.rank) if d not in inner.dimensions]
+    first = inner.dimensions
+    second = i.dimensions
     (made,) = rw.reduce_again(i, inner.operands[:1], sorted((*first, *(kept[d] for d in second))))
     return made
 
@@ -57,7 +57,7 @@ def reduce_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "reshape" or not neutral_reduction(i) or 0 in inner.shape.dims:
         return None
-    source, reduced = inner.operands[0], set(i.attrs["dimensions"])
+    source, reduced = inner.operands[0], set(i.dimensions)
     dims: list[int] = []
     keeps_all = True
     for before, after in common_groups(source.shape.dims, inner.shape.dims):
@@ -79,8 +79,8 @@ def reduce_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     inner, opcode = i.operands[0], neutral_reduction(i)
     if inner.opcode != "broadcast" or opcode not in ("add", "maximum", "minimum", "and", "or"):
         return None
-    source, mapped = inner.operands[0], inner.attrs["dimensions"]
-    reduced: set[int] = set(i.attrs["dimensions"])
+    source, mapped = inner.operands[0], inner.dimensions
+    reduced: set[int] = set(i.dimensions)
     added = [d for d in reduced if d not in mapped]
     count = math.prod(inner.shape.dims[d] for d in added)
     if not added or count == 0 or (opcode == "add" and not _fits(count, i)):
@@ -99,17 +99,17 @@ def reduce_of_negated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "negate" or not is_float(i) or neutral_reduction(i) != "add":
         return None
-    return rw.negate(rw.reduce_again(i, inner.operands, i.attrs["dimensions"], [i.shape])[0])
+    return rw.negate(rw.reduce_again(i, inner.operands, i.dimensions, [i.shape])[0])
 
 
 def reduce_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """sum(concatenate(A, B)) => sum(A) + sum(B) if the concatenated dimension is reduced and the shapes are equal."""
     inner, opcode = i.operands[0], neutral_reduction(i)
-    if inner.opcode != "concatenate" or not opcode or inner.attrs["dimensions"][0] not in i.attrs["dimensions"]:
+    if inner.opcode != "concatenate" or not opcode or inner.dimensions[0] not in i.dimensions:
         return None
     if i.shape.dims and len({operand.shape.dims for operand in inner.operands}) > 1:
         return None
-    parts = [rw.reduce_again(i, [operand], i.attrs["dimensions"], [i.shape])[0] for operand in inner.operands]
+    parts = [rw.reduce_again(i, [operand], i.dimensions, [i.shape])[0] for operand in inner.operands]
     total = parts[0]
     for part in parts[1:]:
         total = rw.binary(opcode, total, part)
@@ -122,7 +122,7 @@ def reduce_beside_arg_extremum(rw: Rewriter, i: HloInstruction) -> HloInstructio
     if opcode not in ("maximum", "minimum") or not is_float(i):
         return None
     for user in i.operands[0].users:
-        same = user is not i and user.opcode == "reduce" and user.attrs["dimensions"] == i.attrs["dimensions"]
+        same = user is not i and user.opcode == "reduce" and user.dimensions == i.dimensions
         if same and user.operands[0] is i.operands[0] and arg_extremum(user) == opcode:
             return rw.element(user, 0)
     return None
@@ -138,7 +138,7 @@ def _fits(count: int, i: HloInstruction) -> bool:
 
 def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """map(A, B), to_apply=add => add(A, B), for elementwise bodies."""
-    body = i.called["to_apply"][0]
+    body = i.to_apply
     allowed = ELEMENTWISE | {"parameter", "constant"}
     if any(inner.opcode not in allowed or inner.opcode == "map" for inner in body.instructions) or not i.operands:
         return None
@@ -148,9 +148,9 @@ def map_of_one_operation(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     made: dict[HloInstruction, HloInstruction] = {}
     for old in body.post_order():
         if old.opcode == "parameter":
-            made[old] = i.operands[old.attrs["parameter_number"]]
+            made[old] = i.operands[old.parameter_number]
         elif old.opcode == "constant":
-            scalar = rw.add("constant", old.shape, literal=old.attrs["literal"])
+            scalar = rw.add("constant", old.shape, literal=old.constant_array)
             made[old] = rw.spread(scalar, i.shape)
         else:
             made[old] = rw.like(

@@ -75,7 +75,7 @@ def splat_value(value: HloInstruction) -> Any:
         value = value.operands[0]
     if value.opcode != "constant" or not value.shape.is_array:
         return None
-    literal = value.attrs["literal"]
+    literal = value.constant_array
     if literal.ndim == 0:
         return literal[()]
     first = literal.reshape(-1)[0] if literal.size else None

@@ -23,7 +23,7 @@ def gather_of_few(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """gather(f32[2] A, at) of single elements => select(at >= 1, A[1], A[0]), for at most four elements."""
     value, at = i.operands
     count = value.shape.dims[0] if value.shape.rank == 1 else 0
-    is_plain = i.attrs["index_vector_dim"] == at.shape.rank and len(i.attrs["collapsed_slice_dims"]) == 1
+    is_plain = i.index_vector_dim == at.shape.rank and len(i.collapsed_slice_dims) == 1
     if not 0 < count <= _FEW_ROWS or not is_plain or at.shape.dims != i.shape.dims:
         return None
     rows = [rw.spread(rw.reshape(rw.slice(value, [n], [n + 1]), ()), i.shape) for n in range(count)]
@@ -60,7 +60,7 @@ def add_to_scattered(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def _adds(value: HloInstruction) -> bool:
     is_plain = value.opcode == "scatter" and len(value.operands) == 3 and not value.control_predecessors
-    return is_plain and len(value.users) == 1 and simple_reducer(value.called["to_apply"][0]) == "add"
+    return is_plain and len(value.users) == 1 and simple_reducer(value.to_apply) == "add"
 
 
 def _are_few(one: HloInstruction, two: HloInstruction) -> bool:

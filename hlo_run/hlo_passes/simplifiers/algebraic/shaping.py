@@ -39,7 +39,7 @@ def reshape_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     if inner.opcode != "broadcast" or 1 in inner.operands[0].shape.dims:
         return None
     moved = _kept_dims(inner.shape.dims, i.shape.dims)
-    dims = [moved.get(d) for d in inner.attrs["dimensions"]]
+    dims = [moved.get(d) for d in inner.dimensions]
     found = tuple(d for d in dims if d is not None)
     return rw.add("broadcast", i.shape, inner.operands, dimensions=found) if len(found) == len(dims) else None
 
@@ -49,7 +49,7 @@ def reshape_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "iota":
         return None
-    dim = _kept_dims(inner.shape.dims, i.shape.dims).get(inner.attrs["iota_dimension"])
+    dim = _kept_dims(inner.shape.dims, i.shape.dims).get(inner.iota_dimension)
     return rw.add("iota", i.shape, iota_dimension=dim) if dim is not None else None
 
 
@@ -63,7 +63,7 @@ def _kept_dims(before: tuple[int, ...], after: tuple[int, ...]) -> dict[int, int
 
 def transpose_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """transpose(A), dimensions={0,1,2} => A."""
-    is_identity = tuple(i.attrs["dimensions"]) == tuple(range(i.shape.rank))
+    is_identity = i.dimensions == tuple(range(i.shape.rank))
     return i.operands[0] if is_identity and not (rw.sees_layouts and i.operands[0].shape != i.shape) else None
 
 
@@ -72,7 +72,7 @@ def transpose_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "transpose":
         return None
-    dimensions = tuple(inner.attrs["dimensions"][d] for d in i.attrs["dimensions"])
+    dimensions = tuple(inner.dimensions[d] for d in i.dimensions)
     return rw.add("transpose", i.shape, inner.operands, dimensions=dimensions)
 
 
@@ -81,7 +81,7 @@ def transpose_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     inner = i.operands[0]
     if inner.opcode != "broadcast":
         return None
-    dims = tuple(list(i.attrs["dimensions"]).index(d) for d in inner.attrs["dimensions"])
+    dims = tuple(list(i.dimensions).index(d) for d in inner.dimensions)
     return rw.add("broadcast", i.shape, inner.operands, dimensions=dims) if list(dims) == sorted(dims) else None
 
 
@@ -90,19 +90,19 @@ def transpose_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "iota":
         return None
-    return rw.add("iota", i.shape, iota_dimension=list(i.attrs["dimensions"]).index(inner.attrs["iota_dimension"]))
+    return rw.add("iota", i.shape, iota_dimension=list(i.dimensions).index(inner.iota_dimension))
 
 
 def transpose_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """transpose(A) => reshape(A) if only dimensions of size 1 move."""
     source = i.operands[0]
-    real = [d for d in i.attrs["dimensions"] if source.shape.dims[d] != 1]
+    real = [d for d in i.dimensions if source.shape.dims[d] != 1]
     return rw.reshape(source, i.shape.dims) if real == sorted(real) and source.shape.dims != i.shape.dims else None
 
 
 def broadcast_to_own_shape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """broadcast(A) that adds no dimension => A; that adds only dimensions of size 1 => reshape(A)."""
-    value, dims = i.operands[0], list(i.attrs["dimensions"])
+    value, dims = i.operands[0], list(i.dimensions)
     if value.shape.element_count != i.shape.element_count or dims != sorted(dims):
         return None
     return value if value.shape.dims == i.shape.dims else rw.reshape(value, i.shape.dims)
@@ -113,7 +113,7 @@ def broadcast_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "broadcast":
         return None
-    dims = tuple(i.attrs["dimensions"][d] for d in inner.attrs["dimensions"])
+    dims = tuple(i.dimensions[d] for d in inner.dimensions)
     return rw.add("broadcast", i.shape, inner.operands, dimensions=dims)
 
 
@@ -122,7 +122,7 @@ def broadcast_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "iota" or any(_computes_before(user) for user in i.users):
         return None
-    return rw.add("iota", i.shape, iota_dimension=i.attrs["dimensions"][inner.attrs["iota_dimension"]])
+    return rw.add("iota", i.shape, iota_dimension=i.dimensions[inner.iota_dimension])
 
 
 def broadcast_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -134,20 +134,20 @@ def broadcast_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction |
     kept = [d for d, size in enumerate(inner.shape.dims) if size != 1]
     if tuple(inner.shape.dims[d] for d in kept) != source.shape.dims or inner.shape.rank == source.shape.rank:
         return None
-    dims = tuple(i.attrs["dimensions"][d] for d in kept)
+    dims = tuple(i.dimensions[d] for d in kept)
     return rw.add("broadcast", i.shape, [source], dimensions=dims)
 
 
 def iota_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """iota along a dimension of size 1 => 0."""
-    return rw.splat(0, i.shape) if i.shape.dims[i.attrs["iota_dimension"]] == 1 else None
+    return rw.splat(0, i.shape) if i.shape.dims[i.iota_dimension] == 1 else None
 
 
 def constant_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """constant({4, 4, 4}) => broadcast(constant(4))."""
     if not i.shape.is_array or i.shape.element_count < 2:
         return None
-    literal = i.attrs["literal"]
+    literal = i.constant_array
     first = literal.reshape(-1)[0]
     # Compares bits, since zeros have signs, and NaN differs from itself.
     if not bool((_bits(literal) == _bits(np.asarray(first))).all()):
@@ -163,7 +163,7 @@ def constant_that_counts(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     """constant({0, 1, 2, 3}) => iota, constant({0, 2, 4}) => iota * 2, for integers."""
     if i.shape.rank != 1 or not i.shape.dtype.is_integer or i.shape.dtype.bits < 8 or i.shape.element_count < 2:
         return None
-    literal = i.attrs["literal"]
+    literal = i.constant_array
     stride = int(literal[1])
     if int(literal[0]) != 0 or stride < 1 or stride * (len(literal) - 1) != int(literal[-1]):
         return None
@@ -179,11 +179,11 @@ def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction 
     if not wide or len(wide) != len(i.operands) or i.opcode in ("copy", "map") or not is_elementwise(i):
         return None
     full = next((w for w in wide if w.operands[0].shape.dims), wide[0])
-    source, dims = full.operands[0].shape, tuple(full.attrs["dimensions"])
+    source, dims = full.operands[0].shape, full.dimensions
     narrow: list[HloInstruction] = []
     for operand in wide:
         value = operand.operands[0]
-        if tuple(operand.attrs["dimensions"]) == dims and value.shape.dims == source.dims:
+        if operand.dimensions == dims and value.shape.dims == source.dims:
             narrow.append(value)
         elif not value.shape.dims:
             narrow.append(rw.spread(value, source))
@@ -198,13 +198,13 @@ def _computes_before(user: HloInstruction) -> bool:
     if user.opcode not in _SINK or any(operand.opcode != "broadcast" for operand in user.operands):
         return False
     full = [o for o in user.operands if o.operands[0].shape.dims]
-    return len({(tuple(o.attrs["dimensions"]), o.operands[0].shape.dims) for o in full}) == 1
+    return len({(o.dimensions, o.operands[0].shape.dims) for o in full}) == 1
 
 
 def reverse_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reverse(A) along dimensions of size 1 => A."""
-    real = tuple(d for d in i.attrs["dimensions"] if i.shape.dims[d] != 1)
-    if len(real) == len(i.attrs["dimensions"]):
+    real = tuple(d for d in i.dimensions if i.shape.dims[d] != 1)
+    if len(real) == len(i.dimensions):
         return None
     return rw.add("reverse", i.shape, i.operands, dimensions=real) if real else i.operands[0]
 
@@ -216,7 +216,7 @@ def reshape_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
 
 def transpose_as_bitcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """transpose(A) => bitcast(A) if no byte moves."""
-    moves = not transpose_is_bitcast(i.operands[0].shape, i.shape, tuple(i.attrs["dimensions"]))
+    moves = not transpose_is_bitcast(i.operands[0].shape, i.shape, i.dimensions)
     return None if moves else rw.add("bitcast", i.shape, i.operands)
 
 

@@ -24,7 +24,7 @@ def is_non_negative(value: HloInstruction, depth: int = _DEPTH) -> bool:
         case "exponential":
             return True
         case "iota":
-            dim: int = value.attrs["iota_dimension"]
+            dim = value.iota_dimension
             return not dtype.is_signed or value.shape.dims[dim] <= 1 << min(dtype.bits - 1, 62)
         case "multiply":
             return value.operands[0] is value.operands[1] and not (dtype.is_integer and dtype.is_signed)
@@ -56,8 +56,8 @@ def abs_of_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction |
 
 def compare_what_is_positive(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """A < 0 => false, 0 > A => false if A is non-negative; for integers A >= 0 => true, 0 <= A => true."""
-    mirrored = _MIRRORED.get(i.attrs["direction"])
-    for value, zero, direction in ((*i.operands, i.attrs["direction"]), (*i.operands[::-1], mirrored)):
+    mirrored = _MIRRORED.get(i.comparison_direction)
+    for value, zero, direction in ((*i.operands, i.comparison_direction), (*i.operands[::-1], mirrored)):
         # NaN >= 0 is false, so >= is known for integers only.
         is_known = direction == "LT" or (direction == "GE" and is_integer(value))
         if is_known and is_all(zero, 0) and is_non_negative(value):

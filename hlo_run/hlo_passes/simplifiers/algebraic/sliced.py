@@ -23,9 +23,9 @@ def slice_with_idle_stride(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
     """slice(A), slice={[3:5:2]} => slice(A), slice={[3:4]}: a stride over one element has no effect."""
     ranges: list[_Range] = [
         (start, start + 1, 1) if stride > 1 and start < limit <= start + stride else (start, limit, stride)
-        for start, limit, stride in i.attrs["slice"]
+        for start, limit, stride in i.slice_ranges
     ]
-    return rw.add("slice", i.shape, i.operands, slice=tuple(ranges)) if ranges != list(i.attrs["slice"]) else None
+    return rw.add("slice", i.shape, i.operands, slice=tuple(ranges)) if ranges != list(i.slice_ranges) else None
 
 
 def slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -33,8 +33,8 @@ def slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None
     inner = i.operands[0]
     if inner.opcode != "broadcast":
         return None
-    value, dims = inner.operands[0], inner.attrs["dimensions"]
-    ranges = [i.attrs["slice"][d] for d in dims]
+    value, dims = inner.operands[0], inner.dimensions
+    ranges = [i.slice_ranges[d] for d in dims]
     is_whole = all(r == (0, size, 1) for r, size in zip(ranges, value.shape.dims, strict=True))
     return rw.add("broadcast", i.shape, [value if is_whole else _slice(rw, value, ranges)], dimensions=dims)
 
@@ -44,14 +44,14 @@ def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "reverse":
         return None
-    ranges: list[_Range] = list(i.attrs["slice"])
-    dims: tuple[int, ...] = inner.attrs["dimensions"]
+    ranges: list[_Range] = list(i.slice_ranges)
+    dims = inner.dimensions
     for d in dims:
         start, _, stride = ranges[d]
         size, count = inner.shape.dims[d], i.shape.dims[d]
         last = start + max(count - 1, 0) * stride
         ranges[d] = (size - 1 - last, size - start, stride) if count else (0, 0, 1)
-    return rw.add("reverse", i.shape, [_slice(rw, inner.operands[0], ranges)], dimensions=inner.attrs["dimensions"])
+    return rw.add("reverse", i.shape, [_slice(rw, inner.operands[0], ranges)], dimensions=inner.dimensions)
 
 
 def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -59,7 +59,7 @@ def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
     Slices of a single row are moved only if they begin at 0: otherwise the two halves of a pair would become two kernels.
     """
-    inner, ranges = i.operands[0], i.attrs["slice"]
+    inner, ranges = i.operands[0], i.slice_ranges
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
         return None
     cut = [d for d, (start, limit, _) in enumerate(ranges) if (start, limit) != (0, inner.shape.dims[d])]
@@ -78,13 +78,13 @@ def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def slice_of_running_reduction(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """slice(reduce-window(f32[2,8] A), window={size=1x8 pad=0_0x7_0}), slice={[0:2], [7:8]} => reshape(reduce(A))."""
-    inner, ranges = i.operands[0], i.attrs["slice"]
+    inner, ranges = i.operands[0], i.slice_ranges
     if inner.opcode != "reduce-window" or inner.shape.is_tuple or len(inner.users) > 1 or "window" not in inner.attrs:
         return None
     if inner.operands[0].shape.dims != inner.shape.dims or not _has_neutral_start(inner):
         return None
     reduced: list[int] = []
-    for d, (dim, (start, limit, stride)) in enumerate(zip(inner.attrs["window"].dims, ranges, strict=True)):
+    for d, (dim, (start, limit, stride)) in enumerate(zip(inner.window.dims, ranges, strict=True)):
         size = inner.shape.dims[d]
         is_whole = dim == WindowDim() and (start, limit, stride) == (0, size, 1)
         is_last = dim == WindowDim(size, pad_low=size - 1) and (start, limit, stride) == (size - 1, size, 1)
@@ -98,7 +98,7 @@ def slice_of_running_reduction(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 
 def _has_neutral_start(i: HloInstruction) -> bool:
-    opcode = simple_reducer(i.called["to_apply"][0])
+    opcode = simple_reducer(i.to_apply)
     return bool(opcode) and is_identity(i.operands[1], opcode)
 
 
@@ -108,7 +108,7 @@ def dynamic_slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstructio
     if inner.opcode != "broadcast" or any(index.shape.dims for index in i.operands[1:]):
         return None
     value = inner.operands[0]
-    dims: tuple[int, ...] = inner.attrs["dimensions"]
+    dims = inner.dimensions
     sizes = tuple(i.shape.dims[d] for d in dims)
     if sizes:
         starts = [i.operands[1 + d] for d in dims]
@@ -138,7 +138,7 @@ def dynamic_slice_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstructio
     inner = i.operands[0]
     if inner.opcode != "transpose" or any(index.shape.dims for index in i.operands[1:]):
         return None
-    source, order = inner.operands[0], tuple(inner.attrs["dimensions"])
+    source, order = inner.operands[0], inner.dimensions
     places = [order.index(d) for d in range(len(order))]
     sizes = tuple(i.shape.dims[d] for d in places)
     starts = [i.operands[1 + d] for d in places]

@@ -16,7 +16,7 @@ def slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def _takes_all(i: HloInstruction) -> bool:
-    return i.opcode == "slice" or not any(any(edge) for edge in i.attrs["padding"])
+    return i.opcode == "slice" or not any(any(edge) for edge in i.padding)
 
 
 def slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -25,7 +25,7 @@ def slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if inner.opcode != "slice":
         return None
     ranges: list[tuple[int, int, int]] = []
-    for (start, limit, stride), (first, _, step) in zip(i.attrs["slice"], inner.attrs["slice"], strict=True):
+    for (start, limit, stride), (first, _, step) in zip(i.slice_ranges, inner.slice_ranges, strict=True):
         count = -(-(limit - start) // stride) if limit > start else 0
         begin = first + start * step
         ranges.append((begin, begin + max((count - 1) * stride * step + 1, 0) if count else begin, stride * step))
@@ -44,9 +44,9 @@ def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     joined = i.operands[0]
     if joined.opcode != "concatenate":
         return None
-    places: tuple[int, ...] = joined.attrs["dimensions"]
+    places = joined.dimensions
     dim, begin, skipped = places[0], 0, 0
-    start, limit, stride = i.attrs["slice"][dim]
+    start, limit, stride = i.slice_ranges[dim]
     taken: list[HloInstruction] = []
     for operand in joined.operands:
         end = begin + operand.shape.dims[dim]
@@ -55,7 +55,7 @@ def slice_of_concatenate(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
         begin = end
     if not taken or len(taken) == len(joined.operands):
         return None
-    ranges = list(i.attrs["slice"])
+    ranges = list(i.slice_ranges)
     ranges[dim] = (start - skipped, limit - skipped, stride)
     if len(taken) == 1:
         return rw.add("slice", i.shape, taken, slice=tuple(ranges))
@@ -71,16 +71,16 @@ def slice_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     if padded.opcode != "pad":
         return None
     ranges: list[tuple[int, int, int]] = []
-    edges: tuple[tuple[int, int, int], ...] = padded.attrs["padding"]
+    edges = padded.padding
     sizes = padded.operands[0].shape.dims
     is_undone = padded.operands[0].shape == i.shape
-    for (start, limit, stride), (low, high, interior), whole in zip(i.attrs["slice"], edges, padded.shape.dims, strict=True):
+    for (start, limit, stride), (low, high, interior), whole in zip(i.slice_ranges, edges, padded.shape.dims, strict=True):
         if start < limit and (limit <= low or start >= whole - max(high, 0)):
             return rw.spread(padded.operands[1], i.shape)
         is_undone = is_undone and start == low and stride == interior + 1
     if is_undone:
         return padded.operands[0]
-    for (start, limit, stride), (low, _, interior), size in zip(i.attrs["slice"], edges, sizes, strict=True):
+    for (start, limit, stride), (low, _, interior), size in zip(i.slice_ranges, edges, sizes, strict=True):
         if interior or start < low or limit > low + size or low < 0:
             return None
         ranges.append((start - low, limit - low, stride))
@@ -155,13 +155,13 @@ def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 def _known_starts(indices: tuple[HloInstruction, ...], whole: tuple[int, ...], part: tuple[int, ...]) -> list[int] | None:
     if len(indices) != len(whole) or any(index.opcode != "constant" or index.shape.dims for index in indices):
         return None
-    numbers = [int(index.attrs["literal"]) for index in indices]
+    numbers = [int(index.constant_array) for index in indices]
     return [min(max(n, 0), size - taken) for n, size, taken in zip(numbers, whole, part, strict=True)]
 
 
 def concatenate_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """concatenate(A) => A, concatenate(A, B) => A if B has no elements."""
-    (dim,) = i.attrs["dimensions"]
+    (dim,) = i.dimensions
     kept = [operand for operand in i.operands if operand.shape.dims[dim]]
     if len(kept) == 1:
         return kept[0]
@@ -172,14 +172,14 @@ def concatenate_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """concatenate(concatenate(A, B), C) => concatenate(A, B, C)."""
     flat: list[HloInstruction] = []
     for operand in i.operands:
-        is_same = operand.opcode == "concatenate" and operand.attrs["dimensions"] == i.attrs["dimensions"]
+        is_same = operand.opcode == "concatenate" and operand.dimensions == i.dimensions
         flat += operand.operands if is_same else [operand]
     return rw.like(i, flat) if len(flat) != len(i.operands) else None
 
 
 def concatenate_neighbours(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """concatenate(slice(A)[0:3], slice(A)[3:8]) => slice(A)[0:8]."""
-    (dim,) = i.attrs["dimensions"]
+    (dim,) = i.dimensions
     joined: list[HloInstruction] = []
     for operand in i.operands:
         last = joined[-1] if joined else None
@@ -196,7 +196,7 @@ def concatenate_neighbours(rw: Rewriter, i: HloInstruction) -> HloInstruction | 
 def _merged(rw: Rewriter, one: HloInstruction, two: HloInstruction, dim: int) -> HloInstruction | None:
     if one.opcode != "slice" or two.opcode != "slice" or one.operands != two.operands:
         return None
-    first, second = list(one.attrs["slice"]), list(two.attrs["slice"])
+    first, second = list(one.slice_ranges), list(two.slice_ranges)
     starts_there = first[dim][1] == second[dim][0] and first[dim][2] == second[dim][2] == 1
     if not starts_there or [r for d, r in enumerate(first) if d != dim] != [r for d, r in enumerate(second) if d != dim]:
         return None
@@ -210,7 +210,7 @@ def concatenate_with_one_value(rw: Rewriter, i: HloInstruction) -> HloInstructio
     """concatenate(A, broadcast(scalar)) => pad(A, scalar)."""
     if len(i.operands) != 2:
         return None
-    places: tuple[int, ...] = i.attrs["dimensions"]
+    places = i.dimensions
     dim = places[0]
     for number, (value, other) in enumerate((i.operands, i.operands[::-1])):
         if other.opcode == "broadcast" and not other.operands[0].shape.dims:
@@ -223,7 +223,7 @@ def concatenate_with_one_value(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 def concatenate_of_copies(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """concatenate(A, A, A) along a dimension of size 1 => broadcast(reshape(A))."""
-    places: tuple[int, ...] = i.attrs["dimensions"]
+    places = i.dimensions
     value, dim = i.operands[0], places[0]
     if len(set(i.operands)) > 1 or value.shape.dims[dim] != 1:
         return None
@@ -233,7 +233,7 @@ def concatenate_of_copies(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 def pad_between_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """pad(f32[1] A, c), padding=1_2_3 => pad(A, c), padding=1_2: one element has no interior padding."""
-    edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
+    edges = i.padding
     sizes = i.operands[0].shape.dims
     new = tuple((low, high, 0 if size == 1 else interior) for (low, high, interior), size in zip(edges, sizes, strict=True))
     return rw.add("pad", i.shape, i.operands, padding=new) if new != edges else None
@@ -244,9 +244,9 @@ def pad_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "broadcast" or len(inner.users) > 1:
         return None
-    edges: tuple[tuple[int, int, int], ...] = i.attrs["padding"]
+    edges = i.padding
     padded = [d for d, edge in enumerate(edges) if any(edge)]
-    mapped: tuple[int, ...] = inner.attrs["dimensions"]
+    mapped = inner.dimensions
     if len(padded) == i.shape.rank or not padded or any(d not in padded for d in mapped):
         return None
     narrow = rw.broadcast(inner.operands[0], [inner.shape.dims[d] for d in padded], [padded.index(d) for d in mapped])
@@ -275,7 +275,7 @@ def pad_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     inner = i.operands[0]
     if inner.opcode != "pad" or inner.operands[1] is not i.operands[1]:
         return None
-    both = list(zip(inner.attrs["padding"], i.attrs["padding"], strict=True))
+    both = list(zip(inner.padding, i.padding, strict=True))
     if any(min(one + two) < 0 or one[2] or two[2] for one, two in both):
         return None
     edges = tuple((one[0] + two[0], one[1] + two[1], 0) for one, two in both)
@@ -284,7 +284,7 @@ def pad_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def pad_by_less_than_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """pad(A, c) with negative edges => slice(pad(A, c))."""
-    edges = i.attrs["padding"]
+    edges = i.padding
     if not any(low < 0 or high < 0 for low, high, _ in edges):
         return None
     wider = tuple((max(low, 0), max(high, 0), interior) for low, high, interior in edges)

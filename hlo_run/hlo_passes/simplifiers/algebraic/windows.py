@@ -23,7 +23,7 @@ def neutral_reduction(i: HloInstruction) -> str:
     """Return the opcode of a one-array reduction whose init value is an identity, else an empty string."""
     if len(i.operands) != 2 or i.shape.is_tuple or i.operands[0].shape.element_type != i.shape.element_type:
         return ""
-    opcode = simple_reducer(i.called["to_apply"][0])
+    opcode = simple_reducer(i.to_apply)
     return opcode if opcode and is_identity(i.operands[1], opcode) else ""
 
 
@@ -34,7 +34,7 @@ def _window(i: HloInstruction) -> Window | None:
 
 def window_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reduce-window(A, init), window={size=1x1 pad=..} => pad(A + init, init) for sums and extrema."""
-    window, opcode = _window(i), simple_reducer(i.called["to_apply"][0])
+    window, opcode = _window(i), simple_reducer(i.to_apply)
     if window is None or opcode not in _EXTREMA_AND_SUM or i.operands[0].shape.element_type != i.shape.element_type:
         return None
     edges = tuple((dim.pad_low, dim.pad_high, 0) for dim in window.dims)
@@ -73,7 +73,7 @@ def window_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
         types.append(value.shape.dtype)
     if value.opcode != "broadcast" or value.operands[0].opcode != "constant" or value.operands[0].shape.dims:
         return None
-    number = value.operands[0].attrs["literal"]
+    number = value.operands[0].constant_array
     for dtype in reversed(types):
         number = np.asarray(number).astype(dtype.numpy)
     constant = rw.constant(number, i.shape.element_type)
@@ -92,7 +92,7 @@ def window_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     pad = padded.operands[0] if is_converted else padded
     if pad.opcode != "pad" or not _same_value(pad.operands[1], i.operands[1]):
         return None
-    edges: tuple[tuple[int, int, int], ...] = pad.attrs["padding"]
+    edges = pad.padding
     if any(low < 0 or high < 0 for low, high, _ in edges) or (is_converted and _pads_little(window, edges, padded)):
         return None
     if any(interior for _, _, interior in edges) and any(dim.base_dilation != 1 for dim in window.dims):
@@ -118,7 +118,7 @@ def _same_value(one: HloInstruction, two: HloInstruction) -> bool:
         return True
     if one.opcode != "constant" or two.opcode != "constant":
         return False
-    numbers = np.asarray(one.attrs["literal"]), np.asarray(two.attrs["literal"])
+    numbers = one.constant_array, two.constant_array
     return numbers[0].astype(numbers[1].dtype).tobytes() == numbers[1].tobytes()
 
 

@@ -1,0 +1,383 @@
+"""The attributes of an instruction: by name, and by the typed accessors of those that passes ask for."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from typing import Any, Protocol
+
+from hlo_run.hlo.values.attribute_values import DimLabels, FftType, FrontendAttributes, OperandAliasing, Window
+from hlo_run.hlo.values.literal import Array, Literal
+from hlo_run.hlo.values.metadata import OpMetadata
+from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
+from hlo_run.hlo.values.sharding import Sharding
+
+# The closed set of attribute values is the union in hlo/values/attribute_values.py; an instruction only stores them.
+AttributeValue = Any
+
+_NO_WINDOW = Window()
+_ALL_IN_ONE_GROUP = ReplicaGroups()
+_NO_ALIASES = OperandAliasing()
+
+
+class _Edited(Protocol):
+    def touch(self) -> None: ...
+
+
+class Attributes(MutableMapping[str, AttributeValue]):
+    """An instruction's attributes by XLA's attribute name; to write one counts as an edit of the module."""
+
+    # `stored` is for the accessors of `TypedAttributes`, which only read.
+    __slots__ = ("_owner", "stored")
+
+    def __init__(self, owner: _Edited, values: dict[str, AttributeValue]) -> None:
+        self._owner = owner
+        self.stored = values
+
+    def __getitem__(self, key: str) -> AttributeValue:
+        return self.stored[key]
+
+    def __setitem__(self, key: str, value: AttributeValue) -> None:
+        self.stored[key] = value
+        self._owner.touch()
+
+    def __delitem__(self, key: str) -> None:
+        del self.stored[key]
+        self._owner.touch()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.stored
+
+    # Faster than MutableMapping's versions, which call __getitem__ for each key.
+
+    def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
+        """Return an attribute's value, or `default` if the instruction has no such attribute."""
+        return self.stored.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        """Return the attributes' names."""
+        return self.stored.keys()
+
+    def values(self) -> ValuesView[AttributeValue]:
+        """Return the attributes' values."""
+        return self.stored.values()
+
+    def items(self) -> ItemsView[str, AttributeValue]:
+        """Return (name, value) of the attributes."""
+        return self.stored.items()
+
+
+class TypedAttributes:
+    """Read one attribute of an instruction, with its type. An attribute has XLA's name unless the docstring gives it.
+
+    An attribute that its opcode requires raises KeyError on an instruction of another opcode. An optional one returns its
+    default, on any instruction. No accessor goes through `Attributes.__getitem__`, which would be another call.
+    """
+
+    __slots__ = ()
+
+    attrs: Attributes
+
+    # Required by their opcodes.
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Of a broadcast, transpose, reduce, concatenate, reverse, sort and others."""
+        return self.attrs.stored["dimensions"]
+
+    @property
+    def tuple_index(self) -> int:
+        """Of a get-tuple-element: `index`."""
+        return self.attrs.stored["index"]
+
+    @property
+    def parameter_number(self) -> int:
+        """The position of a parameter, from 0."""
+        return self.attrs.stored["parameter_number"]
+
+    @property
+    def literal(self) -> Literal:
+        """The value of a constant: a numpy array in logical order, or a tuple of such."""
+        return self.attrs.stored["literal"]
+
+    @property
+    def constant_array(self) -> Array:
+        """The value of a constant that is an array: `literal`, in logical order."""
+        return self.attrs.stored["literal"]
+
+    @property
+    def iota_dimension(self) -> int:
+        """The dimension that an iota counts along."""
+        return self.attrs.stored["iota_dimension"]
+
+    @property
+    def comparison_direction(self) -> str:
+        """Of a compare: `direction`, one of EQ, NE, GE, GT, LE and LT."""
+        return self.attrs.stored["direction"]
+
+    @property
+    def slice_ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """Of a slice: `slice`, with (start, limit, stride) per dimension; limits are exclusive."""
+        return self.attrs.stored["slice"]
+
+    @property
+    def padding(self) -> tuple[tuple[int, int, int], ...]:
+        """Of a pad: (low, high, interior) in elements, per dimension."""
+        return self.attrs.stored["padding"]
+
+    @property
+    def fusion_kind(self) -> str:
+        """Of a fusion: `kind`, one of kLoop, kInput, kOutput and kCustom."""
+        return self.attrs.stored["kind"]
+
+    @property
+    def dim_labels(self) -> DimLabels:
+        """The dimension numbers of a convolution."""
+        return self.attrs.stored["dim_labels"]
+
+    @property
+    def index_vector_dim(self) -> int:
+        """Of a gather or scatter: the dimension of the indices that holds an index vector."""
+        return self.attrs.stored["index_vector_dim"]
+
+    @property
+    def offset_dims(self) -> tuple[int, ...]:
+        """Of a gather: the dimensions of the result that are a slice's."""
+        return self.attrs.stored["offset_dims"]
+
+    @property
+    def collapsed_slice_dims(self) -> tuple[int, ...]:
+        """Of a gather: the operand's dimensions of size 1 that the result leaves out."""
+        return self.attrs.stored["collapsed_slice_dims"]
+
+    @property
+    def start_index_map(self) -> tuple[int, ...]:
+        """Of a gather: the operand's dimension for each entry of an index vector."""
+        return self.attrs.stored["start_index_map"]
+
+    @property
+    def gather_slice_sizes(self) -> tuple[int, ...]:
+        """Of a gather: `slice_sizes`, the elements of a slice per dimension of the operand."""
+        return self.attrs.stored["slice_sizes"]
+
+    @property
+    def update_window_dims(self) -> tuple[int, ...]:
+        """Of a scatter: the dimensions of an update that are a window's."""
+        return self.attrs.stored["update_window_dims"]
+
+    @property
+    def inserted_window_dims(self) -> tuple[int, ...]:
+        """Of a scatter: the operand's dimensions of size 1 that the updates leave out."""
+        return self.attrs.stored["inserted_window_dims"]
+
+    @property
+    def scatter_dims_to_operand_dims(self) -> tuple[int, ...]:
+        """Of a scatter: the operand's dimension for each entry of an index vector."""
+        return self.attrs.stored["scatter_dims_to_operand_dims"]
+
+    @property
+    def lhs_contracting_dims(self) -> tuple[int, ...]:
+        """Of a dot: the dimensions of operand 0 that it sums over."""
+        return self.attrs.stored["lhs_contracting_dims"]
+
+    @property
+    def rhs_contracting_dims(self) -> tuple[int, ...]:
+        """Of a dot: the dimensions of operand 1 that it sums over."""
+        return self.attrs.stored["rhs_contracting_dims"]
+
+    @property
+    def num_carries(self) -> int:
+        """Of a scan: how many of its last operands are carried from step to step."""
+        return self.attrs.stored["num_carries"]
+
+    @property
+    def exponent_bits(self) -> int:
+        """Of a reduce-precision."""
+        return self.attrs.stored["exponent_bits"]
+
+    @property
+    def mantissa_bits(self) -> int:
+        """Of a reduce-precision."""
+        return self.attrs.stored["mantissa_bits"]
+
+    @property
+    def feature_index(self) -> int:
+        """Of a batch normalisation: the dimension of the features."""
+        return self.attrs.stored["feature_index"]
+
+    @property
+    def epsilon(self) -> float:
+        """Of a batch normalisation: what it adds to the variance."""
+        return self.attrs.stored["epsilon"]
+
+    @property
+    def fft_type(self) -> FftType:
+        """Of a fft: FFT, IFFT, RFFT or IRFFT."""
+        return self.attrs.stored["fft_type"]
+
+    @property
+    def fft_length(self) -> tuple[int, ...]:
+        """Of a fft: the elements of a transform, per transformed dimension."""
+        return self.attrs.stored["fft_length"]
+
+    @property
+    def distribution(self) -> str:
+        """Of a rng: rng_uniform or rng_normal."""
+        return self.attrs.stored["distribution"]
+
+    @property
+    def source_target_pairs(self) -> IntLists:
+        """Of a collective-permute: (source, target) devices."""
+        return self.attrs.stored["source_target_pairs"]
+
+    # Optional: with a default, or None where the absence of the attribute means something.
+
+    @property
+    def custom_call_target(self) -> str:
+        """The name of a custom call's function; empty for another opcode."""
+        return self.attrs.stored.get("custom_call_target", "")
+
+    @property
+    def backend_config(self) -> str:
+        """What the pass that made an instruction tells its backend, for example as JSON; empty without it."""
+        return self.attrs.stored.get("backend_config", "")
+
+    @property
+    def window(self) -> Window:
+        """Of a reduce-window, convolution or select-and-scatter; without dimensions where the text has none."""
+        return self.attrs.stored.get("window", _NO_WINDOW)
+
+    @property
+    def feature_group_count(self) -> int:
+        """Of a convolution."""
+        return self.attrs.stored.get("feature_group_count", 1)
+
+    @property
+    def batch_group_count(self) -> int:
+        """Of a convolution."""
+        return self.attrs.stored.get("batch_group_count", 1)
+
+    @property
+    def lhs_batch_dims(self) -> tuple[int, ...]:
+        """Of a dot: the batch dimensions of operand 0."""
+        return self.attrs.stored.get("lhs_batch_dims", ())
+
+    @property
+    def rhs_batch_dims(self) -> tuple[int, ...]:
+        """Of a dot: the batch dimensions of operand 1."""
+        return self.attrs.stored.get("rhs_batch_dims", ())
+
+    @property
+    def operand_batching_dims(self) -> tuple[int, ...]:
+        """Of a gather: the operand's dimensions that run along with the indices'."""
+        return self.attrs.stored.get("operand_batching_dims", ())
+
+    @property
+    def start_indices_batching_dims(self) -> tuple[int, ...]:
+        """Of a gather: the indices' dimensions that run along with the operand's."""
+        return self.attrs.stored.get("start_indices_batching_dims", ())
+
+    @property
+    def input_batching_dims(self) -> tuple[int, ...]:
+        """Of a scatter: the operand's dimensions that run along with the indices'."""
+        return self.attrs.stored.get("input_batching_dims", ())
+
+    @property
+    def scatter_indices_batching_dims(self) -> tuple[int, ...]:
+        """Of a scatter: the indices' dimensions that run along with the operand's."""
+        return self.attrs.stored.get("scatter_indices_batching_dims", ())
+
+    @property
+    def unique_indices(self) -> bool:
+        """Of a scatter: whether the program promises that windows do not overlap."""
+        return self.attrs.stored.get("unique_indices", False)
+
+    @property
+    def is_stable(self) -> bool:
+        """Of a sort: whether equal elements keep their order."""
+        return self.attrs.stored.get("is_stable", False)
+
+    @property
+    def is_reverse(self) -> bool:
+        """Of a scan: whether it begins at the end."""
+        return self.attrs.stored.get("is_reverse", False)
+
+    @property
+    def is_associative(self) -> bool:
+        """Of a scan: whether its steps may be grouped in any way."""
+        return self.attrs.stored.get("is_associative", False)
+
+    @property
+    def largest(self) -> bool:
+        """Of a topk: whether it returns the largest elements, not the smallest."""
+        return self.attrs.stored.get("largest", True)
+
+    @property
+    def left_side(self) -> bool:
+        """Of a triangular-solve: whether the matrix is on the left of the unknowns."""
+        return self.attrs.stored.get("left_side", False)
+
+    @property
+    def lower(self) -> bool:
+        """Of a triangular-solve or cholesky: whether it uses the lower triangle."""
+        return self.attrs.stored.get("lower", False)
+
+    @property
+    def unit_diagonal(self) -> bool:
+        """Of a triangular-solve: whether the diagonal counts as ones."""
+        return self.attrs.stored.get("unit_diagonal", False)
+
+    @property
+    def algorithm(self) -> str:
+        """Of a dot, for example dot_bf16_bf16_f32_x3, and unset without one; of a rng-bit-generator, for example rng_philox."""
+        return self.attrs.stored.get("algorithm", "unset")
+
+    @property
+    def comparison_type(self) -> str:
+        """Of a compare: `type`, one of FLOAT, TOTALORDER, SIGNED and UNSIGNED; empty for that of the elements."""
+        return self.attrs.stored.get("type", "")
+
+    @property
+    def is_host_transfer(self) -> bool:
+        """Of a send or recv: whether the other side is the host."""
+        return self.attrs.stored.get("is_host_transfer", False)
+
+    @property
+    def use_global_device_ids(self) -> bool:
+        """Of a collective: whether its groups have numbers of devices, not of replicas."""
+        return self.attrs.stored.get("use_global_device_ids", False)
+
+    @property
+    def replica_groups(self) -> ReplicaGroups:
+        """Of a collective."""
+        return self.attrs.stored.get("replica_groups", _ALL_IN_ONE_GROUP)
+
+    @property
+    def output_to_operand_aliasing(self) -> OperandAliasing:
+        """Of a fusion or custom call: the outputs that share a buffer with an operand."""
+        return self.attrs.stored.get("output_to_operand_aliasing", _NO_ALIASES)
+
+    @property
+    def channel_id(self) -> int | None:
+        """Of a collective or transfer; None for one without a channel."""
+        return self.attrs.stored.get("channel_id")
+
+    @property
+    def metadata(self) -> OpMetadata | None:
+        """Where an instruction comes from in the user's program."""
+        return self.attrs.stored.get("metadata")
+
+    @property
+    def frontend_attributes(self) -> FrontendAttributes | None:
+        """What a framework says about an instruction."""
+        return self.attrs.stored.get("frontend_attributes")
+
+    @property
+    def sharding(self) -> Sharding | None:
+        """How an instruction's value is spread over devices."""
+        return self.attrs.stored.get("sharding")
