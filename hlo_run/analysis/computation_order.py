@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
 def computation_post_order(module: HloModule) -> list[HloComputation]:
@@ -40,7 +41,7 @@ def nested_computations(instruction: HloInstruction) -> tuple[HloComputation, ..
     """Return the computations that run as separate code when the instruction runs, in the order of a flat schedule."""
     if instruction.opcode == "while":
         return (instruction.while_condition, instruction.while_body)
-    if instruction.opcode in ("call", "conditional", "async-start"):
+    if instruction.opcode in CONTROL_FLOW:
         return instruction.called_computations
     return ()
 

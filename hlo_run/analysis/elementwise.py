@@ -11,3 +11,8 @@ def is_elementwise(instruction: HloInstruction) -> bool:
     if instruction.opcode == "bitcast-convert":
         return instruction.shape.same_dims(instruction.operands[0].shape)
     return instruction.opcode in ELEMENTWISE
+
+
+def is_element_operation(instruction: HloInstruction) -> bool:
+    """True for an elementwise instruction that computes with one operation: neither a copy nor the computation of a map."""
+    return instruction.opcode not in ("copy", "map") and is_elementwise(instruction)

@@ -19,14 +19,13 @@ from hlo_run.commands.task import Task
 from hlo_run.errors import UsageError
 from hlo_run.hlo.fusion_graph import FusionGraph
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import NO_CODE
 from hlo_run.hlo_passes.observer import OPTIMIZED_HLO, Observer, Step, StopAtStage
 from hlo_run.pipeline.compile import optimize
 
 _TOPIC = "fusion"
 # Rows that fuse, in their order.
 _PASSES = ("priority-fusion", "multi_output_fusion")
-# Instructions without a kernel of their own.
-_NO_KERNEL = frozenset("parameter constant tuple get-tuple-element bitcast".split())
 
 
 def asked_names(text: str) -> tuple[str, ...]:
@@ -154,7 +153,7 @@ class FusionExplainer(Observer):
         """
         if step.row in _PASSES:
             computations = fusible_computations(self._working)
-            self._kernels = {i.name: i for c in computations for i in c.instructions if i.opcode not in _NO_KERNEL}
+            self._kernels = {i.name: i for c in computations for i in c.instructions if i.opcode not in NO_CODE}
         elif step.row == OPTIMIZED_HLO:
             self._write("\n".join(self._text()))
             raise StopAtStage
@@ -216,7 +215,7 @@ class FusionExplainer(Observer):
 
     def _where(self, name: str, homes: Sequence[str]) -> str:
         opcode = self._before[name]
-        if opcode in _NO_KERNEL and not homes:
+        if opcode in NO_CODE and not homes:
             return f"%{name} is a {opcode}: no kernel computes it"
         if name in self._unfusible:
             return f"%{name} ({opcode}) is never part of a fusion"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.errors import UsageError
+from hlo_run.hlo.opcodes.traits import ASYNC_START, CONTROL_FLOW, TRANSFER
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import HloPass, PassContext
 from hlo_run.hlo_passes.observer import STAGES
@@ -104,7 +105,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow(
                 "flatten-call-graph",
                 _pass("control_flow.flatten_call_graph"),
-                for_opcodes=("conditional", "while", "call", "async-start"),
+                for_opcodes=tuple(sorted(CONTROL_FLOW)),
             ),
             HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
@@ -264,7 +265,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow(
                 "flatten-call-graph",
                 _pass("control_flow.flatten_call_graph"),
-                for_opcodes=("conditional", "while", "call", "async-start"),
+                for_opcodes=tuple(sorted(CONTROL_FLOW)),
             ),
             HloRow("layout-assignment", _pass("layout.layout_assignment"), settles_layouts=True),
             HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
@@ -412,7 +413,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow(
                 "flatten-call-graph",
                 _pass("control_flow.flatten_call_graph"),
-                for_opcodes=("conditional", "while", "call", "async-start"),
+                for_opcodes=tuple(sorted(CONTROL_FLOW)),
                 required=True,
             ),
             HloRow("special-case-copies", _pass("memory.special_case_copies"), required=True),
@@ -432,13 +433,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
                     HloRow(
                         "gpu-convert-async-collectives-to-sync",
                         _pass("collectives.convert_async_to_sync"),
-                        for_opcodes=(
-                            "all-reduce-start",
-                            "all-gather-start",
-                            "collective-permute-start",
-                            "copy-start",
-                            "async-start",
-                        ),
+                        for_opcodes=tuple(sorted(ASYNC_START - TRANSFER)),
                         required=True,
                     ),
                 ),

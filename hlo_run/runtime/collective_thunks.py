@@ -5,7 +5,7 @@ from __future__ import annotations
 from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThunk, GroupMode, Thunk
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, TAKES_GLOBAL_IDS
+from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.emission import Emission, EmitThunk
 
@@ -22,7 +22,7 @@ _KINDS: dict[str, CollectiveKind] = {
 
 def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
     opcode = instruction.opcode
-    reduction = _reduction(instruction) if opcode in ("all-reduce", "reduce-scatter") else ""
+    reduction = _reduction(instruction) if opcode in REDUCING_COLLECTIVE else ""
     dims = instruction.attrs.get("dimensions", ())
     channel = instruction.channel_id
     return [

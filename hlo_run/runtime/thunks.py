@@ -6,7 +6,7 @@ from hlo_run.analysis.buffers.copied_operands import copied_operands
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import NO_CODE
+from hlo_run.hlo.opcodes.traits import NO_CODE, SYNC_CONTROL_FLOW
 from hlo_run.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
 from hlo_run.runtime.buffers import BufferAssignment
 from hlo_run.runtime.emission import Emission, EmitThunk
@@ -14,7 +14,7 @@ from hlo_run.runtime.kernel_requests import KernelRequest, KernelRequests
 from hlo_run.target import TargetSpec
 
 # They do something even where all arrays of the result are empty.
-_EFFECTS = frozenset(("outfeed", "infeed", "send", "custom-call", "while", "conditional", "call"))
+_EFFECTS = SYNC_CONTROL_FLOW | {"outfeed", "infeed", "send", "custom-call"}
 
 
 def plan_thunks(

@@ -20,11 +20,13 @@ from hlo_run.analysis.computation_order import computation_post_order, flat_post
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, FORWARDED_PART
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, FORWARDED_PART, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
 
 # Their results contain only values of other instructions.
-_NO_OWN_VALUE = frozenset((*FORWARDED_PART, "get-tuple-element", "while", "conditional", "call"))
+# Of their results, only the tuple or array itself is a value of theirs.
+_OWN_TOP_ALONE = ("tuple", "copy")
+_NO_OWN_VALUE = frozenset((*FORWARDED_PART, *SYNC_CONTROL_FLOW, "get-tuple-element"))
 
 # The numbers of every operand, by user and operand.
 _Places: TypeAlias = "dict[HloInstruction, dict[HloInstruction, list[int]]]"
@@ -98,7 +100,7 @@ class _Analysis:
         opcode = instruction.opcode
         if opcode in _NO_OWN_VALUE or (opcode == "parameter" and instruction.parent in self._callers):
             return
-        if opcode in ("tuple", "copy"):
+        if opcode in _OWN_TOP_ALONE:
             yield ()
             return
         for index, shape in _subshapes(instruction.shape):
@@ -123,7 +125,7 @@ class _Analysis:
             if new == old:
                 continue
             self._trees[instruction] = new
-            if old is None and instruction.opcode not in ("while", "conditional", "call") and not instruction.is_root:
+            if old is None and instruction.opcode not in SYNC_CONTROL_FLOW and not instruction.is_root:
                 continue  # its users come later in the order and are already queued
             for other in self._depending(instruction):
                 place = self._ordinals[other]
@@ -208,7 +210,7 @@ class _Analysis:
         """Return the tree of a body's root. Before the body was visited, only the values that the root itself defines."""
         if root in self._trees:
             return [self._trees[root]]
-        if root.opcode in ("tuple", "copy"):
+        if root.opcode in _OWN_TOP_ALONE:
             return [ValueTree(self._own[root, ()])]
         return [] if (root, ()) not in self._own else [self._transfer(root)]
 
@@ -317,7 +319,7 @@ def _is_forwarded(opcode: str, index: ShapeIndex, shape: Shape) -> bool:
 def _embedded_value_count(instruction: HloInstruction) -> int:
     if instruction.opcode in _NO_OWN_VALUE:
         return 0
-    if instruction.opcode in ("tuple", "copy"):
+    if instruction.opcode in _OWN_TOP_ALONE:
         return 1
     return sum(1 for _ in _subshapes(instruction.shape))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hlo_run.analysis.bitcast_kind import is_bitcast
 from hlo_run.analysis.cost.op_cycles import cycles_per_element
-from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.target import TargetSpec
@@ -20,8 +20,6 @@ _CONCATENATE_FLOPS = 6
 # A concatenate whose parts end within a warp executes both branches, at more cost than their sum in a fusion.
 _MISALIGNED_CONCATENATE_FLOPS = 400
 _WARP_MASK = 31
-# Elementwise ops without flops. XLA's cost model counts the computation of a map separately.
-_COSTS_NO_FLOPS = frozenset(("copy", "map", "constant"))
 
 
 @dataclass(slots=True)
@@ -45,7 +43,8 @@ def shape_bytes(shape: Shape) -> int:
 def op_cost(instruction: HloInstruction, target: TargetSpec) -> OpCost:
     """Return the cost of a single instruction."""
     cost = OpCost(0, shape_bytes(instruction.shape), {}, {})
-    if is_elementwise(instruction) and instruction.opcode not in _COSTS_NO_FLOPS:
+    # A copy has no flops. XLA's cost model counts the computation of a map separately.
+    if is_element_operation(instruction):
         shape = instruction.shape
         cost.flops = cycles_per_element(instruction.opcode, shape.element_type, target) * shape.element_count
     elif instruction.opcode in ("bitcast", "transpose") and is_bitcast(instruction):

@@ -21,12 +21,11 @@ from typing import TypeAlias
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, value_behind
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
 
 # Minor-to-major orders of the arrays of a shape, by shape index.
 Orders: TypeAlias = "dict[ShapeIndex, Order]"
-# Instructions that call computations with their own layouts.
-SETTLED_CALLERS = frozenset(("call", "conditional", "while"))
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class CalledLayouts:
         known = CalledLayouts()
         for computation in computations:
             for caller in computation.instructions:
-                if caller.opcode in SETTLED_CALLERS or caller.opcode == "async-start":
+                if caller.opcode in CONTROL_FLOW:
                     known._add(caller)
         return known
 

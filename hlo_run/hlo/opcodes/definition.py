@@ -23,6 +23,7 @@ COMMON_ATTRIBUTES = (
 
 # What an opcode can be said to be, and XLA's query where it has one.
 TRAITS: dict[str, str] = {
+    "argument": "Text has a value in its parentheses, not operands.",
     "associative": "A reduction by it may group its operands as it likes (`MatchReductionComputation`).",
     "async_start": "Begins what runs beside other instructions; the opcode of the same stem with `-done` ends it.",
     "async_done": "Waits for what an `async_start` began.",
@@ -30,6 +31,7 @@ TRAITS: dict[str, str] = {
     "collective": "Talks to the other devices of a group (`hlo_query::IsCollectiveCommunicationOp`).",
     "commutative": "Takes its two operands in either order (`HloOpcodeIsBinaryCommutative`).",
     "control_flow": "Runs the computations that it calls, instruction by instruction (`CallContext::kControlFlow`).",
+    "device_id": "Returns a number of the device that runs it.",
     "dynamic_size": "Reads or sets the size of a dynamic dimension.",
     "elementwise": "Computes each element from the operands' elements at the same index (`HloInstruction::IsElementwise`).",
     "keeps_layout": "Has the layout of its operands of the same rank (not `LayoutAssignment::InstructionCanChangeLayout`).",
@@ -62,6 +64,11 @@ class Opcode:
     def can_infer_shape(self) -> bool:
         """Whether text may leave the shape out."""
         return "can_infer_shape" in self.traits
+
+    @property
+    def has_argument(self) -> bool:
+        """Whether text has a value in the parentheses, not operands."""
+        return "argument" in self.traits
 
     @property
     def allowed(self) -> list[str]:

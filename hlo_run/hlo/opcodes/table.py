@@ -44,8 +44,7 @@ reduce-precision | 1 | exponent_bits! mantissa_bits!
 []
 copy | 1 | | can_infer_shape elementwise moves_elements
 
-parameter | 0 | | no_code
-constant | 0 | | no_code
+parameter constant | 0 | | no_code argument
 iota | 0 | iota_dimension!
 bitcast | 1 | | moves_elements no_code forwards{{}}
 broadcast | 1 | dimensions | moves_elements can_infer_shape
@@ -102,7 +101,7 @@ opt-barrier | 1 | | no_code keeps_layout forwards{{}}
 after-all | - | | no_code can_infer_shape
 add-dependency | 2 | | no_code can_infer_shape keeps_layout forwards{{}}
 domain | 1 | domain! | no_code can_infer_shape forwards{{}}
-partition-id replica-id | 0 | | can_infer_shape
+partition-id replica-id | 0 | | can_infer_shape device_id
 
 infeed | 1 | infeed_config | side_effect
 outfeed | 2 | outfeed_shape outfeed_config | side_effect

@@ -24,6 +24,7 @@ ASYNC_DONE = _having("async_done")
 COLLECTIVE = _having("collective")
 COMMUTATIVE = _having("commutative")
 CONTROL_FLOW = _having("control_flow")
+DEVICE_ID = _having("device_id")
 DYNAMIC_SIZE = _having("dynamic_size")
 ELEMENTWISE = _having("elementwise")
 KEEPS_LAYOUT = _having("keeps_layout")
@@ -34,6 +35,12 @@ TAKES_GLOBAL_IDS = _taking("use_global_device_ids")
 
 # The three opcodes around a wrapped computation.
 ASYNC = ("async-start", "async-update", "async-done")
+# They run their computations before the next instruction runs.
+SYNC_CONTROL_FLOW = CONTROL_FLOW - ASYNC_START
+# Collectives that combine the values of several devices.
+REDUCING_COLLECTIVE = COLLECTIVE & _taking("to_apply")
+# Collectives between pairs of devices.
+PERMUTE = _taking("source_target_pairs")
 # They send to, or receive from, the host or another device.
 TRANSFER = ASYNC_START & _taking("is_host_transfer")
 # The done of every start.

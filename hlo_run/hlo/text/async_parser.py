@@ -72,7 +72,7 @@ def _wrap(lexer: Lexer, pending: Pending) -> HloComputation:
     count = len(pending.shape.tuple_shapes[0].tuple_shapes)
     if wrapped.arity is not None and wrapped.arity != count:
         raise lexer.error(f"expects {wrapped.arity} operands, but has {count} operands", pending.start)
-    if wrapped.name in ("parameter", "constant"):
+    if wrapped.has_argument:
         raise lexer.error(f"'{wrapped.name}' cannot be async", pending.start)
     return _wrapping_computation(lexer, pending, wrapped.name, own)
 

@@ -158,7 +158,7 @@ class InstructionParser:
         pending = Pending(name, head.start, head.shape, opcode, None)
         pending.is_root = head.is_root
         self._stack.append(pending)
-        has_operands = opcode.name not in ("parameter", "constant")
+        has_operands = not opcode.has_argument
         found = read_operands(self.lexer, head.end, self._names) if has_operands else None
         if found is None or opcode.arity not in (None, len(found[0])):
             self.lexer.jump(head.end)
@@ -202,7 +202,7 @@ class InstructionParser:
     def _operands(self, pending: Pending) -> None:
         """Continue in the parentheses: operands, or the argument of a parameter or constant."""
         lexer, opcode = self.lexer, pending.opcode
-        if opcode.name in ("parameter", "constant"):
+        if opcode.has_argument:
             self._argument(pending)
         start = lexer.start
         while True:
@@ -214,7 +214,7 @@ class InstructionParser:
                 if operand is None:
                     return
                 pending.operands.append(operand)
-            if lexer.value != "," or opcode.name in ("parameter", "constant"):
+            if lexer.value != "," or opcode.has_argument:
                 break
             lexer.advance()
             pending.wants_operand = True

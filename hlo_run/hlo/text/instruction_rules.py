@@ -12,6 +12,7 @@ from hlo_run.hlo.attributes.lexer import Lexer
 from hlo_run.hlo.attributes.table import AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.table import OPCODES
+from hlo_run.hlo.opcodes.traits import DEVICE_ID, PERMUTE, REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import NamedSharding, SingleSharding, for_leaves
 
@@ -326,10 +327,10 @@ _RULES: dict[str, Callable[[Draft], str]] = {
     "scan": _scan,
     "conditional": _conditional,
     "custom-call": _custom_call,
-    **dict.fromkeys(("partition-id", "replica-id"), _id),
-    **dict.fromkeys(("all-reduce", "all-reduce-start", "reduce-scatter"), _reduction_groups),
+    **dict.fromkeys(sorted(DEVICE_ID), _id),
+    **dict.fromkeys(sorted(REDUCING_COLLECTIVE), _reduction_groups),
     **dict.fromkeys(("all-gather", "all-gather-start", "get-dimension-size", "set-dimension-size"), _first_dimension),
-    **dict.fromkeys(("collective-permute", "collective-permute-start"), _permute),
+    **dict.fromkeys(sorted(PERMUTE), _permute),
     "send": _send,
     "recv": _recv,
     "send-done": _send_done,

@@ -6,7 +6,7 @@ import re
 
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import TRANSFER
+from hlo_run.hlo.opcodes.traits import PERMUTE, TRANSFER
 from hlo_run.hlo.verify.module import instruction_error
 
 PAIRS = "_xla_send_recv_source_target_pairs"
@@ -24,17 +24,13 @@ def verify_transfers(module: HloModule) -> None:
     for computation in module.computations:
         waiting: dict[str, HloInstruction] = {}
         for instruction in computation.instructions:
-            if instruction.opcode in _COLLECTIVES and waiting:
+            if instruction.opcode in PERMUTE and waiting:
                 first = next(iter(waiting.values()))
                 raise instruction_error(instruction, f"expected the other end of '{first.name}' ({first.opcode}) before it")
             if instruction.opcode in TRANSFER and not instruction.is_host_transfer:
                 _match(instruction, _checked_pairs(instruction), waiting)
         for instruction in waiting.values():
             raise instruction_error(instruction, "has no other end in its computation: a send needs a recv of the same pairs")
-
-
-# What waits for other devices and may stand between the two ends of a transfer.
-_COLLECTIVES = frozenset("collective-permute collective-permute-start".split())
 
 
 def _match(instruction: HloInstruction, pairs: str, waiting: dict[str, HloInstruction]) -> None:

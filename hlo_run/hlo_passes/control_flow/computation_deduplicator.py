@@ -17,12 +17,13 @@ from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_INSTRUCTIONS, _MOST_CONSTANT_BYTES = 128, 1024
 # The pass skips computations called by these.
-_COLLECTIVES = frozenset("all-reduce all-reduce-start reduce-scatter async-start".split())
+_NOT_OF = REDUCING_COLLECTIVE | {"async-start"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _is_small(computation: HloComputation) -> bool:
 
 
 def _is_called_by_collective(computation: HloComputation) -> bool:
-    return any(caller.opcode in _COLLECTIVES for caller in computation.callers)
+    return any(caller.opcode in _NOT_OF for caller in computation.callers)
 
 
 def _mark(same: list[list[HloComputation]]) -> None:

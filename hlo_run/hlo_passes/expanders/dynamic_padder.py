@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import Editor, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE
+from hlo_run.hlo.opcodes.traits import DYNAMIC_SIZE, ELEMENTWISE, FORWARDING, SYNC_CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.subgraphs import dynamic_ops
@@ -38,7 +38,6 @@ from hlo_run.hlo_passes.subgraphs.dynamic_sizes import (
 from hlo_run.hlo_passes.subgraphs.dynamic_values import SizedValues
 
 _POINTWISE = ELEMENTWISE | {"opt-barrier"}
-_CALLS = frozenset(("while", "conditional", "call"))
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def _is_taken_apart(parameter: HloInstruction) -> bool:
 
 def _runs_dynamic_ops(instruction: HloInstruction) -> bool:
     """True for a loop, branch or call in which sizes are set or read, though it may neither take nor give dynamic arrays."""
-    return instruction.opcode in _CALLS and any(
+    return instruction.opcode in SYNC_CONTROL_FLOW and any(
         inner.opcode in DYNAMIC_SIZE or is_dynamic(inner.shape) or _runs_dynamic_ops(inner)
         for computation in instruction.called_computations
         for inner in computation.instructions
@@ -385,7 +384,7 @@ _RULES: dict[str, Callable[[_Padder, HloInstruction], None]] = {
     "get-dimension-size": _Padder.get_size,
     "tuple": _Padder.tuple,
     "get-tuple-element": _Padder.element,
-    **dict.fromkeys(("add-dependency", "copy", "domain", "opt-barrier"), _Padder.same),
+    **dict.fromkeys(sorted(FORWARDING - {"bitcast"} | {"copy"}), _Padder.same),
     "while": _Padder.loop,
     "conditional": _Padder.branch,
     "call": _Padder.call,

@@ -16,14 +16,23 @@ from typing import ClassVar
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.dot_dims import dot_side
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.layout.called_layouts import SETTLED_CALLERS, CalledLayouts, Orders
+from hlo_run.analysis.layout.called_layouts import CalledLayouts, Orders
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
 from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, leaf_at
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC_DONE, ASYNC_START, COLLECTIVE, KEEPS_LAYOUT, SIDE_EFFECT
+from hlo_run.hlo.opcodes.traits import (
+    ASYNC_DONE,
+    ASYNC_START,
+    COLLECTIVE,
+    CONTROL_FLOW,
+    DEVICE_ID,
+    KEEPS_LAYOUT,
+    SIDE_EFFECT,
+    SYNC_CONTROL_FLOW,
+)
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.target import TargetSpec
@@ -34,13 +43,14 @@ _DEFAULT = (
     | ASYNC_START
     | ASYNC_DONE
     | SIDE_EFFECT
+    | DEVICE_ID
     | frozenset(
-        """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map partition-id ragged-dot
-        replica-id rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
+        """after-all async-update cholesky convolution custom-call domain dynamic-reshape fft map ragged-dot
+        rng-bit-generator scan set-dimension-size sort topk triangular-solve""".split()
     )
 )
 # Opcodes pinned before all others, and opcodes that keep the layouts of the module's text.
-_CALLERS = SETTLED_CALLERS | {"async-done", "async-start"}
+_CALLERS = CONTROL_FLOW | {"async-done"}
 _AS_WRITTEN = frozenset(("bitcast", "fusion"))
 _NARROW_TYPES = frozenset(("f8e4m3fn", "f8e5m2fnuz"))
 
@@ -90,7 +100,7 @@ def _propagate(
     # The last pin has the highest priority, as in XLA: library calls (the first over the second), results, loops, parameters.
     _pin_parameters(layouts, module, called)
     for instruction in instructions:
-        if instruction.opcode in SETTLED_CALLERS:
+        if instruction.opcode in SYNC_CONTROL_FLOW:
             _pin_caller(layouts, instruction, called)
         elif instruction.opcode in _CALLERS:
             _pin(layouts, instruction, target)

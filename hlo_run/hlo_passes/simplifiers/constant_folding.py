@@ -18,7 +18,7 @@ from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import Editor, has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
-from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, NO_CODE, SIDE_EFFECT
+from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, CONTROL_FLOW, DEVICE_ID, NO_CODE, SIDE_EFFECT
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 _MOST_ELEMENTS = 45_000_000
@@ -28,10 +28,8 @@ _NEVER = (
     | CONTROL_FLOW
     | COLLECTIVE
     | SIDE_EFFECT
-    | frozenset(
-        """broadcast iota fft fusion custom-call rng-bit-generator partition-id replica-id sort topk async-update
-        async-done""".split()
-    )
+    | DEVICE_ID
+    | {*ASYNC, *"broadcast iota fft fusion custom-call rng-bit-generator sort topk".split()}
 )
 
 

@@ -15,10 +15,9 @@ from typing import ClassVar
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
 from hlo_run.hlo.edit import Editor, clone_computation, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.hlo_pass import PassContext
-
-_REDUCING_COLLECTIVES = ("all-reduce", "all-reduce-start", "reduce-scatter")
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ def _collective_reducers(module: HloModule) -> frozenset[HloComputation]:
     """Return the reducers of collectives, of which the library knows the plain form; one that others call too is copied first."""
     found: set[HloComputation] = set()
     copies: dict[HloComputation, HloComputation] = {}
-    for instruction in module.instructions_of(*_REDUCING_COLLECTIVES):
+    for instruction in module.instructions_of(*REDUCING_COLLECTIVE):
         reducer = instruction.to_apply
-        if any(caller.opcode not in _REDUCING_COLLECTIVES for caller in reducer.callers):
+        if any(caller.opcode not in REDUCING_COLLECTIVE for caller in reducer.callers):
             reducer = copies.get(reducer) or copies.setdefault(reducer, clone_computation(module, reducer))
             instruction.called = {"to_apply": (reducer,)}
         found.add(reducer)

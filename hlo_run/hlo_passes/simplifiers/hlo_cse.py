@@ -15,15 +15,13 @@ from typing import ClassVar
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.traits import ASYNC, CONTROL_FLOW
 from hlo_run.hlo.unchanged import is_settled, settle
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
 # Never merged: their identity matters, or they run other computations.
-_UNIQUE = frozenset(
-    """parameter after-all add-dependency domain opt-barrier async-start async-update async-done while conditional call infeed
-    outfeed send send-done recv recv-done""".split()
-)
+_UNIQUE = CONTROL_FLOW | {*ASYNC, "parameter", "after-all", "add-dependency", "domain", "opt-barrier"}
 
 
 @dataclass(frozen=True)

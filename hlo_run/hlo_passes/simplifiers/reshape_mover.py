@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.bitcast_kind import common_groups
-from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -57,7 +57,7 @@ def _candidates(computation: HloComputation) -> dict[HloInstruction, None]:
 
 
 def _may_sink(i: HloInstruction) -> bool:
-    if not is_elementwise(i) or i.opcode in ("copy", "map") or i.control_predecessors or not i.shape.is_array:
+    if not is_element_operation(i) or i.control_predecessors or not i.shape.is_array:
         return False
     pattern = _pattern(i)
     if pattern is None or i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):

@@ -13,7 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.edit import Editor, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -85,8 +85,7 @@ class _Cut:
 
 
 def _lets_through(user: HloInstruction) -> bool:
-    is_plain = not user.control_predecessors and user.opcode not in ("map", "copy")
-    return is_plain and (user.opcode == "get-tuple-element" or is_elementwise(user))
+    return not user.control_predecessors and (user.opcode == "get-tuple-element" or is_element_operation(user))
 
 
 @dataclass

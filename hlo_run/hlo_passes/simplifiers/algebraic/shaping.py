@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hlo_run.analysis.bitcast_kind import common_groups, reshape_is_bitcast, transpose_is_bitcast
-from hlo_run.analysis.elementwise import is_elementwise
+from hlo_run.analysis.elementwise import is_element_operation
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.literal import Array
@@ -176,7 +176,7 @@ def constant_that_counts(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
 def compute_before_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """tanh(broadcast(A)) => broadcast(tanh(A)); all operands must have the same broadcast, or be broadcast scalars."""
     wide = [operand for operand in i.operands if operand.opcode == "broadcast"]
-    if not wide or len(wide) != len(i.operands) or i.opcode in ("copy", "map") or not is_elementwise(i):
+    if not wide or len(wide) != len(i.operands) or not is_element_operation(i):
         return None
     full = next((w for w in wide if w.operands[0].shape.dims), wide[0])
     source, dims = full.operands[0].shape, full.dimensions
