@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 from hlo_run.artifact.buffers import ArraySpec
 
+Activation: TypeAlias = Literal["kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh"]
+
 
 class LibraryWork:
     """What a library does: the kinds of `LibraryThunk`."""
@@ -114,7 +116,7 @@ class ConvolutionThunk(LibraryWork):
     bias: ArraySpec | None = None
     side: ArraySpec | None = None
     side_scale: float = 0.0
-    activation: str = "kNone"
+    activation: Activation = "kNone"
     leaky_alpha: float = 0.0
     kind: Literal["kConvolution"] = "kConvolution"
 

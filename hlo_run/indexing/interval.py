@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 # The ends of int64 mean "unbounded". Arithmetic keeps an unbounded end unbounded.
 MIN = -(2**63)
@@ -11,6 +11,7 @@ MAX = 2**63 - 1
 
 # The pair (lower, upper) of a closed interval. The hot loops of range evaluation use pairs instead of Interval.
 Bounds: TypeAlias = tuple[int, int]
+Comparison: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
 
 
 def _saturate(value: int) -> int:
@@ -129,11 +130,8 @@ class Interval:
         """Return the interval of max(x, y)."""
         return Interval(max(self.lower, other.lower), max(self.upper, other.upper))
 
-    def compare(self, predicate: str, other: Interval) -> bool | None:
-        """Return what `x predicate y` is for all x in this interval and y in `other`; None if it depends on x and y.
-
-        `predicate` is one of eq, ne, lt, le, gt, ge.
-        """
+    def compare(self, predicate: Comparison, other: Interval) -> bool | None:
+        """Return what `x predicate y` is for all x in this interval and y in `other`; None if it depends on x and y."""
         match predicate:
             case "lt":
                 return self._always_less(other)
@@ -145,9 +143,10 @@ class Interval:
                 return _negate(other._always_less(self))
             case "eq":
                 return self._always_equal(other)
-            case _:
-                assert predicate == "ne", f"unknown comparison {predicate}"
+            case "ne":
                 return _negate(self._always_equal(other))
+            case _:
+                assert_never(predicate)
 
     def _always_less(self, other: Interval) -> bool | None:
         if self.upper < other.lower:

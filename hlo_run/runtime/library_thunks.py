@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hlo_run.analysis.topk_order import picks_largest
 from hlo_run.artifact import (
@@ -20,11 +20,12 @@ from hlo_run.artifact import (
     TriangularSolveThunk,
     WindowSpec,
 )
+from hlo_run.artifact.library_thunks import Activation
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.runtime.emission import Emission, EmitThunk, backend_config, number, record, text
 
-_ACTIVATIONS = ("kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh")
+_ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 _OPERAND_SCALES = 2
 _F8_RESULTS = ("f8e4m3fn", "f8e5m2")
 _EPILOGUES = ("DEFAULT", "BIAS", "RELU", "GELU", "BIAS_RELU", "BIAS_GELU", "GELU_AUX", "BIAS_GELU_AUX")

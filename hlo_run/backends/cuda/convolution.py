@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 
 from hlo_run.artifact import ArraySpec, BufferSlice, ConvolutionThunk, WindowSpec
+from hlo_run.artifact.library_thunks import Activation
 from hlo_run.backends.cuda.matmul import Address
 from hlo_run.backends.cuda.matrices import strides
 from hlo_run.errors import DeviceError
@@ -59,7 +60,7 @@ class ConvolutionForm:
     side: Laid | None = None
     scale: float = 1.0
     side_scale: float = 1.0
-    activation: str = "kNone"
+    activation: Activation = "kNone"
     leaky_alpha: float = 0.0
 
 
@@ -250,5 +251,7 @@ def _activated(graph: Any, value: Any, form: ConvolutionForm) -> Any:
             return graph.sigmoid(input=value)
         case "kTanh":
             return graph.tanh(input=value)
-        case _:
+        case "kNone":
             return value
+        case _:
+            assert_never(form.activation)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import assert_never
 
 import numpy as np
 
 from hlo_run.artifact import ConvolutionThunk, WindowSpec
+from hlo_run.artifact.library_thunks import Activation
 from hlo_run.backends.library.arrays import Array, LibraryCall, run_all, sparing
 from hlo_run.backends.library.col2im import bind_scattered, is_scattered
 from hlo_run.backends.library.im2col import Step, Window, bind_backward_filter, bind_forward
@@ -102,7 +104,7 @@ def _finish(thunk: ConvolutionThunk, value: Array, extras: Sequence[Array]) -> A
     return _activate(value, thunk.activation, thunk.leaky_alpha)
 
 
-def _activate(value: Array, activation: str, leaky_alpha: float) -> Array:
+def _activate(value: Array, activation: Activation, leaky_alpha: float) -> Array:
     number = value.dtype.type
     match activation:
         case "kRelu":
@@ -117,5 +119,7 @@ def _activate(value: Array, activation: str, leaky_alpha: float) -> Array:
             return number(1) / (number(1) + np.exp(-value))
         case "kTanh":
             return np.tanh(value)
-        case _:
+        case "kNone":
             return value
+        case _:
+            assert_never(activation)

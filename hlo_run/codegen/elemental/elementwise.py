@@ -6,7 +6,7 @@ PRED is an i8 of 0 or 1. Signedness is that of the HLO type. Comparisons give i1
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from xdsl.dialects import arith, complex, math
 from xdsl.dialects.builtin import i1
@@ -171,8 +171,10 @@ def _compare(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValu
             return widen(b, b.cmpf(_FLOAT_PREDICATE[direction], left, right))
         case "signed" | "unsigned" | "pred":
             return widen(b, b.cmpi(_integer_predicate(direction, "s" if dtype.is_signed else "u"), left, right))
-        case _:
+        case "complex":
             raise unsupported(instruction)
+        case _:
+            assert_never(dtype.kind)
 
 
 def _integer_predicate(direction: str, sign: str) -> str:

@@ -33,10 +33,11 @@ from hlo_run.dialects.editing.scf_folding import simplify_for, simplify_if
 from hlo_run.dialects.editing.value_ranges import range_attribute, range_of, set_range
 from hlo_run.dialects.types import constant_int, is_integer
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr
-from hlo_run.indexing.interval import MAX, MIN, Interval
+from hlo_run.indexing.interval import MAX, MIN, Comparison, Interval
 from hlo_run.indexing.variable import Variable
 
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "lt", "le", "gt", "ge")  # by predicate number; from 6 on unsigned
+# By predicate number; from 6 on unsigned.
+_COMPARISONS: tuple[Comparison, ...] = ("eq", "ne", "lt", "le", "gt", "ge", "lt", "le", "gt", "ge")
 _FIRST_UNSIGNED = 6
 _SGE = 5
 

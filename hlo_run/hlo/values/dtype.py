@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
+
+Kind: TypeAlias = Literal["pred", "signed", "unsigned", "float", "complex"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,12 @@ class FloatFormat:
 class DType:
     """One element type.
 
-    `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `kind` is one of pred, signed, unsigned, float, complex.
-    `numpy` is the type of a literal's elements. `format` is the format of a float type, and None for other types.
+    `bits` is XLA's bit width (8 for pred, as in all of XLA:GPU). `numpy` is the type of a literal's elements.
+    `format` is the format of a float type, and None for other types.
     """
 
     name: str
-    kind: str
+    kind: Kind
     bits: int
     numpy: np.dtype[Any]
     format: FloatFormat | None = None
@@ -105,7 +107,7 @@ class DType:
         return self.format
 
 
-def _row(name: str, kind: str, bits: int, numpy: Any) -> DType:
+def _row(name: str, kind: Kind, bits: int, numpy: Any) -> DType:
     return DType(name, kind, bits, np.dtype(numpy))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,21 @@ from hlo_run.backends.host.numerics import (
 )
 from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, KernelGraph, Switch, build_graph, used_results
 from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
-from hlo_run.backends.host.ptx.syntax import Integer, Module, Register, Variable
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Module,
+    Negated,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Variable,
+    Vector,
+)
 from hlo_run.errors import Unsupported
 
 Array = NDArray[Any]
@@ -194,8 +208,10 @@ class _Compiler:
                 return Meeting("warp", int(self._constants.arrays[name][0, 0]), False, operation.line)
             case Register():
                 return Meeting("warp", self._slots[members.name], True, operation.line)
-            case _:
+            case SpecialRegister() | Float() | Symbol() | Address() | Vector() | Negated() | Pair() | Sink() | OperandList():
                 raise operation.unsupported()
+            case _:
+                assert_never(members)
 
     def _live_slots(self, block: Block) -> tuple[int, ...]:
         return tuple(self._slots[name] for name in block.live_in if name not in self._fixed)

@@ -137,8 +137,10 @@ class PureValues:
                 return constant(self._addresses[operand.name][1] + operand.offset)
             case Register() if self.is_pure(operand.name):
                 return self._register(operand.name)
-            case _:
+            case Register() | Float() | Symbol() | Address() | Vector() | Negated() | Pair() | Sink() | OperandList():
                 return None
+            case _:
+                assert_never(operand)
 
     def _register(self, name: str) -> Affine:
         known = self._affine.get(name)

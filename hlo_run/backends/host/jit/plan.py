@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, NUMBER_SHIFT, SHARED_NUMBER, VARIABLE_NUMBER
 from hlo_run.backends.host.jit.affine import PureValues
@@ -11,7 +12,20 @@ from hlo_run.backends.host.jit.guard import Guard, choose_loops
 from hlo_run.backends.host.jit.phases import cut_phases
 from hlo_run.backends.host.ptx.control_flow import KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
-from hlo_run.backends.host.ptx.syntax import Address, Integer, Operand, Register, Symbol
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 from hlo_run.errors import Unsupported
 from hlo_run.target import WARP_THREADS
 
@@ -238,8 +252,21 @@ def _number(source: Operand, found: Mapping[str, int], addresses: Mapping[str, t
         case Symbol() if base.name in addresses:
             space, address = addresses[base.name]
             return address >> NUMBER_SHIFT if space in ("param", "global") else None
-        case _:
+        case (
+            SpecialRegister()
+            | Integer()
+            | Float()
+            | Symbol()
+            | Address()
+            | Vector()
+            | Negated()
+            | Pair()
+            | Sink()
+            | OperandList()
+        ):
             return None
+        case _:
+            assert_never(base)
 
 
 def _with_space(operation: Operation, numbers: set[int]) -> int | None:

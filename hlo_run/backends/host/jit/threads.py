@@ -7,6 +7,7 @@ result in separate slots, so that a phase never sees values of threads that have
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import assert_never
 
 from hlo_run.backends.host.jit.body import Body
 from hlo_run.backends.host.jit.builder import Builder, ModuleText
@@ -14,7 +15,20 @@ from hlo_run.backends.host.jit.integer import Emit
 from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import PLACES, SLOTS, Plan, result_slot
 from hlo_run.backends.host.ptx.instruction_set import Operation
-from hlo_run.backends.host.ptx.syntax import Integer, Negated, Operand, Pair, Register, Sink, SpecialRegister
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 from hlo_run.target import WARP_THREADS
 
 # ---- in the phase ---------------------------------------------------------------------------------------------------
@@ -165,8 +179,10 @@ class _Exchange:
                 return b.binary("and", "i32", thread, "31")
             case SpecialRegister("%tid.x") if self._plan.pure.flat:
                 return thread
-            case _:
+            case SpecialRegister() | Float() | Symbol() | Address() | Vector() | Pair() | Sink() | OperandList():
                 raise self._op.unsupported()
+            case _:
+                assert_never(operand)
 
     def _result(self, thread: str, part: int, width: int, value: str) -> None:
         place = self._slot(result_slot(self._phase.number, part), thread, width)

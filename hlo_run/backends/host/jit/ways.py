@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,20 @@ from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import Plan
 from hlo_run.backends.host.ptx.control_flow import Branch
 from hlo_run.backends.host.ptx.instruction_set import Operation
-from hlo_run.backends.host.ptx.syntax import Integer, Negated, Operand, Register, SpecialRegister
+from hlo_run.backends.host.ptx.syntax import (
+    Address,
+    Float,
+    Integer,
+    Negated,
+    Operand,
+    OperandList,
+    Pair,
+    Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
+    Vector,
+)
 
 _MOST_WAYS = 16
 _MOST_BLOCKS = 1 << 16
@@ -110,8 +123,10 @@ class _BlockValues:
                 return None if found is None else 1 - found
             case Register():
                 return self._register(operand.name)
-            case _:
+            case SpecialRegister() | Float() | Symbol() | Address() | Vector() | Pair() | Sink() | OperandList():
                 return None
+            case _:
+                assert_never(operand)
 
     def _register(self, name: str) -> Numbers | None:
         if name not in self._known:

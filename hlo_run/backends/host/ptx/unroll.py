@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Jump, KernelGraph, single_definitions
 from hlo_run.backends.host.ptx.instruction_set import Operation, decode
 from hlo_run.backends.host.ptx.syntax import (
     Address,
+    Float,
     Instruction,
     Integer,
     Negated,
@@ -24,6 +26,9 @@ from hlo_run.backends.host.ptx.syntax import (
     OperandList,
     Pair,
     Register,
+    Sink,
+    SpecialRegister,
+    Symbol,
     Vector,
 )
 
@@ -149,8 +154,10 @@ def _constant(source: Operand, known: Mapping[str, int]) -> int | None:
             return source.value
         case Register():
             return known.get(source.name)
-        case _:
+        case SpecialRegister() | Float() | Symbol() | Address() | Vector() | Negated() | Pair() | Sink() | OperandList():
             return None
+        case _:
+            assert_never(source)
 
 
 def _read_as(value: int, kind: str) -> int:
@@ -224,5 +231,7 @@ def _renamed(operand: Operand, names: Mapping[str, str]) -> Operand:
             return OperandList(tuple(_renamed(element, names) for element in operand.elements))
         case Pair():
             return Pair(_renamed(operand.first, names), _renamed(operand.second, names))
-        case _:
+        case SpecialRegister() | Integer() | Float() | Symbol() | Address() | Sink():
             return operand
+        case _:
+            assert_never(operand)
