@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hlo_run.artifact.buffers import ArraySpec
+from hlo_run.artifact.library_thunks import FunctionCall
 
 CollectiveKind = Literal[
     "kAllReduce", "kReduceScatter", "kAllGather", "kAllToAll", "kCollectiveBroadcast", "kCollectivePermute", "kRaggedAllToAll"
@@ -15,7 +16,7 @@ GroupMode = Literal["kCrossReplica", "kCrossPartition", "kCrossReplicaAndPartiti
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveThunk:
+class CollectiveThunk(FunctionCall):
     """A collective: each device of a group contributes its operands and receives its results.
 
     `groups` holds numbers of replicas, partitions or devices, as `mode` says; empty means one group of all. Devices synchronise

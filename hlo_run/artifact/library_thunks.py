@@ -10,7 +10,13 @@ from hlo_run.artifact.buffers import ArraySpec
 Activation: TypeAlias = Literal["kNone", "kRelu", "kRelu6", "kElu", "kLeakyRelu", "kSigmoid", "kTanh"]
 
 
-class LibraryWork:
+class FunctionCall:
+    """What a function of a library or of the host does: thunks other than kernels, copies, fills and sequences."""
+
+    __slots__ = ()
+
+
+class LibraryWork(FunctionCall):
     """What a library does: the kinds of `LibraryThunk`."""
 
     __slots__ = ()

@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias, assert_never
 
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
-from hlo_run.artifact.library_thunks import LibraryThunk, LibraryWork
+from hlo_run.artifact.library_thunks import FunctionCall, LibraryThunk
 from hlo_run.artifact.sort_orders import SortOrder
 
 
-class HostTransfer:
+class HostTransfer(FunctionCall):
     """What goes between the device and its host or another device."""
 
     __slots__ = ()
@@ -67,7 +67,7 @@ class MemsetThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class SortThunk:
+class SortThunk(FunctionCall):
     """Stable sort of all operands along the last dimension by the first operand. Floats compare in XLA's TOTALORDER."""
 
     name: str
@@ -78,7 +78,7 @@ class SortThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class RngStateThunk:
+class RngStateThunk(FunctionCall):
     """Write a 128-bit counter as two u64, low half first, and advance it by `delta`. Each instruction has its own counter."""
 
     name: str
@@ -88,7 +88,7 @@ class RngStateThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class RngSeedThunk:
+class RngSeedThunk(FunctionCall):
     """Write the run's random seed."""
 
     name: str
@@ -97,7 +97,7 @@ class RngSeedThunk:
 
 
 @dataclass(frozen=True, slots=True)
-class CustomCallThunk:
+class CustomCallThunk(FunctionCall):
     """Call the function that is registered for `target`; `config` is the text of the call's backend_config."""
 
     name: str
@@ -231,18 +231,7 @@ def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
             return thunk.branches
         case SequentialThunk() | CommandBufferThunk():
             return (thunk.thunks,)
-        case (
-            KernelThunk()
-            | CopyThunk()
-            | MemsetThunk()
-            | LibraryWork()
-            | SortThunk()
-            | RngStateThunk()
-            | RngSeedThunk()
-            | CustomCallThunk()
-            | CollectiveThunk()
-            | HostTransfer()
-        ):
+        case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall():
             return ()
         case _:
             assert_never(thunk)

@@ -14,20 +14,14 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from hlo_run.artifact import (
-    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
-    CustomCallThunk,
+    FunctionCall,
     GemmThunk,
-    HostTransfer,
     KernelThunk,
-    LibraryWork,
     MemsetThunk,
-    RngSeedThunk,
-    RngStateThunk,
     SequentialThunk,
-    SortThunk,
     Thunk,
     WhileThunk,
 )
@@ -76,17 +70,7 @@ class CommandBufferConversion:
                 return "WHILE" in self.kinds and self._all_recorded(thunk.condition) and self._all_recorded(thunk.body)
             case SequentialThunk():
                 return self._all_recorded(thunk.thunks)
-            case (
-                MemsetThunk()
-                | LibraryWork()
-                | SortThunk()
-                | RngStateThunk()
-                | RngSeedThunk()
-                | CustomCallThunk()
-                | CollectiveThunk()
-                | HostTransfer()
-                | CommandBufferThunk()
-            ):
+            case MemsetThunk() | FunctionCall() | CommandBufferThunk():
                 return False
             case _:
                 assert_never(thunk)
@@ -103,19 +87,7 @@ class CommandBufferConversion:
                 return replace(thunk, branches=tuple(self.convert(branch) for branch in thunk.branches))
             case SequentialThunk():
                 return replace(thunk, thunks=self.convert(thunk.thunks))
-            case (
-                KernelThunk()
-                | CopyThunk()
-                | MemsetThunk()
-                | LibraryWork()
-                | SortThunk()
-                | RngStateThunk()
-                | RngSeedThunk()
-                | CustomCallThunk()
-                | CollectiveThunk()
-                | HostTransfer()
-                | CommandBufferThunk()
-            ):
+            case KernelThunk() | CopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk():
                 return thunk
             case _:
                 assert_never(thunk)

@@ -15,20 +15,14 @@ from typing import assert_never
 
 from hlo_run.artifact import (
     BufferSlice,
-    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
-    CustomCallThunk,
     Executable,
-    HostTransfer,
+    FunctionCall,
     KernelThunk,
-    LibraryWork,
     MemsetThunk,
-    RngSeedThunk,
-    RngStateThunk,
     SequentialThunk,
-    SortThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -93,15 +87,7 @@ class _Writer:
                 return self._while(thunk, indent)
             case ConditionalThunk():
                 return self._conditional(thunk, indent)
-            case (
-                LibraryWork()
-                | SortThunk()
-                | RngStateThunk()
-                | RngSeedThunk()
-                | CustomCallThunk()
-                | CollectiveThunk()
-                | HostTransfer()
-            ):
+            case FunctionCall():
                 return [indent + self._call(thunk)]
             case _:
                 assert_never(thunk)

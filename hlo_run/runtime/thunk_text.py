@@ -15,20 +15,14 @@ from typing import assert_never
 from hlo_run.artifact import (
     Accesses,
     BufferSlice,
-    CollectiveThunk,
     CommandBufferThunk,
     ConditionalThunk,
     CopyThunk,
-    CustomCallThunk,
     Executable,
-    HostTransfer,
+    FunctionCall,
     KernelThunk,
-    LibraryWork,
     MemsetThunk,
-    RngSeedThunk,
-    RngStateThunk,
     SequentialThunk,
-    SortThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -117,17 +111,7 @@ class _Printer:
             case SequentialThunk() | CommandBufferThunk():
                 inner = self.sequence(thunk.thunks, level + 1).rstrip("\n") if thunk.thunks else "No thunks."
                 return f"\n{inner}" if isinstance(thunk, CommandBufferThunk) else inner
-            case (
-                CopyThunk()
-                | MemsetThunk()
-                | LibraryWork()
-                | SortThunk()
-                | RngStateThunk()
-                | RngSeedThunk()
-                | CustomCallThunk()
-                | CollectiveThunk()
-                | HostTransfer()
-            ):
+            case CopyThunk() | MemsetThunk() | FunctionCall():
                 return thunk.kind if thunk.kind in _SELF_DESCRIBED else "(no description)"
             case _:
                 assert_never(thunk)

@@ -22,8 +22,8 @@ from hlo_run.artifact import (
     CopyThunk,
     CustomCallThunk,
     Executable,
+    FunctionCall,
     GemmThunk,
-    HostTransfer,
     InfeedThunk,
     Kernel,
     KernelThunk,
@@ -146,16 +146,7 @@ class CudaRun:
                 return True
             case GemmThunk():
                 return self._state.libraries.takes_product(thunk)
-            case (
-                LibraryWork()
-                | SortThunk()
-                | RngStateThunk()
-                | RngSeedThunk()
-                | CustomCallThunk()
-                | CollectiveThunk()
-                | HostTransfer()
-                | Nesting()
-            ):
+            case FunctionCall() | Nesting():
                 return False
             case _:
                 assert_never(thunk)
