@@ -283,3 +283,31 @@ def test_a_gpu_is_one_record(toy: Toy) -> None:
     toy.add(GPU)
     assert ".target sm_121" in toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
     assert _agrees(toy.run(PASS_MODULE, "--target=toy"))
+
+
+# LLVM knows it, the tables do not: it is older than the oldest of them.
+OLD_GPU = Edit(
+    "target.py",
+    GPU.after,
+    '        _spec("toy", "A toy", (6, 2), (2, 2048, 128), 1.4, 524288, 58000000000, 8000000000, (49152, 65536)),\n',
+)
+ARCHITECTURE = (
+    Edit("codegen/llvm/nvptx.py", "_PTX_VERSION_OF_SM = {\n", "    62: 86,\n"),
+    Edit("analysis/cost/op_cycles.py", "_PROFILES: dict[int, str] = {\n", '    62: """\n        f32 add=5\n    """,\n'),
+)
+CYCLES = (
+    "from hlo_run.analysis.cost.op_cycles import cycles_per_element; from hlo_run.target import preset;"
+    "print(cycles_per_element('add', 'f32', preset('toy')))"
+)
+
+
+def test_a_gpu_architecture_is_its_ptx_version_and_its_cycles(toy: Toy) -> None:
+    toy.add(OLD_GPU)
+    assert ".target sm_62" not in toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
+    assert toy.python(CYCLES) != "5\n"
+    toy.add(*ARCHITECTURE)
+    assert len({edit.file for edit in ARCHITECTURE}) == 2
+    ptx = toy.run(PASS_MODULE, "--target=toy", "--stage=ptx").stdout
+    assert ".target sm_62" in ptx, ptx
+    assert toy.python(CYCLES) == "5\n"
+    assert _agrees(toy.run(PASS_MODULE, "--target=toy"))
