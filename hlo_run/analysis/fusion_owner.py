@@ -17,6 +17,6 @@ def fusion_owner(fusion: HloInstruction) -> str:
     return found[1] if found else ""
 
 
-def is_tritons(fusion: HloInstruction) -> bool:
+def is_triton_fusion(fusion: HloInstruction) -> bool:
     """True for a fusion that XLA compiles with Triton by tiles. Fusions with a matrix product have another kind."""
     return fusion_owner(fusion) == "__triton"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hlo_run.artifact.buffers import ArrayTree, BufferAllocation
 from hlo_run.artifact.thunks import Thunk
+from hlo_run.errors import InternalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +62,8 @@ class Executable:
     machine_code: MachineCode | None = None
 
     def kernel(self, name: str) -> Kernel:
-        """Return the kernel called `name`, which must be in `kernels`."""
-        return next(kernel for kernel in self.kernels if kernel.name == name)
+        """Return the kernel called `name`. Raises InternalError if the executable lacks it."""
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        raise InternalError(f"'{self.name}' has no kernel '{name}'")

@@ -17,7 +17,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
 from hlo_run.hlo.opcodes.table import OPCODES
-from hlo_run.hlo.text.instruction_rules import Draft, settle
+from hlo_run.hlo.text.instruction_rules import Draft, complete
 from hlo_run.hlo.text.parser import UNKNOWN_SHAPE
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.ops.infer import infer_shape
@@ -362,7 +362,7 @@ class BuilderCore:
 def _obey_rules(made: HloInstruction) -> None:
     """Apply the parser's rules to an instruction with its attributes; raises ParseError."""
     draft = Draft(made.name, made.opcode, made.shape, list(made.operands), {**made.attrs}, made.called)
-    if problem := settle(draft):
+    if problem := complete(draft):
         raise ParseError(f"'{made.name}' ({made.opcode}): {problem}", made.where)
     made.shape, made.operands, made.called = draft.shape, draft.operands, draft.called
     made.attrs.update(draft.attributes)

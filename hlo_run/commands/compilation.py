@@ -41,5 +41,5 @@ def compiling(
         from hlo_run.commands.check_each_pass import pass_checker  # imports the reference
 
         watching = (pass_checker(task, module), *watching)
-    with task.watch.compiling(options, module, device, watching) as compilation:
+    with task.observers.compiling(options, module, device, watching) as compilation:
         yield compilation

@@ -231,5 +231,5 @@ def explain_fusion(task: Task, module: HloModule) -> None:
     def explainer(working: HloModule) -> Observer:
         return FusionExplainer(working, target.name, names, task.console.out)
 
-    with task.watch.compiling(task.options, module, target, [explainer]) as (ctx, working):
+    with task.observers.compiling(task.options, module, target, [explainer]) as (ctx, working):
         optimize(ctx, working)

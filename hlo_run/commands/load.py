@@ -62,13 +62,13 @@ def _resume(task: Task, dump: KernelIr) -> None:
     if options.stage:
         from hlo_run.pipeline.kernels import compile_kernel_ir  # imports xDSL and llvmlite
 
-        watching = task.watch.observers(options)
+        watching = task.observers.create(options)
         watching.append(StageObserver(options.stage, task.stage_output.show))
         try:
             ctx = PassContext(choose_target(options), options.compile, tuple(watching), show=options.show)
             compile_kernel_ir(replace(ctx, locates=options.print_locations or bool(options.host_check)), dump)
         finally:
-            task.watch.show_times(options)
+            task.observers.show_times(options)
         task.console.err(f"nothing to print: '{options.stage}' does not come after row '{dump.row}'")
         raise StopAtStage
     module = Path(dump.file).parent / f"{dump.module}.before_optimizations.txt"

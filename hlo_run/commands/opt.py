@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hlo_run.cache import choose_cache
+from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.target_choice import choose_target
-from hlo_run.commands.watch import Watch
 from hlo_run.errors import UsageError
 from hlo_run.execution.console import Console
 from hlo_run.execution.output_files import write_output
@@ -54,9 +54,10 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
             console.err(f"warning: {warning}")
     work = _work(flags, platform, options)
     choose_cache(options.cache)
-    watch = Watch(0, console)
+    observers = CompilationObservers(0, console)
     texts = [
-        _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)
+        _chunk(text, files[0], work, observers, replace(options, stage=""))
+        for text in _chunks(files[0], flags, options.input_format)
     ]
     if options.output_file in ("", "-"):
         for text in texts:
@@ -83,9 +84,9 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
         yield "\n" * begin + "\n".join(chunk)
 
 
-def _chunk(text: str, file: str, work: _Texts, watch: Watch, options: Options) -> str:
+def _chunk(text: str, file: str, work: _Texts, observers: CompilationObservers, options: Options) -> str:
     module = parse(text, file, options.verify != "off")
-    with watch.compiling(options, module, choose_target(options)) as (ctx, working):
+    with observers.compiling(options, module, choose_target(options)) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 
 

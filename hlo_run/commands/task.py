@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hlo_run.commands.compilation_observers import CompilationObservers
 from hlo_run.commands.stage_output import StageOutput
-from hlo_run.commands.watch import Watch
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.values.literal import Literal
@@ -30,7 +30,7 @@ class Task:
     result: FileResult
     console: Console
     file: str
-    watch: Watch
+    observers: CompilationObservers
     stage_output: StageOutput
     given: list[Literal] = field(default_factory=list[Literal])
     given_from: str = "the input file"
@@ -39,8 +39,8 @@ class Task:
     @staticmethod
     def of(options: Options, place: Place, result: FileResult, console: Console) -> Task:
         """Return the task of the file of `result`."""
-        watch, output = Watch(place.number, console), StageOutput(options, console)
-        return Task(options, place, result, console, result.file, watch, output)
+        observers, output = CompilationObservers(place.number, console), StageOutput(options, console)
+        return Task(options, place, result, console, result.file, observers, output)
 
     @property
     def folder(self) -> str:

@@ -70,7 +70,7 @@ def show_xla_diff(task: Task, module: HloModule) -> None:
     """Print and record the comparison of a module with XLA:GPU; raises errors of the HloRunError family."""
     options = task.options
     text = module_to_string(module, FULL)
-    with task.watch.compiling(options, module, choose_target(options)) as (ctx, working):
+    with task.observers.compiling(options, module, choose_target(options)) as (ctx, working):
         diff = compare_with_xla(ctx, working, text, task.file, target_config(options))
     task.result.xla_diff = diff_record(diff)
     task.console.xla_diff(diff)

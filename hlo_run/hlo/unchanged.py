@@ -15,7 +15,7 @@ def is_settled(module: HloModule, work: Hashable, computation: HloComputation) -
     return module.settled.get((work, computation)) == _last_edit(computation)
 
 
-def settle(module: HloModule, work: Hashable, computation: HloComputation) -> None:
+def mark_settled(module: HloModule, work: Hashable, computation: HloComputation) -> None:
     """Record that `work` finds nothing to do in the current computation and its callees."""
     module.settled[work, computation] = _last_edit(computation)
 

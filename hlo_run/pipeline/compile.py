@@ -152,7 +152,7 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     cache = KernelCache.open(ctx)
     known = {request.kernel: kernel for request in requests if (kernel := cache.get(request)) is not None} if cache else {}
     missing = [request for request in requests if request.kernel not in known]
-    made = dict(zip((request.kernel for request in missing), _compile_anew(ctx, missing), strict=True))
+    made = dict(zip((request.kernel for request in missing), _compile_missing(ctx, missing), strict=True))
     if cache is not None and missing:
         for request in missing:
             cache.put(request, made[request.kernel])
@@ -160,7 +160,7 @@ def _compile_kernels(ctx: PassContext, requests: list[KernelRequest]) -> tuple[K
     return tuple(known.get(request.kernel) or made[request.kernel] for request in requests)
 
 
-def _compile_anew(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
+def _compile_missing(ctx: PassContext, requests: list[KernelRequest]) -> tuple[Kernel, ...]:
     if not requests:
         return ()
     from hlo_run.pipeline.kernels import compile_kernel  # imports xDSL and llvmlite

@@ -7,7 +7,7 @@ from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
-from hlo_run.runtime.emission import Emission, EmitThunk
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
 _KINDS: dict[str, CollectiveKind] = {
     "all-reduce": "kAllReduce",
@@ -20,7 +20,7 @@ _KINDS: dict[str, CollectiveKind] = {
 }
 
 
-def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
+def _collective(context: ThunkContext, instruction: HloInstruction) -> list[Thunk]:
     opcode = instruction.opcode
     reduction = _reduction(instruction) if opcode in REDUCING_COLLECTIVE else ""
     dims = instruction.attrs.get("dimensions", ())
@@ -31,8 +31,8 @@ def _collective(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
             _KINDS[opcode],
             # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
             f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
-            tuple(array for operand in instruction.operands for array in _arrays(emission.tree(operand))),
-            _arrays(emission.tree(instruction)),
+            tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand))),
+            _arrays(context.tree(instruction)),
             _mode(instruction),
             _groups(instruction),
             dims[0] if dims else -1,

@@ -24,15 +24,15 @@ from hlo_run.artifact import (
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.attributes.table import FrontendAttributes
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.runtime.emission import Emission, EmitThunk, backend_config, record
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, record
 
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
 
-def _while(emission: Emission, loop: HloInstruction) -> list[Thunk]:
+def _while(context: ThunkContext, loop: HloInstruction) -> list[Thunk]:
     condition, body = loop.while_condition, loop.while_body
-    predicate = emission.array(condition.root).slice
-    thunk = WhileThunk(loop.name, predicate, emission.sequence(condition), emission.sequence(body), _trip_count(loop))
+    predicate = context.array(condition.root).slice
+    thunk = WhileThunk(loop.name, predicate, context.sequence(condition), context.sequence(body), _trip_count(loop))
     return [thunk]
 
 
@@ -44,24 +44,24 @@ def _trip_count(loop: HloInstruction) -> int | None:
     return counter.trip_count if counter is not None else None
 
 
-def _conditional(emission: Emission, conditional: HloInstruction) -> list[Thunk]:
-    selector = emission.array(conditional.operands[0])
+def _conditional(context: ThunkContext, conditional: HloInstruction) -> list[Thunk]:
+    selector = context.array(conditional.operands[0])
     called = conditional.called
     branches = called.get("branch_computations") or (*called["true_computation"], *called["false_computation"])
-    sequences = tuple(emission.sequence(branch) for branch in branches)
+    sequences = tuple(context.sequence(branch) for branch in branches)
     return [ConditionalThunk(conditional.name, selector.slice, selector.dtype == "pred", sequences)]
 
 
-def _call(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    return [SequentialThunk(call.name, emission.sequence(call.called_computations[0]))]
+def _call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
+    return [SequentialThunk(call.name, context.sequence(call.called_computations[0]))]
 
 
-def _custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _custom_call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Call the function registered for the target. If none is registered, the run fails when it reaches the call."""
     target = call.custom_call_target
     config = call.backend_config
-    operands = tuple(emission.tree(operand) for operand in call.operands)
-    return [CustomCallThunk(call.name, target, operands, emission.tree(call), config)]
+    operands = tuple(context.tree(operand) for operand in call.operands)
+    return [CustomCallThunk(call.name, target, operands, context.tree(call), config)]
 
 
 def _copies(source: ArrayTree, result: ArrayTree, name: str) -> list[Thunk]:
@@ -73,21 +73,21 @@ def _copies(source: ArrayTree, result: ArrayTree, name: str) -> list[Thunk]:
     return [] if source.slice == result.slice else [CopyThunk(name, source.slice, result.slice)]
 
 
-def _identity(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _identity(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit an annotation, which does not change the value."""
-    return _copies(emission.tree(call.operands[0]), emission.tree(call), call.name)
+    return _copies(context.tree(call.operands[0]), context.tree(call), call.name)
 
 
-def _nothing(_emission: Emission, _call: HloInstruction) -> list[Thunk]:
+def _nothing(_emission: ThunkContext, _call: HloInstruction) -> list[Thunk]:
     return []
 
 
-def _infeed(emission: Emission, infeed: HloInstruction) -> list[Thunk]:
-    return [InfeedThunk(infeed.name, emission.tree(infeed, (0,)))]
+def _infeed(context: ThunkContext, infeed: HloInstruction) -> list[Thunk]:
+    return [InfeedThunk(infeed.name, context.tree(infeed, (0,)))]
 
 
-def _outfeed(emission: Emission, outfeed: HloInstruction) -> list[Thunk]:
-    return [OutfeedThunk(outfeed.name, emission.tree(outfeed.operands[0]))]
+def _outfeed(context: ThunkContext, outfeed: HloInstruction) -> list[Thunk]:
+    return [OutfeedThunk(outfeed.name, context.tree(outfeed.operands[0]))]
 
 
 def _channel(instruction: HloInstruction) -> int:
@@ -101,20 +101,20 @@ def _pairs(instruction: HloInstruction) -> tuple[tuple[int, int], ...]:
     return tuple((int(source), int(target)) for source, target in _PAIR.findall(text or ""))
 
 
-def _send(emission: Emission, send: HloInstruction) -> list[Thunk]:
+def _send(context: ThunkContext, send: HloInstruction) -> list[Thunk]:
     to_host = send.is_host_transfer
-    source = emission.tree(send.operands[0])
-    copies = _copies(source, emission.tree(send, (0,)), send.name)
+    source = context.tree(send.operands[0])
+    copies = _copies(source, context.tree(send, (0,)), send.name)
     kind = "kHostSend" if to_host else "kSend"
     return [*copies, SendThunk(send.name, _channel(send), to_host, source, _pairs(send), kind)]
 
 
-def _recv_done(emission: Emission, done: HloInstruction) -> list[Thunk]:
+def _recv_done(context: ThunkContext, done: HloInstruction) -> list[Thunk]:
     """Receive the message. It happens at recv-done, so that messages sent after the recv count."""
     recv = _started(done)
     if recv.is_host_transfer:
         raise Unsupported(f"'recv' from the host (%{recv.name})", recv.where)
-    return [RecvThunk(done.name, _channel(recv), emission.tree(done, (0,)), _pairs(recv))]
+    return [RecvThunk(done.name, _channel(recv), context.tree(done, (0,)), _pairs(recv))]
 
 
 def _started(done: HloInstruction) -> HloInstruction:
@@ -131,20 +131,20 @@ def _started(done: HloInstruction) -> HloInstruction:
     return found[0]
 
 
-def _rng_state(emission: Emission, state: HloInstruction) -> list[Thunk]:
-    return [RngStateThunk(state.name, emission.array(state).slice, int(state.attrs["delta"]))]
+def _rng_state(context: ThunkContext, state: HloInstruction) -> list[Thunk]:
+    return [RngStateThunk(state.name, context.array(state).slice, int(state.attrs["delta"]))]
 
 
-def _rng_seed(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    return [RngSeedThunk(call.name, emission.array(call))]
+def _rng_seed(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
+    return [RngSeedThunk(call.name, context.array(call))]
 
 
-def _replica_id(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
-    return [MemsetThunk(instruction.name, emission.array(instruction).slice, 0, "kReplicaId")]
+def _replica_id(context: ThunkContext, instruction: HloInstruction) -> list[Thunk]:
+    return [MemsetThunk(instruction.name, context.array(instruction).slice, 0, "kReplicaId")]
 
 
-def _partition_id(emission: Emission, instruction: HloInstruction) -> list[Thunk]:
-    return [MemsetThunk(instruction.name, emission.array(instruction).slice, 0, "kPartitionId")]
+def _partition_id(context: ThunkContext, instruction: HloInstruction) -> list[Thunk]:
+    return [MemsetThunk(instruction.name, context.array(instruction).slice, 0, "kPartitionId")]
 
 
 OPCODES: dict[str, EmitThunk] = {
@@ -170,6 +170,6 @@ CUSTOM_CALLS: dict[str, EmitThunk] = {
 }
 
 
-def custom_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def custom_call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit a custom call whose target is not in `CUSTOM_CALLS`."""
-    return _custom_call(emission, call)
+    return _custom_call(context, call)

@@ -23,7 +23,7 @@ from hlo_run.artifact import (
 from hlo_run.artifact.library_thunks import Activation
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.runtime.emission import Emission, EmitThunk, backend_config, number, record, text
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 _OPERAND_SCALES = 2
@@ -38,17 +38,17 @@ def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
 # ---- products -------------------------------------------------------------------------------------------------------
 
 
-def _dot(emission: Emission, dot: HloInstruction) -> list[Thunk]:
+def _dot(context: ThunkContext, dot: HloInstruction) -> list[Thunk]:
     """Emit a dot that no pass has rewritten."""
     get = dot.attrs.get
     numbers = DotNumbers(
         get("lhs_batch_dims", ()), get("lhs_contracting_dims", ()), get("rhs_batch_dims", ()), get("rhs_contracting_dims", ())
     )
-    left, right = (emission.array(operand) for operand in dot.operands[:2])
-    return [GemmThunk(dot.name, left, right, emission.array(dot), numbers, kind="kGemm")]
+    left, right = (context.array(operand) for operand in dot.operands[:2])
+    return [GemmThunk(dot.name, left, right, context.array(dot), numbers, kind="kGemm")]
 
 
-def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _gemm(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit `__cublas$gemm` or `__cublas$lt$matmul`: a, b, (c), (bias) to (d, (aux), workspace). The f8 form adds scales."""
     target = call.custom_call_target
     config = record(backend_config(call), "gemm_backend_config")
@@ -56,12 +56,12 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
     epilogue = text(config, "epilogue", "DEFAULT")
     if epilogue not in _EPILOGUES:
         raise Unsupported(f"%{call.name} has the cuBLASLt epilogue {epilogue}", call.where)
-    waiting = [emission.array(operand) for operand in call.operands]
+    waiting = [context.array(operand) for operand in call.operands]
     left, right = waiting.pop(0), waiting.pop(0)
     addend = waiting.pop(0) if beta and waiting else None
     bias = waiting.pop(_place_of_bias(waiting)) if "BIAS" in epilogue and waiting else None
-    result = emission.array(call, (0,) if call.shape.is_tuple else ())
-    auxiliary = emission.array(call, (1,)) if epilogue.endswith("_AUX") else None
+    result = context.array(call, (0,) if call.shape.is_tuple else ())
+    auxiliary = context.array(call, (1,)) if epilogue.endswith("_AUX") else None
     is_f8 = target.endswith("$f8")
     thunk = GemmThunk(
         call.name,
@@ -78,7 +78,7 @@ def _gemm(emission: Emission, call: HloInstruction) -> list[Thunk]:
         scales=tuple(waiting[:_OPERAND_SCALES]) if is_f8 else (),
         # The last operand: older modules have the scale of the addend, which is not of 8 bits, before it.
         result_scale=waiting[-1] if is_f8 and len(waiting) > _OPERAND_SCALES and result.dtype in _F8_RESULTS else None,
-        largest=emission.array(call, (1,)) if config.get("damax_output") is True else None,
+        largest=context.array(call, (1,)) if config.get("damax_output") is True else None,
         kind="kGemm" if target == "__cublas$gemm" else "kCublasLtMatmul",
     )
     _check_gemm(call, thunk)
@@ -122,10 +122,10 @@ def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
 # ---- convolutions ---------------------------------------------------------------------------------------------------
 
 
-def _convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _convolution(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit a convolution that no pass has rewritten."""
-    source, weights = (emission.array(operand) for operand in call.operands[:2])
-    return [_convolution_thunk(call, "forward", source, weights, emission.array(call))]
+    source, weights = (context.array(operand) for operand in call.operands[:2])
+    return [_convolution_thunk(call, "forward", source, weights, context.array(call))]
 
 
 _DIRECTIONS: dict[str, Literal["forward", "backward-input", "backward-filter"]] = {
@@ -136,12 +136,12 @@ _DIRECTIONS: dict[str, Literal["forward", "backward-input", "backward-filter"]] 
 }
 
 
-def _cudnn_convolution(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _cudnn_convolution(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit a cuDNN convolution: (source, weights), (result, weights) or (source, result), then optional bias and side."""
     direction = _DIRECTIONS[call.custom_call_target]
     config = record(backend_config(call), "cudnn_conv_backend_config")
-    first, second, *extras = (emission.array(operand) for operand in call.operands)
-    out = emission.array(call, (0,) if call.shape.is_tuple else ())
+    first, second, *extras = (context.array(operand) for operand in call.operands)
+    out = context.array(call, (0,) if call.shape.is_tuple else ())
     activation = text(config, "activation_mode", "kNone")
     if activation not in _ACTIVATIONS:
         raise Unsupported(f"%{call.name} has the cuDNN activation {activation}", call.where)
@@ -199,34 +199,34 @@ def _convolution_thunk(
 # ---- other library calls --------------------------------------------------------------------------------------------
 
 
-def _fft(emission: Emission, fft: HloInstruction) -> list[Thunk]:
+def _fft(context: ThunkContext, fft: HloInstruction) -> list[Thunk]:
     lengths = fft.fft_length
-    return [FftThunk(fft.name, fft.fft_type, lengths, emission.array(fft.operands[0]), emission.array(fft))]
+    return [FftThunk(fft.name, fft.fft_type, lengths, context.array(fft.operands[0]), context.array(fft))]
 
 
-def _cholesky(emission: Emission, cholesky: HloInstruction) -> list[Thunk]:
+def _cholesky(context: ThunkContext, cholesky: HloInstruction) -> list[Thunk]:
     lower = cholesky.lower
-    return [CholeskyThunk(cholesky.name, lower, emission.array(cholesky.operands[0]), emission.array(cholesky))]
+    return [CholeskyThunk(cholesky.name, lower, context.array(cholesky.operands[0]), context.array(cholesky))]
 
 
-def _triangular_solve(emission: Emission, solve: HloInstruction) -> list[Thunk]:
-    return [_solve(emission, solve, dict(solve.attrs), emission.array(solve))]
+def _triangular_solve(context: ThunkContext, solve: HloInstruction) -> list[Thunk]:
+    return [_solve(context, solve, dict(solve.attrs), context.array(solve))]
 
 
-def _cublas_triangular_solve(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _cublas_triangular_solve(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     config = backend_config(call)
     options = record(config, "triangular_solve_options") or config
-    return [_solve(emission, call, options, emission.array(call, (0,) if call.shape.is_tuple else ()))]
+    return [_solve(context, call, options, context.array(call, (0,) if call.shape.is_tuple else ()))]
 
 
 def _solve(
-    emission: Emission, instruction: HloInstruction, options: Mapping[str, Any], result: ArraySpec
+    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, Any], result: ArraySpec
 ) -> TriangularSolveThunk:
     transpose = options.get("transpose_a", "NO_TRANSPOSE")
     return TriangularSolveThunk(
         instruction.name,
-        emission.array(instruction.operands[0]),
-        emission.array(instruction.operands[1]),
+        context.array(instruction.operands[0]),
+        context.array(instruction.operands[1]),
         result,
         left_side=options.get("left_side", False) is True,
         lower=options.get("lower", False) is True,
@@ -235,29 +235,29 @@ def _solve(
     )
 
 
-def _topk(emission: Emission, topk: HloInstruction) -> list[Thunk]:
+def _topk(context: ThunkContext, topk: HloInstruction) -> list[Thunk]:
     largest = topk.largest
-    source, values, indices = emission.array(topk.operands[0]), emission.array(topk, (0,)), emission.array(topk, (1,))
+    source, values, indices = context.array(topk.operands[0]), context.array(topk, (0,)), context.array(topk, (1,))
     return [SelectKThunk(topk.name, source, values, indices, largest)]
 
 
-def _topk_call(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _topk_call(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Emit a TopK call in the order of its comparator. Raises Unsupported unless that compares the two elements."""
     largest = picks_largest(call)
     if largest is None:
         raise Unsupported(f"TopK with the comparator of %{call.name}", call.where, hint="sort the elements instead")
-    source, values, indices = emission.array(call.operands[0]), emission.array(call, (0,)), emission.array(call, (1,))
+    source, values, indices = context.array(call.operands[0]), context.array(call, (0,)), context.array(call, (1,))
     return [SelectKThunk(call.name, source, values, indices, largest)]
 
 
-def _pad_to_static(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    sizes = tuple(emission.array(call, (number,)) for number in range(1, len(call.shape.tuple_shapes)))
-    return [ResizeThunk(call.name, emission.array(call.operands[0]), emission.array(call, (0,)), sizes, is_padding=True)]
+def _pad_to_static(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
+    sizes = tuple(context.array(call, (number,)) for number in range(1, len(call.shape.tuple_shapes)))
+    return [ResizeThunk(call.name, context.array(call.operands[0]), context.array(call, (0,)), sizes, is_padding=True)]
 
 
-def _slice_to_dynamic(emission: Emission, call: HloInstruction) -> list[Thunk]:
-    source, *sizes = (emission.array(operand) for operand in call.operands)
-    return [ResizeThunk(call.name, source, emission.array(call), tuple(sizes), is_padding=False)]
+def _slice_to_dynamic(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
+    source, *sizes = (context.array(operand) for operand in call.operands)
+    return [ResizeThunk(call.name, source, context.array(call), tuple(sizes), is_padding=False)]
 
 
 OPCODES: dict[str, EmitThunk] = {

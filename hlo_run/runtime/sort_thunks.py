@@ -12,51 +12,51 @@ from hlo_run.artifact import ArraySpec, CountingOperand, KernelArgument, KernelT
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.wrap import fusion_of_entry
-from hlo_run.runtime.emission import Emission, EmitThunk
 from hlo_run.runtime.kernel_requests import fusion_arguments, kernel_arguments
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
 
-def sort_fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
+def sort_fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
     """Return the thunks of a fusion whose root is a sort. They have the name of the sort, as in XLA."""
     sort = fusion.fused_computation.root
-    arguments = fusion_arguments(fusion, emission.buffers)
-    operands = [_operand(emission, fusion, operand) for operand in sort.operands]
-    return _launches(emission, fusion, sort, arguments, operands, _results(emission, fusion))
+    arguments = fusion_arguments(fusion, context.buffers)
+    operands = [_operand(context, fusion, operand) for operand in sort.operands]
+    return _launches(context, fusion, sort, arguments, operands, _results(context, fusion))
 
 
-def _sort(emission: Emission, sort: HloInstruction) -> list[Thunk]:
-    read = [emission.buffers.slice(operand) for operand in dict.fromkeys(sort.operands)]
-    written = [emission.buffers.slice(sort, index) for index, _ in sort.shape.leaves()]
+def _sort(context: ThunkContext, sort: HloInstruction) -> list[Thunk]:
+    read = [context.buffers.slice(operand) for operand in dict.fromkeys(sort.operands)]
+    written = [context.buffers.slice(sort, index) for index, _ in sort.shape.leaves()]
     fusion = fusion_of_entry(isolate_instruction(sort), sort.name, "kCustom")
-    operands = [emission.array(operand) for operand in sort.operands]
-    return _launches(emission, fusion, sort, kernel_arguments(read, written), operands, _results(emission, sort))
+    operands = [context.array(operand) for operand in sort.operands]
+    return _launches(context, fusion, sort, kernel_arguments(read, written), operands, _results(context, sort))
 
 
-def _operand(emission: Emission, fusion: HloInstruction, operand: HloInstruction) -> ArraySpec | CountingOperand | None:
+def _operand(context: ThunkContext, fusion: HloInstruction, operand: HloInstruction) -> ArraySpec | CountingOperand | None:
     """Return an operand of a fused sort; None for what is computed."""
     match operand.opcode:
         case "parameter":
-            return emission.array(fusion.operands[operand.parameter_number])
+            return context.array(fusion.operands[operand.parameter_number])
         case "iota":
             return CountingOperand(operand.shape.element_type, operand.shape.dims, operand.iota_dimension)
         case _:
             return None
 
 
-def _results(emission: Emission, sort: HloInstruction) -> tuple[ArraySpec, ...]:
-    return tuple(emission.array(sort, index) for index, _ in sort.shape.leaves())
+def _results(context: ThunkContext, sort: HloInstruction) -> tuple[ArraySpec, ...]:
+    return tuple(context.array(sort, index) for index, _ in sort.shape.leaves())
 
 
 def _launches(
-    emission: Emission,
+    context: ThunkContext,
     fusion: HloInstruction,
     sort: HloInstruction,
     arguments: tuple[KernelArgument, ...],
     operands: Sequence[ArraySpec | CountingOperand | None],
     results: tuple[ArraySpec, ...],
 ) -> list[Thunk]:
-    steps = sort_steps(sort_sizes(sort, emission.target))
-    kernels = emission.kernels.of_parts(fusion, sort.name, arguments, steps)
+    steps = sort_steps(sort_sizes(sort, context.target))
+    kernels = context.kernels.of_parts(fusion, sort.name, arguments, steps)
     launches = [KernelThunk(sort.name, kernel, arguments) for kernel in kernels]
     known = tuple(operand for operand in operands if operand is not None)
     keys = sort_keys(sort.to_apply)
@@ -66,12 +66,12 @@ def _launches(
     return list[Thunk](launches)
 
 
-def _radix_sort(emission: Emission, call: HloInstruction) -> list[Thunk]:
+def _radix_sort(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     """Sort along the last dimension by the first operand, in its total order; a second operand is permuted with it."""
     # The config is JSON, or an attribute dictionary of a typed FFI call.
     descending = _DESCENDING.search(call.backend_config) is not None
-    operands = tuple(emission.array(operand) for operand in call.operands)
-    results = tuple(emission.array(call, (number,)) for number in range(len(operands)))
+    operands = tuple(context.array(operand) for operand in call.operands)
+    results = tuple(context.array(call, (number,)) for number in range(len(operands)))
     return [SortThunk(call.name, operands, results, descending)]
 
 

@@ -9,8 +9,8 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import NO_CODE, SYNC_CONTROL_FLOW
 from hlo_run.runtime import collective_thunks, control_thunks, library_thunks, sort_thunks
 from hlo_run.runtime.buffers import BufferAssignment
-from hlo_run.runtime.emission import Emission, EmitThunk
 from hlo_run.runtime.kernel_requests import KernelRequest, KernelRequests
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 from hlo_run.target import TargetSpec
 
 # They do something even where all arrays of the result are empty.
@@ -25,7 +25,7 @@ def plan_thunks(
     Raises Unsupported for an instruction that no thunk implements.
     """
     planner = _Planner(module, buffers, target)
-    return planner.sequence(module.entry), planner.emission.kernels.requests
+    return planner.sequence(module.entry), planner.context.kernels.requests
 
 
 class _Planner:
@@ -33,7 +33,7 @@ class _Planner:
         assert module.schedule is not None, "the schedule row is required"
         self._schedule = module.schedule
         self._emitted: dict[HloComputation, tuple[Thunk, ...]] = {}
-        self.emission = Emission(buffers, KernelRequests(buffers), self.sequence, target)
+        self.context = ThunkContext(buffers, KernelRequests(buffers), self.sequence, target)
 
     def sequence(self, computation: HloComputation) -> tuple[Thunk, ...]:
         """Return the thunks of a computation, such as the entry or a loop body."""
@@ -41,7 +41,7 @@ class _Planner:
             thunks: list[Thunk] = []
             for instruction in self._schedule[computation]:
                 if instruction.opcode not in NO_CODE and not _is_nothing(instruction):
-                    thunks += _emitter(instruction)(self.emission, instruction)
+                    thunks += _emitter(instruction)(self.context, instruction)
             self._emitted[computation] = tuple(thunks)
         return self._emitted[computation]
 
@@ -66,24 +66,24 @@ def _emitter(instruction: HloInstruction) -> EmitThunk:
     return found
 
 
-def _fusion(emission: Emission, fusion: HloInstruction) -> list[Thunk]:
+def _fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
     if fusion.fused_computation.root.opcode == "sort":
-        return sort_thunks.sort_fusion(emission, fusion)
+        return sort_thunks.sort_fusion(context, fusion)
     copied = copied_operands(fusion)
     if not copied:
-        kernel, arguments = emission.kernels.of_fusion(fusion)
+        kernel, arguments = context.kernels.of_fusion(fusion)
         return [KernelThunk(fusion.name, kernel, arguments)]
     thunks: list[Thunk] = []
     for part, (index, _) in zip(copied, fusion.shape.leaves(), strict=True):
-        whole, target = emission.buffers.slice(fusion.operands[part.number]), emission.buffers.slice(fusion, index)
+        whole, target = context.buffers.slice(fusion.operands[part.number]), context.buffers.slice(fusion, index)
         source = BufferSlice(whole.allocation, whole.offset_bytes + part.offset_bytes, target.size_bytes)
         if source != target:  # a result may share the memory of its operand
             thunks.append(CopyThunk(fusion.name, source, target))
     return thunks
 
 
-def _copy(emission: Emission, copy: HloInstruction) -> list[Thunk]:
-    source, target = emission.buffers.slice(copy.operands[0]), emission.buffers.slice(copy)
+def _copy(context: ThunkContext, copy: HloInstruction) -> list[Thunk]:
+    source, target = context.buffers.slice(copy.operands[0]), context.buffers.slice(copy)
     return [] if source == target else [CopyThunk(copy.name, source, target)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hlo_run
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloModule
-from hlo_run.hlo.unchanged import is_settled, settle
+from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.simplifiers.algsimp import AlgebraicSimplifier
 from hlo_run.hlo_passes.simplifiers.hlo_cse import HloCse
@@ -38,7 +38,7 @@ def _module() -> tuple[HloModule, HloComputation, HloComputation]:
 def test_only_what_was_marked_is_settled() -> None:
     module, entry, inner = _module()
     assert not is_settled(module, "w", entry)
-    settle(module, "w", entry)
+    mark_settled(module, "w", entry)
     assert is_settled(module, "w", entry)
     assert not is_settled(module, "w", inner)
     assert not is_settled(module, "other", entry)
@@ -47,8 +47,8 @@ def test_only_what_was_marked_is_settled() -> None:
 
 def test_an_edit_of_what_is_called_counts_for_the_callers() -> None:
     module, entry, inner = _module()
-    settle(module, "w", entry)
-    settle(module, "w", inner)
+    mark_settled(module, "w", entry)
+    mark_settled(module, "w", inner)
     Editor(inner.root).unary("cosine", inner.root)
     assert not is_settled(module, "w", inner)
     assert not is_settled(module, "w", entry), "it calls sum, which calls inner"
@@ -56,14 +56,14 @@ def test_an_edit_of_what_is_called_counts_for_the_callers() -> None:
 
 def test_an_edit_of_the_caller_leaves_what_it_calls() -> None:
     module, entry, inner = _module()
-    settle(module, "w", entry)
-    settle(module, "w", inner)
+    mark_settled(module, "w", entry)
+    mark_settled(module, "w", inner)
     (tanh,) = module.instructions_of("tanh")
     tanh.attrs["metadata"] = "x"
     assert not is_settled(module, "w", entry)
     assert is_settled(module, "w", inner)
     module.replace(tanh, entry.parameters[0])
-    settle(module, "w", entry)
+    mark_settled(module, "w", entry)
     entry.remove(tanh)
     assert not is_settled(module, "w", entry)
 

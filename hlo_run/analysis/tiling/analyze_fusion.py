@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hlo_run.analysis.decision import Decision, yes
-from hlo_run.analysis.fusion_owner import is_tritons
+from hlo_run.analysis.fusion_owner import is_triton_fusion
 from hlo_run.analysis.tiling.emitter_kind import EmitterKind, choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_analysis import NO_WIDTH_BITS, FusionAnalysis
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
@@ -50,7 +50,7 @@ def analysis_of(
 
 
 def _choose_kind(fusion: HloInstruction, roots: tuple[HloInstruction, ...], heroes: tuple[HloInstruction, ...]) -> EmitterKind:
-    if not is_tritons(fusion):
+    if not is_triton_fusion(fusion):
         return choose_emitter_kind(roots, heroes)
     rows = find_row_fusion(roots)
     if not isinstance(rows, Decision):

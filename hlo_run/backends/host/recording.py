@@ -21,7 +21,7 @@ from hlo_run.backends.host.jit.body import CANCELLED
 from hlo_run.backends.host.jit.engine import ReadyLaunch, slice_shift
 from hlo_run.backends.host.jit.llvm import Loaded
 from hlo_run.backends.host.jit.plan import CANCEL, CHOSEN, FAULT, LOCAL, SHARED, TABLE
-from hlo_run.backends.host.jit.player import CallList, Op, Place, Player, Status, Word
+from hlo_run.backends.host.jit.player import CallList, MemoryOffset, Op, Player, Status, Word
 from hlo_run.backends.host.jit.workers import (
     FAULT_BYTES,
     Bytes,
@@ -141,10 +141,10 @@ class Recording:
         number = self._list.add(Op.KERNEL, ready.compiled.code.address, launch.grid_blocks, states[0], ready.weight)
         self._calls[number] = step.run, step
 
-    def _state(self, step: KernelStep, ready: ReadyLaunch, worker: int) -> Place:
+    def _state(self, step: KernelStep, ready: ReadyLaunch, worker: int) -> MemoryOffset:
         """Write a worker's state with its table of regions. Return its place."""
         plan, scratch = ready.compiled.plan, self._memory.workers[worker]
-        bases: list[Word] = [Place(piece.allocation, slice_shift(piece.offset_bytes)) for piece in step.slices]
+        bases: list[Word] = [MemoryOffset(piece.allocation, slice_shift(piece.offset_bytes)) for piece in step.slices]
         bases += ready.bases[len(bases) :]  # the module's variables do not move
         own = {SHARED_NUMBER: scratch.places[SHARED], LOCAL_NUMBER: scratch.places[LOCAL]}
         table: list[Word] = []
@@ -188,8 +188,8 @@ class Recording:
             self._list.set_operand(end, 0, self._list.here)
 
 
-def _place(piece: BufferSlice) -> Place:
-    return Place(piece.allocation, piece.offset_bytes)
+def _place(piece: BufferSlice) -> MemoryOffset:
+    return MemoryOffset(piece.allocation, piece.offset_bytes)
 
 
 class _Scratch:
@@ -251,7 +251,7 @@ class _PlacedWorker:
 class _Spread:
     """A launch on several workers."""
 
-    def __init__(self, ready: ReadyLaunch, states: list[Place], memory: _Memory) -> None:
+    def __init__(self, ready: ReadyLaunch, states: list[MemoryOffset], memory: _Memory) -> None:
         self._ready = ready
         self._states = states
         self._memory = memory

@@ -34,12 +34,12 @@ class Draft:
 
 def apply_rules(lexer: Lexer, start: int, draft: Draft) -> None:
     """Complete an instruction; raise ParseError at `start` if XLA's parser refuses it."""
-    problem = settle(draft)
+    problem = complete(draft)
     if problem:
         raise lexer.error(f"'{draft.name}' ({draft.opcode}): {problem}", start)
 
 
-def settle(draft: Draft) -> str:
+def complete(draft: Draft) -> str:
     """Complete an instruction; return the reason why XLA's parser refuses it, or ""."""
     opcode = OPCODES[draft.opcode]
     for name, default in opcode.defaults.items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_owner import fusion_owner, is_tritons
+from hlo_run.analysis.fusion_owner import fusion_owner, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
@@ -60,7 +60,7 @@ def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
     opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}
     if not opcodes <= _IN_KERNELS:
         return True
-    if is_tritons(fusion) and not opcodes & _REPEATED:
+    if is_triton_fusion(fusion) and not opcodes & _REPEATED:
         return not _is_one_kernel(fusion, ctx)
     return bool(fusion_owner(fusion))
 

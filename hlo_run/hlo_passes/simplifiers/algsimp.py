@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from hlo_run.hlo.edit import is_removable, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.unchanged import is_settled, settle
+from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
@@ -90,7 +90,7 @@ class AlgebraicSimplifier:
                 if _Walk(module, computation, rules, self.sees_layouts or _reads_bytes(computation), ctx.fuel).run():
                     changed.append(computation)
                 else:
-                    settle(module, work, computation)
+                    mark_settled(module, work, computation)
             computations = changed
 
 

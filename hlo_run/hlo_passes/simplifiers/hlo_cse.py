@@ -16,7 +16,7 @@ from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import ASYNC, CONTROL_FLOW
-from hlo_run.hlo.unchanged import is_settled, settle
+from hlo_run.hlo.unchanged import is_settled, mark_settled
 from hlo_run.hlo_passes.fuel import Fuel
 from hlo_run.hlo_passes.hlo_pass import PassContext
 
@@ -45,7 +45,7 @@ class HloCse:
                 continue
             reads_bytes = any(instruction.opcode == "bitcast" for instruction in computation.instructions)
             if not _merge(module, computation, ValueKeys(self.sees_layouts or reads_bytes), ctx.fuel):
-                settle(module, work, computation)
+                mark_settled(module, work, computation)
 
 
 def _merge(module: HloModule, computation: HloComputation, keys: ValueKeys, fuel: Fuel) -> bool:

@@ -37,7 +37,7 @@ _PURE_OPCODES = frozenset(
 )
 _MAX_CHAIN = 40
 # Special registers that are constant while a thread runs.
-_LANE_LOCAL = frozenset(("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%nwarpid"))
+_CONSTANT_SPECIAL_REGISTERS = frozenset(("%tid", "%ctaid", "%ntid", "%nctaid", "%laneid", "%warpid", "%nwarpid"))
 
 
 class PureValues:
@@ -106,7 +106,7 @@ class PureValues:
             case Integer() | Symbol():
                 return 0
             case SpecialRegister():
-                return 0 if source.name.split(".")[0] in _LANE_LOCAL else _MAX_CHAIN
+                return 0 if source.name.split(".")[0] in _CONSTANT_SPECIAL_REGISTERS else _MAX_CHAIN
             case Register():
                 return self._chain(source.name)
             case Address():

@@ -14,7 +14,7 @@ from hlo_run.backends.host.jit import llvm
 from hlo_run.backends.host.jit.driver import write_module
 from hlo_run.backends.host.jit.plan import FIRST_REGION, LaunchShape, Plan, RegionSpec
 from hlo_run.backends.host.jit.player import player_code
-from hlo_run.backends.host.jit.workers import Execution, Team
+from hlo_run.backends.host.jit.workers import Execution, WorkerGroup
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.errors import Unsupported
@@ -37,16 +37,16 @@ class _Compiled:
 
     code: llvm.Loaded
     plan: Plan
-    idle: dict[int, list[Team]] = field(default_factory=dict[int, "list[Team]"])
+    idle: dict[int, list[WorkerGroup]] = field(default_factory=dict[int, "list[WorkerGroup]"])
 
-    def team(self, size: int) -> Team:
-        """Return an idle team, or a new one."""
+    def group(self, size: int) -> WorkerGroup:
+        """Return an idle group of workers, or a new one."""
         free = self.idle.get(size)
-        return free.pop() if free else Team(self.plan, size)
+        return free.pop() if free else WorkerGroup(self.plan, size)
 
-    def done(self, team: Team) -> None:
-        """Return a team. The next launch reuses its memory."""
-        self.idle.setdefault(len(team.workers), []).append(team)
+    def done(self, group: WorkerGroup) -> None:
+        """Take a group back. The next launch reuses its memory."""
+        self.idle.setdefault(len(group.workers), []).append(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class ReadyLaunch:
 
     def run(self, deadline: float | None) -> None:
         """Run all blocks. Raises as `JitEngine.run` does."""
-        team = self.compiled.team(self.workers)
-        team.aim(self.bases)
-        Execution(self.compiled.code, team, self.launch).run(deadline)
-        self.compiled.done(team)
+        group = self.compiled.group(self.workers)
+        group.aim(self.bases)
+        Execution(self.compiled.code, group, self.launch).run(deadline)
+        self.compiled.done(group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _GROUP = "!llvm.access.group !1"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AccessAddress:
     """The address of an access: `offset` (i64) bytes behind `base`, if the i1 `condition` holds ("": always).
 
     `space` names the memory for alias analysis ("": any). `safe` is an offset at which an access of this size can always read, if
@@ -50,7 +50,7 @@ def space_of(op: Operation) -> str:
 # ---- addresses ------------------------------------------------------------------------------------------------------
 
 
-def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place:
+def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> AccessAddress:
     """Return the place of an access of `size` bytes. `kind` is load, store or atomic."""
     assert isinstance(address, Address), "memory is accessed through an address"
     base, displacement = address.base, address.offset
@@ -68,11 +68,11 @@ def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Place
     if affine is not None:
         offset = e.plan.pure.make(dict(affine.terms), affine.constant + displacement - start)
         condition = _affine_condition(e, region, offset, size, kind)
-        return Place(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size), offset, _stays(e, region))
+        return AccessAddress(pointer, e.sum(offset, 64), condition, name, _safe_offset(region, size), offset, _stays(e, region))
     value = _address(e, base)
     offset_name = e.b.binary("add", "i64", value, str(displacement - start))
     condition = _condition(e, region, offset_name, size, kind, aligned=False)
-    return Place(pointer, offset_name, condition, name, _safe_offset(region, size), stays=_stays(e, region))
+    return AccessAddress(pointer, offset_name, condition, name, _safe_offset(region, size), stays=_stays(e, region))
 
 
 def _stays(e: Body, region: RegionSpec) -> bool:
@@ -138,7 +138,7 @@ def _and_aligned(e: Body, inside: str, offset: str, size: int) -> str:
     return e.b.binary("and", "i1", inside, e.b.compare("eq", "i64", rest, "0"))
 
 
-def _dynamic(e: Body, base: Register | Symbol | Integer, displacement: int, size: int, kind: str) -> Place:
+def _dynamic(e: Body, base: Register | Symbol | Integer, displacement: int, size: int, kind: str) -> AccessAddress:
     """Look up the region at run time, by the number in the address."""
     b, plan = e.b, e.plan
     address = _address(e, base)
@@ -164,7 +164,7 @@ def _dynamic(e: Body, base: Register | Symbol | Integer, displacement: int, size
     is_local = b.compare("eq", "i64", number, str(LOCAL_NUMBER))
     own = b.binary("mul", "i64", b.resize(e.thread(), "i32", "i64"), str(plan.local_stride))
     pointer = b.pointer(b.cast("inttoptr", words[0], "i64", "ptr"), b.select(is_local, "i64", own, "0"))
-    return Place(pointer, offset, _and_aligned(e, inside, offset, size), "")
+    return AccessAddress(pointer, offset, _and_aligned(e, inside, offset, size), "")
 
 
 def _before(e: Body, offset: str, size: int, high: str) -> str:
@@ -172,7 +172,7 @@ def _before(e: Body, offset: str, size: int, high: str) -> str:
 
 
 def guarded(
-    e: Body, place: Place, line: int, access: Callable[[str], list[tuple[str, str]]], *, is_load: bool = False
+    e: Body, place: AccessAddress, line: int, access: Callable[[str], list[tuple[str, str]]], *, is_load: bool = False
 ) -> list[str]:
     """Write an access that executes only if its condition holds; otherwise its results are 0.
 

@@ -59,14 +59,14 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryOffset:
     """A byte offset in an allocation, or in the list's own data."""
 
     allocation: int
     offset_bytes: int
 
 
-Word: TypeAlias = "int | Place"
+Word: TypeAlias = "int | MemoryOffset"
 
 
 class CallList:
@@ -91,9 +91,9 @@ class CallList:
         """Change an operand, for example a jump target that was not known before."""
         self._code[instruction * INSTRUCTION_WORDS + 1 + index] = value
 
-    def data(self, words: Sequence[Word]) -> Place:
+    def data(self, words: Sequence[Word]) -> MemoryOffset:
         """Append data and return its place."""
-        place = Place(_OWN, 8 * len(self._data))
+        place = MemoryOffset(_OWN, 8 * len(self._data))
         self._data += words
         return place
 
@@ -145,7 +145,7 @@ class Player:
         """Reset the patience."""
         self._control[0] = _PATIENCE
 
-    def own_place(self, place: Place) -> int:
+    def own_place(self, place: MemoryOffset) -> int:
         """Return the address of a place in the list's own data."""
         return self._start + self._data_offset_bytes + place.offset_bytes
 

@@ -1,4 +1,4 @@
-"""The context of thunk emission: buffers, requested kernels, nested sequences; and helpers that read backend_config."""
+"""The context of thunk context: buffers, requested kernels, nested sequences; and helpers that read backend_config."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hlo_run.target import TargetSpec
 
 
 @dataclass(frozen=True)
-class Emission:
-    """The context of thunk emission. `sequence` emits the thunks of another computation, such as a loop body."""
+class ThunkContext:
+    """The context of thunk context. `sequence` emits the thunks of another computation, such as a loop body."""
 
     buffers: BufferAssignment
     kernels: KernelRequests
@@ -44,7 +44,7 @@ class Emission:
         )
 
 
-EmitThunk: TypeAlias = Callable[[Emission, HloInstruction], "list[Thunk]"]
+EmitThunk: TypeAlias = Callable[[ThunkContext, HloInstruction], "list[Thunk]"]
 
 
 def backend_config(instruction: HloInstruction) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.target import TargetSpec
 
 
-class Watch:
+class CompilationObservers:
     """The observers of one file's compilations. `number` is the file's place on the command line, from 0."""
 
     def __init__(self, number: int, console: Console) -> None:
@@ -40,7 +40,7 @@ class Watch:
         `watching` are functions from that copy to another observer. Adds the path of a reproducer to an InternalError.
         """
         working = module.clone()
-        observers = self.observers(options)
+        observers = self.create(options)
         dump = self._dump_observer(options, module.name, target)
         if dump is not None:
             dump.module("before_optimizations", module_to_string(module, dump_options(options)))
@@ -58,7 +58,7 @@ class Watch:
         finally:
             self.show_times(options)
 
-    def observers(self, options: ShowOptions) -> list[Observer]:
+    def create(self, options: ShowOptions) -> list[Observer]:
         """Return the observers that see every compilation."""
         watching: list[Observer] = []
         if options.v:
