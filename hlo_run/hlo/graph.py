@@ -472,12 +472,12 @@ class HloModule:
 
     def to_string(self, options: PrintOptions = DEFAULT) -> str:
         """Return the module as HLO text, by default the text of XLA's `HloModule::ToString`."""
-        # Loaded with the first text: the printer imports the graph, and a run that prints nothing does without it.
+        # Imported here: the printer imports this file, and a run that prints nothing does not need the printer.
         text: str = import_module("hlo_run.hlo.printer").module_to_string(self, options)
         return text
 
     def remove_computation(self, computation: HloComputation) -> None:
-        """Remove a computation without callers; it is no longer a caller of the computations that it calls."""
+        """Remove a computation that has no callers. Its instructions leave the `callers` of the computations that they call."""
         assert not computation.callers, f"{computation.name} is still called"
         for instruction in computation.instructions:
             instruction.called = {}

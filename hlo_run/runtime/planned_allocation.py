@@ -24,7 +24,7 @@ class PlannedAllocation:
 
     @property
     def is_temp(self) -> bool:
-        """True for what nobody outside sees."""
+        """True for scratch memory: no argument, result or constant of the module, and no memory of a reducer."""
         return self.parameter is None and not (self.is_live_out or self.is_thread_local or self.is_constant)
 
     @property

@@ -34,10 +34,10 @@ ProgramEvaluator: TypeAlias = "Callable[[HloInstruction, list[Value], Device], F
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction: what picks its operands from the slots, its own slot, and `dead`, those that nobody reads after it.
+    """One instruction: how to pick its operands from the slots, and its own slot. No later step reads the slots in `dead`.
 
     One of `kernel`, `evaluate` and `program` is set. `dims` and `dtype` are what the value must be;
-    without `dims` there is nothing to check.
+    without `dims` the value is not checked.
     """
 
     instruction: HloInstruction

@@ -323,7 +323,7 @@ class PureValues:
         return self.combine(product, rest[0], 1) if rest[0] else None
 
     def _parts(self, a: Affine, bits: int) -> tuple[Affine, Affine] | None:
-        """Return (multiple of 2**bits, rest in [0, 2**bits)) whose sum is `a`; None if there is no such split."""
+        """Split `a` into a sum: (a multiple of 2**bits, a rest in [0, 2**bits)). Return None if the terms do not allow it."""
         unit = 1 << bits
         high = {symbol: coefficient for symbol, coefficient in a.terms if coefficient % unit == 0}
         low = {symbol: coefficient for symbol, coefficient in a.terms if coefficient % unit}

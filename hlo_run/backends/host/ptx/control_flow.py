@@ -122,7 +122,10 @@ class KernelGraph:
 
 
 def build_graph(module: Module, entry_name: str) -> KernelGraph:
-    """Return the graph of the kernel `entry_name`. Raises Unsupported, ParseError, and DeviceError if there is no such kernel."""
+    """Return the graph of the kernel `entry_name`.
+
+    Raises DeviceError if the module lacks the kernel, ParseError for invalid PTX, Unsupported for PTX that Host cannot run.
+    """
     try:
         flat = flatten(module, entry_name)
     except Unsupported as error:

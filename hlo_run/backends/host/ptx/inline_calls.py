@@ -51,7 +51,10 @@ class FlatFunction:
 
 
 def flatten(module: Module, entry_name: str) -> FlatFunction:
-    """Return the entry `entry_name` with calls inlined. Raises DeviceError if there is no such entry, and Unsupported."""
+    """Return the entry `entry_name` with calls inlined.
+
+    Raises DeviceError if the module lacks the entry, Unsupported for a call that cannot be inlined.
+    """
     entry = module.functions.get(entry_name)
     if entry is None or entry.body is None or not entry.is_entry:
         known = ", ".join(name for name, function in module.functions.items() if function.is_entry)

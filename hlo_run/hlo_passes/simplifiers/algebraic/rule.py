@@ -102,7 +102,7 @@ def power_of_two(value: HloInstruction) -> int | None:
 
 
 def either(instruction: HloInstruction, opcode: str) -> tuple[HloInstruction, HloInstruction] | None:
-    """Return (the operand with that opcode, the other operand) of a commutative instruction; None if there is no such operand."""
+    """Return (the operand with that opcode, the other operand) of a commutative instruction; None if neither has it."""
     one, two = instruction.operands
     if one.opcode == opcode:
         return one, two
