@@ -19,9 +19,11 @@ _FIRST_ACCELERATED_MAJOR = 9
 class TargetSpec:
     """One GPU.
 
-    `core_count` is the number of SMs, `threads_per_core_limit` the largest number of resident threads of an SM.
-    `toolkit_version` is the CUDA version, which limits the available instructions. Sizes are in bytes, bandwidths in bytes per
-    second, clocks in GHz.
+    `compute_capability` is (major, minor). `core_count` is the number of SMs, `threads_per_core_limit` the largest number of
+    resident threads of an SM, `fpus_per_core` the number of f32 units of an SM. `memory_bandwidth` is in bytes per second.
+    `shared_memory_per_block_optin_bytes` is the most that a block may ask for, `shared_memory_per_block_bytes` what every
+    block may have. `block_dim_limit` is the largest grid in blocks, and `registers_per_core_limit` counts 32-bit registers.
+    `toolkit_version` is the CUDA version (major, minor), which limits the available instructions.
     """
 
     name: str

@@ -81,7 +81,7 @@ class ResizeThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """One spatial dimension of a convolution's window."""
+    """One spatial dimension of a convolution's window, in elements. Padding may be negative."""
 
     size: int
     stride: int = 1
@@ -141,7 +141,7 @@ class FftThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class CholeskyThunk(LibraryWork):
-    """Cholesky factor of the matrices in the last two dimensions; the other triangle of the result is zero."""
+    """Cholesky factor of the matrices in the last two dimensions, lower or upper. The other triangle of the result is zero."""
 
     name: str
     lower: bool
@@ -167,7 +167,10 @@ class TriangularSolveThunk(LibraryWork):
 
 @dataclass(frozen=True, slots=True)
 class SelectKThunk(LibraryWork):
-    """The k largest (or smallest) elements along the last dimension, sorted, and their indices. Ties keep their order."""
+    """The k largest (or smallest) elements along the last dimension, sorted, and their indices (s32). Ties keep their order.
+
+    `k` is the last dimension of `values`.
+    """
 
     name: str
     source: ArraySpec

@@ -52,9 +52,10 @@ class CollectiveMethods(BuilderCore):
         shard_count: int | None = None,
         **options: Any,
     ) -> HloValue:
-        """Reduce over a group, and give each device its part along `dimension`.
+        """Reduce over a group, and give each device its part along `dimension`, whose size is divided by the group's.
 
-        `shard_count` is the size of a group; it is required if `replica_groups` are text or empty.
+        `shard_count` is the size of a group; it is required if `replica_groups` are text or empty. Raises UsageError without
+        it, or if an operand lacks the dimension.
         """
         count = _shard_count(replica_groups, shard_count)
         shapes = [_resized(value, dimension, 1, count) for value in values_of(operands)]
@@ -70,9 +71,10 @@ class CollectiveMethods(BuilderCore):
         shard_count: int | None = None,
         **options: Any,
     ) -> HloValue:
-        """Concatenate the operands of a group along `dimension`.
+        """Concatenate the operands of a group along `dimension`, whose size is multiplied by the group's.
 
-        `shard_count` is the size of a group; it is required if `replica_groups` are text or empty.
+        `shard_count` is the size of a group; it is required if `replica_groups` are text or empty. Raises UsageError without
+        it, or if an operand lacks the dimension.
         """
         count = _shard_count(replica_groups, shard_count)
         shape = _one_or_tuple([_resized(value, dimension, count, 1) for value in values_of(operands)])
@@ -88,7 +90,10 @@ class CollectiveMethods(BuilderCore):
         shard_count: int | None = None,
         **options: Any,
     ) -> HloValue:
-        """Return the tuple (operands, results)."""
+        """Start an all-gather with the arguments of `all_gather`, and return the tuple (operands, results).
+
+        Raises UsageError as `all_gather` does.
+        """
         count = _shard_count(replica_groups, shard_count)
         results = [_resized(value, dimension, count, 1) for value in values_of(operands)]
         sources = [value.shape for value in values_of(operands)]
@@ -156,7 +161,10 @@ class CollectiveMethods(BuilderCore):
     def collective_permute_start(
         self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
     ) -> HloValue:
-        """Return the tuple (operands, results)."""
+        """Start an all-gather with the arguments of `all_gather`, and return the tuple (operands, results).
+
+        Raises UsageError as `all_gather` does.
+        """
         values = values_of(operands)
         both = Shape.make_tuple((_shape_of_all(values), _shape_of_all(values)))
         return self.instruction(

@@ -65,7 +65,10 @@ class ControlMethods(BuilderCore):
         return self.instruction("while", [init], called=called)
 
     def conditional(self, selector: HloValue, branches: Sequence[ComputationLike], operands: Sequence[HloValue]) -> HloValue:
-        """Apply branch `selector` (s32; out of range: the last) to its operand; a pred selects (true branch, false branch)."""
+        """Apply branch `selector` (s32; out of range: the last) to its operand; a pred selects (true branch, false branch).
+
+        Raises UsageError unless there is one operand per branch.
+        """
         if len(branches) != len(operands):
             raise UsageError(f"conditional has {len(branches)} branches, but {len(operands)} operands")
         bodies = [
@@ -173,7 +176,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("recv", [token], received, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 
     def recv_done(self, recv: HloValue, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """Return (received array, token)."""
+        """Wait for a message and return (received array, token). Raises UsageError if `recv` is not a result of `recv`."""
         if len(recv.shape.tuple_shapes) != 3:
             raise UsageError(f"recv_done needs a recv, not {recv.shape.to_string(layout=False)}")
         shape = Shape.make_tuple((recv.shape.tuple_shapes[0], _TOKEN))
@@ -219,7 +222,10 @@ class ControlMethods(BuilderCore):
         return self.instruction("async-update", [start], start.shape)
 
     def async_done(self, start: HloValue) -> HloValue:
-        """Return the result of the started computation."""
+        """Wait for a computation and return its result, element 1 of `start`.
+
+        Raises UsageError if `start` is not a tuple of at least 2 elements.
+        """
         if len(start.shape.tuple_shapes) < 2:
             raise UsageError(f"async_done needs an async start, not {start.shape.to_string(layout=False)}")
         return self.instruction("async-done", [start], start.shape.tuple_shapes[1])

@@ -214,7 +214,7 @@ class BuilderCore:
         """Add an instruction of any opcode; attributes have XLA's names, and those that are None are omitted.
 
         Without `shape` it is inferred; `result_type` then replaces its element type. Raises ParseError where the same
-        instruction in text would.
+        instruction in text would, UsageError for an operand of another computation.
         """
         written = shape_of(shape) if shape is not None else UNKNOWN_SHAPE
         made = HloInstruction(opcode, opcode, written, where=_caller())
@@ -249,7 +249,7 @@ class BuilderCore:
                 raise ParseError(f"attribute {name} is expected but not seen", made.where)
 
     def set_attributes(self, instruction: HloInstruction, attributes: Mapping[str, Any]) -> None:
-        """Set common attributes; see `HloValue.annotate`."""
+        """Set attributes that every instruction may have; see `HloValue.annotate`. Raises ParseError for any other attribute."""
         for name, value in attributes.items():
             if name not in COMMON_ATTRIBUTES:
                 allowed = ", ".join(COMMON_ATTRIBUTES)
@@ -261,14 +261,17 @@ class BuilderCore:
             _obey_rules(instruction)
 
     def copy_of(self, old: HloInstruction, operands: Sequence[HloValue]) -> HloValue:
-        """Add a copy of an instruction of any computation, with other operands; called computations are shared."""
+        """Add a copy of an instruction of any computation, with other operands; called computations are shared.
+
+        Raises UsageError for an operand of another computation.
+        """
         sources = [self.operand(operand).instruction for operand in operands]
         name = self.free_name(old.name)
         made = HloInstruction(name, old.opcode, old.shape, sources, dict(old.attrs), dict(old.called), old.where)
         return HloValue(self, self._computation.add(made))
 
     def leaf(self, opcode: str, shape: Shape, attributes: dict[str, Any]) -> HloValue:
-        """Add a parameter or constant, whose attributes are values, not text."""
+        """Add a parameter or constant, whose attributes are values, not text. Raises ParseError for a wrong one of `scope`."""
         made = HloInstruction(self.free_name(opcode), opcode, shape, attrs=attributes, where=_caller())
         self.set_attributes(made, self._scope)
         return HloValue(self, self._computation.add(made))
@@ -276,7 +279,8 @@ class BuilderCore:
     def elementwise(self, opcode: str, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: Any) -> HloValue:
         """Add an instruction whose operands have equal dimensions: numbers become constants, scalars are broadcast.
 
-        Operands whose positions are in `scalars` may remain scalars. Raises UsageError if all operands are numbers.
+        Operands whose positions are in `scalars` may remain scalars. Raises UsageError if all operands are numbers, ParseError
+        where the same instruction in text would.
         """
         typed = [operand for operand in operands if isinstance(operand, HloValue)]
         if not typed:
@@ -292,7 +296,7 @@ class BuilderCore:
         return self.instruction(opcode, spread, **attributes)
 
     def constant_of(self, value: Any, element_type: str | None = None) -> HloValue:
-        """Add a constant; raises UsageError for a value that the type cannot represent."""
+        """Add the constant that `literal_of` returns. Raises UsageError for a value that the type cannot represent."""
         literal, shape = literal_of(value, element_type)
         return self.leaf("constant", shape, {"literal": literal})
 
@@ -329,11 +333,14 @@ class BuilderCore:
         return builder.build_computation(builder.as_value(result))
 
     def as_value(self, value: Any) -> HloValue:
-        """Return the value itself, or a number as a new constant."""
+        """Return the value itself, or a number as a new constant. Raises UsageError for a value of another computation."""
         return self.operand(value) if isinstance(value, HloValue) else self.constant_of(value)
 
     def build_computation(self, root: HloValue | None = None, execution_thread: str = "main") -> HloComputation:
-        """Return the finished computation, to be called by others; the default `root` is the last instruction."""
+        """Return the finished computation, to be called by others; the default `root` is the last instruction.
+
+        Raises UsageError if it has no instruction.
+        """
         if not self._computation.instructions:
             raise UsageError(f"'{self.name}' has no instruction")
         self._computation.root = self.operand(root).instruction if root is not None else self._computation.instructions[-1]
@@ -345,7 +352,7 @@ class BuilderCore:
 
         The module has copies, so the builder can be used further, and computations can be called from other modules too.
         Further arguments are header attributes: `is_scheduled`, `input_output_alias`, `replica_count`, ... Raises
-        ParseError if the verifier refuses the module, unless `verified` is False.
+        ParseError if the verifier refuses the module, unless `verified` is False, and UsageError if it has no instruction.
         """
         entry = self.build_computation(root)
         where = _caller()

@@ -267,7 +267,10 @@ class ElementwiseMethods(BuilderCore):
         return self._unary("convert", operand, shape=operand.shape.with_element_type(type_of(element_type)))
 
     def bitcast_convert(self, operand: HloValue, element_type: TypeLike) -> HloValue:
-        """Reinterpret the bits as another type; a wider type removes the last dimension, a narrower one adds a dimension."""
+        """Reinterpret the bits as another type; a wider type removes the last dimension, a narrower one adds a dimension.
+
+        Raises UsageError if a wider type does not have the bits of the last dimension.
+        """
         return self._unary("bitcast-convert", operand, shape=_bitcast_shape(operand.shape, type_of(element_type)))
 
     def stochastic_convert(self, operand: HloValue, random: HloValue, element_type: TypeLike) -> HloValue:

@@ -10,7 +10,7 @@ from hlo_run.analysis.defining_value import ShapeIndex
 
 @dataclass(eq=False, slots=True)
 class PlannedAllocation:
-    """An allocation in the making: its values with their offsets, and of which kind it is."""
+    """An allocation in the making: its values with their offsets in bytes, and of which kind it is."""
 
     size_bytes: int
     offsets: dict[HloValue, int] = field(default_factory=dict[HloValue, int])

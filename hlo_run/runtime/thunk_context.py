@@ -1,4 +1,4 @@
-"""The context of thunk context: buffers, requested kernels, nested sequences; and helpers that read backend_config."""
+"""What the functions that make thunks share: buffers, kernels, nested sequences; and helpers that read backend_config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hlo_run.target import TargetSpec
 
 @dataclass(frozen=True)
 class ThunkContext:
-    """The context of thunk context. `sequence` emits the thunks of another computation, such as a loop body."""
+    """What the functions that make thunks share. `sequence` makes the thunks of another computation, such as a loop body."""
 
     buffers: BufferAssignment
     kernels: KernelRequests
@@ -25,7 +25,7 @@ class ThunkContext:
     target: TargetSpec
 
     def array(self, instruction: HloInstruction, index: tuple[int, ...] = ()) -> ArraySpec:
-        """Return the array at `index` of a value."""
+        """Return the array at the shape index `index` of a value, which must be an array."""
         tree = self.tree(instruction, index)
         assert isinstance(tree, ArraySpec), f"{instruction.name} at {index} is not an array"
         return tree

@@ -277,7 +277,7 @@ class TransferStep(Leaf):
         """Do nothing: slices are looked up when the step runs."""
 
     def run(self) -> None:
-        """Do the transfer. A recv writes zeros if no device sends to this one. Raises DeviceError if a message does not arrive."""
+        """Do the transfer. A recv writes zeros if no device sends to it. Raises DeviceError if a message does not arrive."""
         machine = self._machine
         match self.thunk:
             case InfeedThunk():
