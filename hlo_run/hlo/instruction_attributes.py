@@ -191,6 +191,11 @@ class TypedAttributes:
         return self.attrs.stored["rhs_contracting_dims"]
 
     @property
+    def k(self) -> int:
+        """Of a topk: the number of elements that it returns."""
+        return self.attrs.stored["k"]
+
+    @property
     def num_carries(self) -> int:
         """Of a scan: how many of its last operands are carried from step to step."""
         return self.attrs.stored["num_carries"]
@@ -273,6 +278,16 @@ class TypedAttributes:
         return self.attrs.stored.get("rhs_batch_dims", ())
 
     @property
+    def lhs_ragged_dims(self) -> tuple[int, ...]:
+        """Of a ragged-dot: the dimension of operand 0 that is cut into groups; one number."""
+        return self.attrs.stored.get("lhs_ragged_dims", ())
+
+    @property
+    def rhs_group_dims(self) -> tuple[int, ...]:
+        """Of a ragged-dot: the dimensions of operand 1 that count groups."""
+        return self.attrs.stored.get("rhs_group_dims", ())
+
+    @property
     def operand_batching_dims(self) -> tuple[int, ...]:
         """Of a gather: the operand's dimensions that run along with the indices'."""
         return self.attrs.stored.get("operand_batching_dims", ())
@@ -291,6 +306,11 @@ class TypedAttributes:
     def scatter_indices_batching_dims(self) -> tuple[int, ...]:
         """Of a scatter: the indices' dimensions that run along with the operand's."""
         return self.attrs.stored.get("scatter_indices_batching_dims", ())
+
+    @property
+    def indices_are_sorted(self) -> bool:
+        """Of a gather or scatter: whether the program promises that the index vectors are sorted."""
+        return self.attrs.stored.get("indices_are_sorted", False)
 
     @property
     def unique_indices(self) -> bool:

@@ -76,8 +76,8 @@ def _scaled_dot(instruction: HloInstruction) -> Shape:
 def _ragged_dot(instruction: HloInstruction) -> Shape:
     left, right, sizes = array_operands(instruction)
     one, two = _sides(instruction, left, right)
-    ragged: tuple[int, ...] = instruction.attrs.get("lhs_ragged_dims", ())
-    groups: tuple[int, ...] = instruction.attrs.get("rhs_group_dims", ())
+    ragged = instruction.lhs_ragged_dims
+    groups = instruction.rhs_group_dims
     if len(ragged) != 1 or not 0 <= ragged[0] < left.rank:
         raise refuse(f"lhs_ragged_dims must name one dimension of {brief(left)}, but is {braces(ragged)}")
     kind = preferred_type(instruction, left, right)

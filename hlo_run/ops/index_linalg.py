@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hlo_run.hlo.attributes.table import Window, WindowDim
+from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.indexing import Expr, IndexingMap, Interval, dim, symbol
 from hlo_run.ops.convolution import convolution_labels
@@ -114,9 +114,8 @@ def convolution_maps(instruction: HloInstruction) -> tuple[IndexingMap, Indexing
 
 
 def _convolution_input(instruction: HloInstruction) -> IndexingMap:
-    attrs = instruction.attrs
-    labels, window = convolution_labels(attrs["dim_labels"]), attrs.get("window", Window())
-    groups, batch_groups = attrs.get("feature_group_count", 1), attrs.get("batch_group_count", 1)
+    labels, window = convolution_labels(instruction.dim_labels), instruction.window
+    groups, batch_groups = instruction.feature_group_count, instruction.batch_group_count
     source, kernel, output = operand_dims(instruction, 0), operand_dims(instruction, 1), output_dims(instruction)
     batch, feature, spatial = labels.input
     output_batch, output_feature, output_spatial = labels.output
@@ -153,13 +152,12 @@ def _convolution_kernel(instruction: HloInstruction) -> IndexingMap:
 
 def _scan_operand(instruction: HloInstruction, number: int) -> IndexingMap:
     """Return the map of an input: the element and all before it (after it, if reversed); for an init: all but the scanned dim."""
-    attrs = instruction.attrs
-    dimension: int = attrs["dimensions"][0]
+    dimension: int = instruction.dimensions[0]
     sizes = output_dims(instruction)
-    if number >= len(instruction.operands) - attrs["num_carries"]:
+    if number >= len(instruction.operands) - instruction.num_carries:
         return IndexingMap.from_sizes((dim(d) for d in range(len(sizes)) if d != dimension), sizes)
     results = [symbol(0) if d == dimension else dim(d) for d in range(len(sizes))]
-    distance = symbol(0) - dim(dimension) if attrs.get("is_reverse", False) else dim(dimension) - symbol(0)
+    distance = symbol(0) - dim(dimension) if instruction.is_reverse else dim(dimension) - symbol(0)
     past = Interval(0, sizes[dimension] - 1)
     return IndexingMap.from_sizes(results, sizes, (sizes[dimension],)).with_constraint(distance, past)
 

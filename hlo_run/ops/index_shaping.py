@@ -155,16 +155,16 @@ def _dynamic_update_slice_operand(instruction: HloInstruction, number: int) -> I
 
 
 def _gather_operand(instruction: HloInstruction, number: int) -> IndexingMap | None:
-    attrs, sizes = instruction.attrs, output_dims(instruction)
+    sizes = output_dims(instruction)
     if not is_simple_gather(instruction):
         return None
     vectors = operand_dims(instruction, 1)[1]
     if number == 1:
         return IndexingMap.from_sizes((dim(0), symbol(0)), sizes, (vectors,))
-    source, slice_sizes = operand_dims(instruction, 0), attrs["slice_sizes"]
-    index_map: tuple[int, ...] = attrs["start_index_map"]
+    source, slice_sizes = operand_dims(instruction, 0), instruction.gather_slice_sizes
+    index_map = instruction.start_index_map
     rts = tuple(Variable(Interval(0, source[d] - slice_sizes[d])) for d in index_map)
-    results = [dim(position) for position in attrs["offset_dims"]]
+    results = [dim(position) for position in instruction.offset_dims]
     for number_of_rt, d in enumerate(index_map):
         results[d] += symbol(number_of_rt)
     return replace(identity(instruction), rts=rts, results=tuple(results))
@@ -172,14 +172,13 @@ def _gather_operand(instruction: HloInstruction, number: int) -> IndexingMap | N
 
 def is_simple_gather(instruction: HloInstruction) -> bool:
     """Return True for the form that XLA's gather simplifier makes: indices [n, k], output [n, slice..], nothing collapsed."""
-    attrs = instruction.attrs
     rank = len(operand_dims(instruction, 0))
     return (
         len(operand_dims(instruction, 1)) == 2
-        and attrs["index_vector_dim"] == 1
-        and not attrs["collapsed_slice_dims"]
-        and not attrs.get("operand_batching_dims", ())
-        and tuple(attrs["offset_dims"]) == tuple(range(1, rank + 1))
+        and instruction.index_vector_dim == 1
+        and not instruction.collapsed_slice_dims
+        and not instruction.operand_batching_dims
+        and instruction.offset_dims == tuple(range(1, rank + 1))
     )
 
 

@@ -101,7 +101,7 @@ def _sort(instruction: HloInstruction) -> Shape:
 
 
 def _topk(instruction: HloInstruction) -> Shape:
-    shape, k = array_operand(instruction), instruction.attrs["k"]
+    shape, k = array_operand(instruction), instruction.k
     if not shape.rank or not 0 <= k <= shape.dims[-1]:
         raise refuse(f"k={k} is not within the last dimension of {brief(shape)}")
     flags = (*dynamic_dims(shape)[:-1], False)

@@ -101,20 +101,19 @@ def _check_index_map(instruction: HloInstruction, names: tuple[str, str, str], s
 
 def _gather(instruction: HloInstruction) -> Shape:
     source, indices = array_operands(instruction)
-    attrs = instruction.attrs
-    batch = _index_vectors(indices, attrs["index_vector_dim"])
-    sizes: tuple[int, ...] = attrs["slice_sizes"]
+    batch = _index_vectors(indices, instruction.index_vector_dim)
+    sizes = instruction.gather_slice_sizes
     if len(sizes) != source.rank or any(not 0 <= size <= extent for size, extent in zip(sizes, source.dims, strict=True)):
         raise refuse(f"slice_sizes {sizes} are not within the operand's shape {brief(source)}")
     collapsed = dim_list(instruction, "collapsed_slice_dims", source.rank, ordered=True)
     _check_index_map(instruction, _GATHER_NAMES, source, indices)
-    dropped = {*collapsed, *attrs.get("operand_batching_dims", ())}
+    dropped = {*collapsed, *instruction.operand_batching_dims}
     if any(sizes[dim] > 1 for dim in dropped):
         raise refuse("collapsed and batching dimensions must have slices of size 0 or 1")
     window = [dim for dim in range(source.rank) if dim not in dropped]
-    rank = len(attrs["offset_dims"]) + len(batch)
+    rank = len(instruction.offset_dims) + len(batch)
     offsets = dim_list(instruction, "offset_dims", rank, ordered=True)
-    batching: tuple[int, ...] = attrs.get("operand_batching_dims", ())
+    batching = instruction.operand_batching_dims
     if len(offsets) + len(collapsed) + len(batching) != source.rank:
         raise refuse(f"offset_dims has {len(offsets)} entries, but slices have {len(window)} dimensions left")
     source_dynamic, index_dynamic = dynamic_dims(source), dynamic_dims(indices)

@@ -17,7 +17,7 @@ from hlo_run.analysis.bitcast_kind import aligned_order
 from hlo_run.analysis.defining_value import ShapeIndex
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.traits import KEEPS_LAYOUT
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape
 
 Order: TypeAlias = tuple[int, ...]
@@ -263,7 +263,7 @@ class LayoutPropagation:
 
 
 # Their layouts are settled elsewhere, regardless of their operands' layouts.
-_FIXED = frozenset(("bitcast", "call", "conditional", "custom-call", "fusion", "while", "async-start"))
+_FIXED = CONTROL_FLOW | {"bitcast", "custom-call", "fusion"}
 
 
 def _goes_deep(instruction: HloInstruction) -> bool:

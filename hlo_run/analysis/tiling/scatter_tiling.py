@@ -10,7 +10,6 @@ them once. Mirrors XLA's `ScatterWithDistributedUpdates`, for all scatters, not 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -121,8 +120,7 @@ class ScatterTiling:
     @property
     def window_operand_dims(self) -> tuple[int, ...]:
         """The dimension of the operand for each of the update window dims."""
-        attrs = self.scatter.attrs
-        dropped = (*attrs["inserted_window_dims"], *attrs.get("input_batching_dims", ()))
+        dropped = (*self.scatter.inserted_window_dims, *self.scatter.input_batching_dims)
         return tuple(dim for dim in range(self.scatter.operands[0].shape.rank) if dim not in dropped)
 
     @property
@@ -165,10 +163,10 @@ def tile_scatter(analysis: FusionAnalysis) -> ScatterTiling:
 def _distribute_indices(analysis: FusionAnalysis, scatter: HloInstruction) -> ScatterTiling | None:
     """Return the tiling for sorted indices; None if it does not apply, as to reducers that are not associative."""
     operand, indices, update = (each.shape for each in scatter.operands)
-    attrs, warps = scatter.attrs, _WARPS_PER_BLOCK * analysis.target.core_count
-    is_sorted = bool(attrs.get("indices_are_sorted")) and not attrs.get("unique_indices")
-    is_simple = indices.rank == 2 and attrs["index_vector_dim"] == 1 and not attrs.get("input_batching_dims")
-    is_simple = is_simple and list(attrs["update_window_dims"]) == list(range(1, update.rank)) and update.element_count > 0
+    warps = _WARPS_PER_BLOCK * analysis.target.core_count
+    is_sorted = scatter.indices_are_sorted and not scatter.unique_indices
+    is_simple = indices.rank == 2 and scatter.index_vector_dim == 1 and not scatter.input_batching_dims
+    is_simple = is_simple and list(scatter.update_window_dims) == list(range(1, update.rank)) and update.element_count > 0
     slices = update.dims[0] if update.rank else 0
     if not (is_sorted and is_simple and slices > warps and _is_associative(scatter)) or update.element_type in ("c64", "c128"):
         return None
@@ -178,7 +176,7 @@ def _distribute_indices(analysis: FusionAnalysis, scatter: HloInstruction) -> Sc
     while vector > 1 and WARP_SIZE * vector > window:
         vector //= 2
     one_by_one = ScatterTiling(scatter, "atomic", vector, LaunchDimensions((1, 1, 1), (1, 1, 1)))
-    moved: Sequence[int] = attrs["scatter_dims_to_operand_dims"]
+    moved = scatter.scatter_dims_to_operand_dims
     starts = [operand.dims[number] - one_by_one.window_sizes[number] + 1 for number in moved]
     per_warp = -(-slices // max(warps, math.prod(starts)))
     index_vector, read_at_once = 1, _MAX_VECTOR_BITS // indices.dtype.bits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from functools import lru_cache
 
 from xdsl.dialects import arith
@@ -99,15 +99,15 @@ def _dynamic_update_slice(ctx: EmissionContext, instruction: HloInstruction, ind
 
 def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) -> Emission:
     """Read an index vector at the batch dimensions of the output, clamp its components, and add them to the offsets."""
-    b, attrs = ctx.builder, instruction.attrs
+    b = ctx.builder
     operand, indices = instruction.operands
-    offset_dims: Sequence[int] = attrs["offset_dims"]
+    offset_dims = instruction.offset_dims
     batch = [position for number, position in enumerate(index) if number not in offset_dims]
-    batching: Sequence[int] = attrs.get("operand_batching_dims", ())
-    slice_sizes: Sequence[int] = attrs["slice_sizes"]
-    vector_dim: int = attrs["index_vector_dim"]
+    batching = instruction.operand_batching_dims
+    slice_sizes = instruction.gather_slice_sizes
+    vector_dim = instruction.index_vector_dim
     starts: dict[int, SSAValue] = {}
-    index_map: Sequence[int] = attrs["start_index_map"]
+    index_map = instruction.start_index_map
     for component, dimension in enumerate(index_map):
         place = list(batch)
         if vector_dim < indices.shape.rank:
@@ -115,7 +115,7 @@ def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
         value = yield from element(indices, tuple(place))
         high = operand.shape.dims[dimension] - slice_sizes[dimension]
         starts[dimension] = clamp_start(b, value, high, indices.shape.dtype.is_signed)
-    places: Sequence[int] = attrs.get("start_indices_batching_dims", ())
+    places = instruction.start_indices_batching_dims
     for dimension, indices_dim in zip(batching, places, strict=True):
         # The index vector's dimension is not among the batch dimensions.
         own = batch[indices_dim - (indices_dim > vector_dim)]
@@ -125,7 +125,7 @@ def _gather(ctx: EmissionContext, instruction: HloInstruction, index: Values) ->
     source_index: list[SSAValue] = []
     for dimension in range(operand.shape.rank):
         position = starts.get(dimension, b.index(0))
-        if dimension not in attrs["collapsed_slice_dims"] and dimension not in batching:
+        if dimension not in instruction.collapsed_slice_dims and dimension not in batching:
             position = _add(b, index[next(offsets)], position)
         source_index.append(position)
     value = yield from element(operand, tuple(source_index))

@@ -60,13 +60,13 @@ class ScatterKernel:
 
         The i1 is None if the window always fits.
         """
-        b, attrs, indices = self.entry.builder, self.tiling.scatter.attrs, self.tiling.indices
+        b, indices = self.entry.builder, self.tiling.indices
         sizes, windows = self.tiling.scatter.operands[0].shape.dims, self.tiling.window_sizes
-        vector_dim: int = attrs["index_vector_dim"]
+        vector_dim = self.tiling.scatter.index_vector_dim
         starts: list[SSAValue | None] = [None] * len(sizes)
         fits: SSAValue | None = None
-        index_map: Sequence[int] = attrs["scatter_dims_to_operand_dims"]
-        batching: Sequence[int] = attrs.get("input_batching_dims", ())
+        index_map = self.tiling.scatter.scatter_dims_to_operand_dims
+        batching = self.tiling.scatter.input_batching_dims
         for component, dim in enumerate(index_map):
             if dim in batching:
                 continue
@@ -80,7 +80,7 @@ class ScatterKernel:
             # An unsigned comparison covers negative starts too.
             fit = b.cmpi("ule", start, b.index(sizes[dim] - windows[dim]))
             fits = fit if fits is None else b.binary(arith.AndIOp, fits, fit)
-        places: Sequence[int] = attrs.get("scatter_indices_batching_dims", ())
+        places = self.tiling.scatter.scatter_indices_batching_dims
         for dim, indices_dim in zip(batching, places, strict=True):
             own = batch[indices_dim - (indices_dim > vector_dim)]
             starts[dim] = own

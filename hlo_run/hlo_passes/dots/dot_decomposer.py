@@ -48,8 +48,8 @@ def _is_canonical(dot: HloInstruction) -> bool:
 def _canonical(dot: HloInstruction) -> HloInstruction:
     editor = Editor(dot)
     (lhs, rhs), attrs = dot.operands, dot.attrs
-    batch = attrs.get("lhs_batch_dims", ()), attrs.get("rhs_batch_dims", ())
-    contracting = attrs["lhs_contracting_dims"], attrs["rhs_contracting_dims"]
+    batch = dot.lhs_batch_dims, dot.rhs_batch_dims
+    contracting = dot.lhs_contracting_dims, dot.rhs_contracting_dims
     free = [
         [d for d in range(operand.shape.rank) if d not in batch[side] and d not in contracting[side]]
         for side, operand in enumerate((lhs, rhs))

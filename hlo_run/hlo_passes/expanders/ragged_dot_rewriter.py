@@ -60,7 +60,7 @@ class _Dims:
 def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, sizes: HloValue) -> HloValue:
     names = ("lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims")
     dims = _Dims(*(tuple(old.attrs.get(name, ())) for name in names))
-    ragged: int = old.attrs["lhs_ragged_dims"][0]
+    ragged: int = old.lhs_ragged_dims[0]
     places = _dims_of_sizes(dims, ragged, lhs.shape.rank, sizes.shape.rank - 1)
     if ragged in dims.lhs_batch:
         return dims.dot(b, old, _mask_rest(b, lhs, sizes, ragged, places), rhs)
@@ -71,7 +71,7 @@ def _dense(b: HloBuilder, old: HloInstruction, lhs: HloValue, rhs: HloValue, siz
         repeated = b.broadcast(rhs, (sizes.shape.dims[-1], *rhs.shape.dims), range(1, rhs.shape.rank + 1))
         rhs_batch, rhs_contracting = _shifted(dims.rhs_batch), _shifted(dims.rhs_contracting)
         return _Dims((0, *lhs_batch), lhs_contracting, (0, *rhs_batch), rhs_contracting).dot(b, old, masked, repeated)
-    (group_dim,) = old.attrs["rhs_group_dims"]
+    (group_dim,) = old.rhs_group_dims
     summed = _Dims(lhs_batch, (0, *lhs_contracting), dims.rhs_batch, (group_dim, *dims.rhs_contracting))
     return summed.dot(b, old, masked, rhs)
 

@@ -37,21 +37,21 @@ class GatherSimplifier:
 
 
 def _simple(gather: HloInstruction) -> HloInstruction:
-    editor, attrs, element_type = Editor(gather), gather.attrs, gather.shape.element_type
-    sizes: tuple[int, ...] = attrs["slice_sizes"]
+    editor, element_type = Editor(gather), gather.shape.element_type
+    sizes = gather.gather_slice_sizes
     if 0 in sizes:
         return editor.broadcast(editor.constant(np.zeros(()), element_type), gather.shape.dims)
     operand, indices = gather.operands
-    rows = index_rows(editor, indices, attrs["index_vector_dim"])
+    rows = index_rows(editor, indices, gather.index_vector_dim)
     shape = Shape.array(element_type, (rows.shape.dims[0], *sizes))
-    flags: dict[str, Any] = {"indices_are_sorted": True} if attrs.get("indices_are_sorted") else {}
+    flags: dict[str, Any] = {"indices_are_sorted": True} if gather.indices_are_sorted else {}
     result = editor.add(
         "gather",
         shape,
         [operand, rows],
         offset_dims=tuple(range(1, shape.rank)),
         collapsed_slice_dims=(),
-        start_index_map=attrs["start_index_map"],
+        start_index_map=gather.start_index_map,
         index_vector_dim=1,
         slice_sizes=sizes,
         **flags,
@@ -61,12 +61,12 @@ def _simple(gather: HloInstruction) -> HloInstruction:
 
 def _with_result_dims(editor: Editor, gather: HloInstruction, result: HloInstruction) -> HloInstruction:
     """Split the rows into the dimensions of the indices, drop collapsed dimensions, and transpose to the result's order."""
-    attrs, indices = gather.attrs, gather.operands[1].shape
-    collapsed: tuple[int, ...] = attrs["collapsed_slice_dims"]
+    indices = gather.operands[1].shape
+    collapsed = gather.collapsed_slice_dims
     kept = [size for d, size in enumerate(result.shape.dims[1:]) if d not in collapsed]
-    batch = [size for d, size in enumerate(indices.dims) if d != attrs["index_vector_dim"]]
+    batch = [size for d, size in enumerate(indices.dims) if d != gather.index_vector_dim]
     result = editor.reshape(result, (*batch, *kept))
-    offsets: tuple[int, ...] = attrs["offset_dims"]
+    offsets = gather.offset_dims
     rest = [d for d in range(gather.shape.rank) if d not in offsets]
     places = [offsets.index(d) + len(batch) if d in offsets else rest.index(d) for d in range(gather.shape.rank)]
     return editor.transpose(result, places)

@@ -90,7 +90,7 @@ def _row_sizes(
 ) -> dict[int, HloInstruction]:
     """Return the sizes of the indices' dimensions: those of the indices themselves, or of the updates."""
     vector_dim = instruction.index_vector_dim
-    windows: tuple[int, ...] = instruction.attrs.get("update_window_dims", ())
+    windows = instruction.update_window_dims
     rows = {dim: size for dim, size in enumerate(values.sizes_of(indices)) if size is not None and dim != vector_dim}
     batch = [dim for dim in range(indices.shape.rank) if dim != vector_dim]
     for update in updates:
@@ -105,12 +105,11 @@ def _check_scatter(
     values: SizedValues, instruction: HloInstruction, shape: Shape, sizes: Sizes, updates: Sequence[HloInstruction]
 ) -> None:
     """Raise Unsupported if a window could reach beyond a size, or is smaller than the bound of the updated dimension."""
-    attrs = instruction.attrs
-    windows: tuple[int, ...] = attrs.get("update_window_dims", ())
-    without = {*attrs.get("inserted_window_dims", ()), *attrs.get("input_batching_dims", ())}
+    windows = instruction.update_window_dims
+    without = {*instruction.inserted_window_dims, *instruction.input_batching_dims}
     of_window = [dim for dim in range(shape.rank) if dim not in without]
     for dim, size in enumerate(sizes):
-        if size is not None and dim in of_window and dim in attrs["scatter_dims_to_operand_dims"]:
+        if size is not None and dim in of_window and dim in instruction.scatter_dims_to_operand_dims:
             raise refused(instruction, "windows that move along a dynamic dimension")
     for update in updates:
         for dim, target in zip(windows, of_window, strict=True):

@@ -22,25 +22,24 @@ def index_rows(editor: Editor, indices: HloInstruction, index_vector_dim: int) -
 
 def has_simple_gather_form(gather: HloInstruction) -> bool:
     """Return True for the form of `gather_simplifier`: one index row per slice, slices with all dimensions of the operand."""
-    attrs = gather.attrs
     return (
         gather.operands[1].shape.rank == 2
-        and attrs["index_vector_dim"] == 1
-        and not attrs["collapsed_slice_dims"]
-        and not attrs.get("operand_batching_dims")
-        and tuple(attrs["offset_dims"]) == tuple(range(1, gather.shape.rank))
+        and gather.index_vector_dim == 1
+        and not gather.collapsed_slice_dims
+        and not gather.operand_batching_dims
+        and gather.offset_dims == tuple(range(1, gather.shape.rank))
     )
 
 
 def has_simple_scatter_form(scatter: HloInstruction) -> bool:
     """Return True for the form of `scatter_simplifier`: one index row per update, updates with all dimensions of the operand."""
-    attrs, count = scatter.attrs, len(scatter.operands) // 2
+    count = len(scatter.operands) // 2
     return (
         scatter.operands[count].shape.rank == 2
-        and attrs["index_vector_dim"] == 1
-        and not attrs["inserted_window_dims"]
-        and not attrs.get("input_batching_dims")
-        and tuple(attrs["update_window_dims"]) == tuple(range(1, scatter.operands[-1].shape.rank))
+        and scatter.index_vector_dim == 1
+        and not scatter.inserted_window_dims
+        and not scatter.input_batching_dims
+        and scatter.update_window_dims == tuple(range(1, scatter.operands[-1].shape.rank))
     )
 
 
@@ -59,12 +58,12 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
     inputs, indices, updates = scatter.operands[:count], scatter.operands[count], scatter.operands[count + 1 :]
     if 0 in updates[0].shape.dims:
         return editor.joined(inputs, scatter)
-    rows = index_rows(editor, indices, attrs["index_vector_dim"])
+    rows = index_rows(editor, indices, scatter.index_vector_dim)
     new_updates = [_with_all_dims(editor, scatter, update) for update in updates]
     changed: dict[str, Any] = {
         "update_window_dims": tuple(range(1, inputs[0].shape.rank + 1)),
         "inserted_window_dims": (),
-        "scatter_dims_to_operand_dims": attrs["scatter_dims_to_operand_dims"],
+        "scatter_dims_to_operand_dims": scatter.scatter_dims_to_operand_dims,
         "index_vector_dim": 1,
     }
     flags: dict[str, Any] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}

@@ -129,7 +129,7 @@ def _start_index(user: HloInstruction, dim: int, sizes: tuple[int, ...]) -> Cons
 
 def _group_size(user: HloInstruction) -> Constraints:
     """Bound the group sizes so that their sum fits the ragged dimension; XLA draws any numbers, which are meaningless."""
-    ragged: int = user.attrs["lhs_ragged_dims"][0]
+    ragged: int = user.lhs_ragged_dims[0]
     return Constraints(index_limit=user.operands[0].shape.dims[ragged] // max(1, user.operands[2].shape.dims[-1]))
 
 
@@ -141,7 +141,7 @@ def _gather_index(user: HloInstruction) -> Constraints:
     name = "start_index_map" if user.opcode == "gather" else "scatter_dims_to_operand_dims"
     sizes, indexed = user.operands[0].shape.dims, tuple[int, ...](user.attrs[name])
     limit = min((sizes[d] - 1 for d in indexed), default=0)
-    return Constraints(index_limit=max(limit, 0), sorted_=user.attrs.get("indices_are_sorted", False) is True)
+    return Constraints(index_limit=max(limit, 0), sorted_=user.indices_are_sorted)
 
 
 def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from hlo_run.hlo.attributes.table import Window, WindowDim
+from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.ops.convolution import convolution_labels
 from hlo_run.reference.numerics.blas import THREADED_PRODUCTS
@@ -20,12 +20,12 @@ _PATCH_BYTES = 1 << 21
 
 
 def _convolution(instruction: HloInstruction) -> Kernel:
-    result, attrs = instruction.shape.dtype, instruction.attrs
+    result = instruction.shape.dtype
     left, right = (operand.shape.dtype for operand in instruction.operands)
-    labels = convolution_labels(attrs["dim_labels"])
-    window: Window = attrs.get("window") or Window()
-    batch_groups: int = attrs.get("batch_group_count", 1)
-    groups = batch_groups if batch_groups > 1 else attrs.get("feature_group_count", 1)
+    labels = convolution_labels(instruction.dim_labels)
+    window = instruction.window
+    batch_groups = instruction.batch_group_count
+    groups = batch_groups if batch_groups > 1 else instruction.feature_group_count
     (batch, feature, spatial), (kernel_in, kernel_out, kernel_spatial) = labels.input, labels.kernel
     out_batch, out_feature, out_spatial = labels.output
     source_order, kernel_order = (batch, *spatial, feature), (*kernel_spatial, kernel_in, kernel_out)

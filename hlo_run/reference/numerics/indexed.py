@@ -119,20 +119,20 @@ def _components(index_map: Sequence[int], batching_dims: Sequence[int]) -> list[
 
 
 def _gather(instruction: HloInstruction) -> Kernel:
-    attrs, (operand, indices) = instruction.attrs, (operand.shape for operand in instruction.operands)
-    vector_dim: int = attrs["index_vector_dim"]
-    batching_dims = tuple(attrs.get("operand_batching_dims", ()))
-    dropped = (*attrs["collapsed_slice_dims"], *batching_dims)
+    operand, indices = (operand.shape for operand in instruction.operands)
+    vector_dim = instruction.index_vector_dim
+    batching_dims = instruction.operand_batching_dims
+    dropped = (*instruction.collapsed_slice_dims, *batching_dims)
     window_dims = [d for d in range(operand.rank) if d not in dropped]
-    batching = _batching(batching_dims, attrs.get("start_indices_batching_dims", ()), vector_dim)
+    batching = _batching(batching_dims, instruction.start_indices_batching_dims, vector_dim)
     batch = _batch_dims(indices.dims, vector_dim)
-    sizes: tuple[int, ...] = attrs["slice_sizes"]
-    components = _components(attrs["start_index_map"], batching_dims)
-    index_map = [attrs["start_index_map"][number] for number in components]
+    sizes = instruction.gather_slice_sizes
+    components = _components(instruction.start_index_map, batching_dims)
+    index_map = [instruction.start_index_map[number] for number in components]
     places = _places(operand.dims, sizes, index_map, window_dims, batching, batch)
     vectors = _vectors(indices.rank, vector_dim, indices.dtype, components)
     picked = (*batch, *(sizes[d] for d in window_dims))
-    order = _result_order(tuple(attrs["offset_dims"]), len(batch), instruction.shape.rank)
+    order = _result_order(instruction.offset_dims, len(batch), instruction.shape.rank)
     is_empty, dtype = 0 in operand.dims, operand.dtype.numpy
 
     def kernel(operand: Array, indices: Array) -> Array:
@@ -158,10 +158,10 @@ def _scatter(instruction: HloInstruction, operands: Sequence[Value], calls: Call
     inputs, indices, updates = arrays[:count], arrays[count], arrays[count + 1 :]
     if not inputs[0].size:
         return tuple(inputs) if instruction.shape.is_tuple else inputs[0]
-    attrs, dtype = instruction.attrs, instruction.operands[count].shape.dtype
-    components = _components(attrs["scatter_dims_to_operand_dims"], attrs.get("input_batching_dims", ()))
+    dtype = instruction.operands[count].shape.dtype
+    components = _components(instruction.scatter_dims_to_operand_dims, instruction.input_batching_dims)
     places = _scatter_places(instruction, inputs[0], indices, updates[0], components)
-    starts = _vectors(indices.ndim, attrs["index_vector_dim"], dtype, components)(indices)
+    starts = _vectors(indices.ndim, instruction.index_vector_dim, dtype, components)(indices)
     rows = np.broadcast_to(places.rows(starts), places.dims)
     inside = np.all((starts >= 0) & (starts <= places.limits), axis=-1) & places.paired
     lines = [_scatter_order(instruction, update).reshape(*rows.shape, places.row_size) for update in updates]
@@ -183,17 +183,17 @@ def _scatter_order(instruction: HloInstruction, update: Array) -> Array:
 def _scatter_places(
     instruction: HloInstruction, operand: Array, indices: Array, update: Array, components: Sequence[int]
 ) -> _Places:
-    attrs, rank = instruction.attrs, operand.ndim
-    vector_dim: int = attrs["index_vector_dim"]
-    batching_dims = tuple(attrs.get("input_batching_dims", ()))
-    dropped = (*attrs["inserted_window_dims"], *batching_dims)
+    rank = operand.ndim
+    vector_dim = instruction.index_vector_dim
+    batching_dims = instruction.input_batching_dims
+    dropped = (*instruction.inserted_window_dims, *batching_dims)
     window_dims = [d for d in range(rank) if d not in dropped]
     sizes = [1] * rank
-    for dim, update_dim in zip(window_dims, attrs["update_window_dims"], strict=True):
+    for dim, update_dim in zip(window_dims, instruction.update_window_dims, strict=True):
         sizes[dim] = update.shape[update_dim]
-    batching = _batching(batching_dims, attrs.get("scatter_indices_batching_dims", ()), vector_dim)
+    batching = _batching(batching_dims, instruction.scatter_indices_batching_dims, vector_dim)
     batch = _batch_dims(indices.shape, vector_dim)
-    index_map = [attrs["scatter_dims_to_operand_dims"][number] for number in components]
+    index_map = [instruction.scatter_dims_to_operand_dims[number] for number in components]
     return _places(operand.shape, sizes, index_map, window_dims, batching, batch)
 
 

@@ -23,7 +23,7 @@ def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
     """
     lhs, rhs = wide_operands(instruction, operands)
     dims = dot_dims(instruction)
-    (ragged,) = instruction.attrs["lhs_ragged_dims"]
+    (ragged,) = instruction.lhs_ragged_dims
     out = np.zeros(instruction.shape.dims, lhs.dtype)
     sizes = operands[2].astype(np.int64)
     before = _dims_before(lhs.ndim, dims, ragged)[-(sizes.ndim - 1) :] if sizes.ndim > 1 else []
@@ -37,7 +37,7 @@ def _ragged_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
         elif ragged in dims.lhs_batch:
             _multiply_batches(out, lhs, rhs, dims, ragged, chosen, bounds[-1])
         else:
-            (group_dim,) = instruction.attrs["rhs_group_dims"]
+            (group_dim,) = instruction.rhs_group_dims
             _multiply_rows(out, lhs, rhs, dims, ragged, chosen, bounds, group_dim)
     return narrow(out, instruction.shape.dtype)
 

@@ -15,16 +15,15 @@ def _scan(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) 
 
     In reverse, the scan begins at the last index. The outs are stacked at the indices of their slices.
     """
-    attrs = instruction.attrs
     arrays = [as_array(operand) for operand in operands]
-    carry_count: int = attrs["num_carries"]
-    (dim,) = attrs["dimensions"]
+    carry_count = instruction.num_carries
+    (dim,) = instruction.dimensions
     body = instruction.to_apply
     inputs, carries = arrays[: len(arrays) - carry_count], arrays[len(arrays) - carry_count :]
     leaves = [shape for _, shape in instruction.shape.leaves()]
     outs = [np.empty(shape.dims, shape.dtype.numpy) for shape in leaves[: len(leaves) - carry_count]]
     size = inputs[0].shape[dim]
-    for place in reversed(range(size)) if attrs.get("is_reverse", False) is True else range(size):
+    for place in reversed(range(size)) if instruction.is_reverse else range(size):
         # The ellipsis keeps an element of a vector an array.
         index = (*(slice(None),) * dim, place, ...)
         value = calls.call(body, [*(array[index] for array in inputs), *carries])

@@ -95,7 +95,7 @@ def _count_before(order: Array, before: Before, is_left: Array, low: Array, high
 def _topk(instruction: HloInstruction, operands: Sequence[Value], _calls: Calls) -> Value:
     """Return the k largest (or smallest) elements of the last dimension in the total order; equal ones by index."""
     largest = instruction.largest
-    return top_k(as_array(operands[0]), instruction.operands[0].shape.dtype, instruction.attrs["k"], largest)
+    return top_k(as_array(operands[0]), instruction.operands[0].shape.dtype, instruction.k, largest)
 
 
 def top_k(array: Array, dtype: DType, k: int, largest: bool) -> tuple[Array, Array]:

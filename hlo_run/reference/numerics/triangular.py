@@ -51,18 +51,18 @@ def _triangular_solve(instruction: HloInstruction, operands: Sequence[Array]) ->
     types = [operand.shape.dtype for operand in instruction.operands]
     wide = [widen(operand, kind) for operand, kind in zip(operands, types, strict=True)]
     matrix, right = (x.astype(precise_type(x.dtype)) for x in wide)
-    lower = attrs.get("lower", False) is True
+    lower = instruction.lower
     transpose: str = attrs.get("transpose_a", "NO_TRANSPOSE")
     # Every form is turned into a lower triangle on the left side.
     if transpose == "ADJOINT":
         matrix = np.conj(matrix)
-    from_left = attrs.get("left_side", False) is True
+    from_left = instruction.left_side
     if (transpose in ("TRANSPOSE", "ADJOINT")) == from_left:
         matrix, lower = np.swapaxes(matrix, -1, -2), not lower
     right = right if from_left else np.swapaxes(right, -1, -2)
     if not lower:
         matrix, right = np.flip(matrix, (-1, -2)), np.flip(right, -2)
-    solution = solve_lower(matrix, right, attrs.get("unit_diagonal", False) is True)
+    solution = solve_lower(matrix, right, instruction.unit_diagonal)
     solution = solution if lower else np.flip(solution, -2)
     return narrow(solution if from_left else np.swapaxes(solution, -1, -2), dtype)
 
