@@ -54,9 +54,9 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
             console.err(f"warning: {warning}")
     work = _work(flags, platform, options)
     choose_cache(options.cache)
-    observers = CompilationObservers(0, console)
+    watch = CompilationObservers(0, console)
     texts = [
-        _chunk(text, files[0], work, observers, replace(options, stage=""))
+        _chunk(text, files[0], work, watch, replace(options, stage=""))
         for text in _chunks(files[0], flags, options.input_format)
     ]
     if options.output_file in ("", "-"):
@@ -84,9 +84,9 @@ def _chunks(file: str, flags: OptFlags, input_format: str) -> Iterator[str]:
         yield "\n" * begin + "\n".join(chunk)
 
 
-def _chunk(text: str, file: str, work: _Texts, observers: CompilationObservers, options: Options) -> str:
+def _chunk(text: str, file: str, work: _Texts, watch: CompilationObservers, options: Options) -> str:
     module = parse(text, file, options.verify != "off")
-    with observers.compiling(options, module, choose_target(options)) as (ctx, working):
+    with watch.compiling(options, module, choose_target(options)) as (ctx, working):
         return work(ctx, working).rstrip("\n")
 
 

@@ -45,17 +45,20 @@ class Occupancy:
             self._values.append(value)
 
     def free_for(self, values: Sequence[HloValue], preferred: Sequence[PlannedAllocation]) -> Iterator[PlannedAllocation]:
-        """Yield the allocations without values that interfere with `values`: preferred ones, then others, the latest first."""
+        """Yield the allocations without values that interfere with `values`: preferred ones, then all, the latest first.
+
+        A preferred allocation is yielded twice.
+        """
         if not self._allocations:
             return
         taken: set[int] = set()
         for value in values:
             taken.update(self._interfering(value))
-        first = [number for allocation in preferred if (number := self._numbers.get(allocation, -1)) >= 0 and number not in taken]
-        taken.update(first)
-        others = (number for number in reversed(range(len(self._allocations))) if number not in taken)
-        for number in (*first, *others):
-            yield self._allocations[number]
+        free = [allocation for allocation in preferred if allocation in self._numbers and self._numbers[allocation] not in taken]
+        yield from free
+        for number in reversed(range(len(self._allocations))):
+            if number not in taken:
+                yield self._allocations[number]
 
     def _interfering(self, value: HloValue) -> set[int]:
         bound = self._live.ranges[value]

@@ -156,29 +156,29 @@ class Crew(Protocol):
 
 
 class Execution:
-    """One launch in progress: its code and the workers that run it."""
+    """One launch in progress: its code and the team that runs it."""
 
-    def __init__(self, code: llvm.Loaded, crew: Crew, launch: Launch) -> None:
+    def __init__(self, code: llvm.Loaded, team: Crew, launch: Launch) -> None:
         self._code = code
         self._launch = launch
-        self._crew = crew
-        self._chunks = _chunks(launch.grid_blocks, len(crew.workers))
+        self._team = team
+        self._chunks = _chunks(launch.grid_blocks, len(team.workers))
         self._fault: tuple[int, int] = (0, 0)
 
     def run(self, deadline: float | None) -> None:
         """Run all blocks. Without a deadline the calling thread is one of the workers; with one it watches the time."""
-        first, *others = self._crew.workers
+        first, *others = self._team.workers
         if deadline is None:
             done = [_POOL.submit(lambda worker=worker: self._work(worker)) for worker in others]
             try:
                 self._work(first)
             except BaseException:
-                self._crew.stop()
+                self._team.stop()
                 raise
             # A task that has not begun by now would find no chunks left. On a busy machine, waiting for it would take long.
             self._wait([task for task in done if not task.cancel()], deadline)
         else:
-            self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._crew.workers], deadline)
+            self._wait([_POOL.submit(lambda worker=worker: self._work(worker)) for worker in self._team.workers], deadline)
         line, block = self._fault
         if line == CANCELLED:
             self._launch.fail("the kernel ran out of time", 0)
@@ -191,7 +191,7 @@ class Execution:
             if line:
                 if not self._fault[0]:  # a worker that was stopped reports nothing new
                     self._fault = (line, block)
-                self._crew.stop()
+                self._team.stop()
                 return
 
     def _wait(self, tasks: list[_Task], deadline: float | None) -> None:
@@ -199,11 +199,11 @@ class Execution:
             for task in tasks:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not task.done.wait(left):
-                    self._crew.stop()
+                    self._team.stop()
                     task.done.wait()
                     self._fault = (CANCELLED, 0)
         except BaseException:
-            self._crew.stop()
+            self._team.stop()
             raise
 
 
