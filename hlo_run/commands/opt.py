@@ -56,8 +56,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     choose_cache(options.cache)
     watch = CompilationObservers(0, console)
     texts = [
-        _chunk(text, files[0], work, watch, replace(options, stage=""))
-        for text in _chunks(files[0], flags, options.input_format)
+        _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)
     ]
     if options.output_file in ("", "-"):
         for text in texts:

@@ -41,13 +41,17 @@ def launch(
     grid: int = 1,
     block: int | tuple[int, int, int] = 32,
     checks: Iterable[str] = (),
+    read_only: int = 0,
 ) -> KernelStatistics:
-    """Run a kernel on buffers (arrays, changed in place) that are its parameters in order."""
+    """Run a kernel on buffers (arrays, changed in place) that are its parameters in order.
+
+    It may not write the first `read_only` buffers.
+    """
     threads = (block, 1, 1) if isinstance(block, int) else block
     kernel = Kernel(program.graph.entry.name, ptx, (grid, 1, 1), threads)
     statistics = KernelStatistics(kernel.name)
     copies = [buffer.copy() for buffer in buffers]
-    run = _launch(program, kernel, buffers)
+    run = _launch(program, kernel, buffers, read_only)
     run.observer = make_observer(frozenset(checks), program.graph, statistics)
     check_launch(program.graph, run)
     try:
@@ -55,10 +59,10 @@ def launch(
     except DeviceError as error:
         if not checks:
             with pytest.raises(JitFault):
-                JIT.run(program.graph, _launch(program, kernel, copies))
+                JIT.run(program.graph, _launch(program, kernel, copies, read_only))
         raise error
     if not checks:
-        JIT.run(program.graph, _launch(program, kernel, copies))
+        JIT.run(program.graph, _launch(program, kernel, copies, read_only))
         for number, (emulated, compiled) in enumerate(zip(buffers, copies, strict=True)):
             _assert_same(emulated, compiled, number)
     return statistics
@@ -73,11 +77,11 @@ def launch_apart(program: Program, ptx: str, buffers: Sequence[Array], grid: int
     return emulated, compiled
 
 
-def _launch(program: Program, kernel: Kernel, buffers: Sequence[Array]) -> Launch:
+def _launch(program: Program, kernel: Kernel, buffers: Sequence[Array], read_only: int = 0) -> Launch:
     regions = variable_regions(program.variables)
     for number, buffer in enumerate(buffers):
         data = buffer.reshape(-1).view(np.uint8)
-        regions[number + 1] = Region(f"argument {number}", "global", data, 0, data.size)
+        regions[number + 1] = Region(f"argument {number}", "global", data, 0, data.size, writable=number >= read_only)
     parameters = [np.full((1, 1), (number + 1) << NUMBER_SHIFT, np.uint64) for number in range(len(buffers))]
     return Launch(kernel, kernel.ptx.split("\n"), regions, parameters)
 
@@ -98,11 +102,12 @@ def run_text(
     grid: int = 1,
     block: int | tuple[int, int, int] = 32,
     checks: Iterable[str] = (),
+    read_only: int = 0,
 ) -> KernelStatistics:
     """Compile the only kernel of a PTX text and run it."""
     module = parse_module(ptx)
     name = next(name for name, function in module.functions.items() if function.is_entry)
-    return launch(compile_program(module, name), ptx, buffers, grid, block, checks)
+    return launch(compile_program(module, name), ptx, buffers, grid, block, checks, read_only)
 
 
 def kernel(body: str, parameters: int, declarations: str = "", registers: str = "") -> str:

@@ -18,6 +18,8 @@ from hlo_run.backends.host.ptx.syntax import TYPE_BYTES, Address, Float, Integer
 
 _HALF = 1 << (NUMBER_SHIFT - 1)
 _GROUP = "!llvm.access.group !1"
+_STAYS = "!invariant.load !2"
+_ZERO = "@zero"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,21 @@ def locate(e: Body, address: Operand, space: str, size: int, kind: str) -> Acces
     value = _address(e, base)
     offset_name = e.b.binary("add", "i64", value, str(displacement - start))
     condition = _condition(e, region, offset_name, size, kind, aligned=False)
-    return AccessAddress(pointer, offset_name, condition, name, _safe_offset(region, size), stays=_stays(e, region))
+    return AccessAddress(pointer, _hidden(e, offset_name), condition, name, _safe_offset(region, size), stays=_stays(e, region))
+
+
+def _hidden(e: Body, offset: str) -> str:
+    """Return an offset (i64) such that LLVM does not see how it is computed.
+
+    LLVM takes the low bits of the thread's number for a narrow counter. If the rest of the address is a 32-bit sum that may wrap,
+    the vectoriser of LLVM 22 drops the check that the counter does not wrap: threads that should read 0 1 2 3 0 1 read 0 to 5.
+    """
+    if e.jumps:
+        return offset
+    e.b.module.declarations[_ZERO] = f"{_ZERO} = internal externally_initialized global i64 0"
+    with e.prologue():
+        zero = e.b.op(f"load i64, ptr {_ZERO}, align 8, {_STAYS}, {_GROUP}")
+    return e.b.binary("xor", "i64", offset, zero)
 
 
 def _stays(e: Body, region: RegionSpec) -> bool:
@@ -242,8 +258,7 @@ def _single_load(e: Body, size: int, stays: bool) -> Callable[[str], list[tuple[
 def _loads(e: Body, pointer: str, size: int, count: int, stays: bool) -> list[tuple[str, str]]:
     """Load items one by one, because LLVM's vectoriser does not accept vectors in a loop's body."""
     type_name = f"i{8 * size}"
-    del stays  # Not marked as invariant: LLVM then gave wrong values in QR loops (a write to the same place went unseen).
-    marks = _GROUP
+    marks = f"{_GROUP}, {_STAYS}" if stays else _GROUP
     places = [e.b.pointer(pointer, str(number * size)) if number else pointer for number in range(count)]
     return [(type_name, e.b.op(f"load {type_name}, ptr {place}, align {size}, {marks}")) for place in places]
 
