@@ -20,6 +20,7 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.bits import element_bits, from_element_bits
 from hlo_run.reference.values import TOKEN, Array, Value
+from hlo_run.whole_files import whole_file, write_problem
 
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
 
@@ -83,10 +84,10 @@ def write_values(path: str, groups: Mapping[str, Sequence[tuple[Value, Shape]]])
                 entries[f"{prefix}{number}.dtype"] = np.array(dtype.numpy.name)
             entries[f"{prefix}{number}"] = stored
     try:
-        with open(path, "wb") as file:
+        with whole_file(path) as file:
             np.savez(file, allow_pickle=False, **entries)
     except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"'{path}' cannot be written: {write_problem(error)}") from None
 
 
 def _array_leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:
