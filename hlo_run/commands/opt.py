@@ -60,7 +60,7 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
     ]
     if options.output_file in ("", "-"):
         for text in texts:
-            console.out(text)
+            console.artefact(text)
     else:
         write_output(options.output_file, "".join(f"{text}\n" for text in texts).encode())
     return 0
