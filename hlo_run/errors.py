@@ -10,7 +10,7 @@ _NOT_PLAIN = re.compile(r"[^\t\n -~]")
 
 
 def escaped(text: str) -> str:
-    """Return a text in which escapes such as `\\x1b` replace unprintable characters, so that a terminal shows it and obeys nothing.
+    """Return a text with escapes such as `\\x1b` for unprintable characters, so that a terminal shows it and obeys nothing.
 
     Newlines and tabs stay. Bytes of a file name that are not UTF-8 become `\\xNN`; Python keeps them as halves of surrogates.
     """

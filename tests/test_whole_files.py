@@ -44,12 +44,17 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
 def test_an_exception_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for old in ([], ["a.txt"]):
-        with pytest.raises(KeyboardInterrupt), whole_file(str(path)) as stream:
-            stream.write(b"half")
-            raise KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt):
+            _interrupted(path)
         assert os.listdir(tmp_path) == old
         path.write_bytes(b"old")
     assert path.read_bytes() == b"old"
+
+
+def _interrupted(path: Path) -> None:
+    with whole_file(str(path)) as stream:
+        stream.write(b"half")
+        raise KeyboardInterrupt
 
 
 def test_links_in_the_place_of_the_temporary_file_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +63,11 @@ def test_links_in_the_place_of_the_temporary_file_are_not_followed(tmp_path: Pat
     precious.write_bytes(b"keep")
     (tmp_path / f".hlo-run-{b'A'.hex() * 8}.tmp").symlink_to(precious)
     letters = iter(b"AB")
-    monkeypatch.setattr(whole_files.os, "urandom", lambda size: bytes([next(letters)]) * size)
+
+    def letters_in_order(size: int) -> bytes:
+        return bytes([next(letters)]) * size
+
+    monkeypatch.setattr(whole_files.os, "urandom", letters_in_order)
     write_whole(str(tmp_path / "out"), b"new")
     assert (precious.read_bytes(), (tmp_path / "out").read_bytes()) == (b"keep", b"new")
 
