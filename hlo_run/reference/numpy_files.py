@@ -27,7 +27,7 @@ Array: TypeAlias = NDArray[Any]
 _NPY, _ZIPS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 _ENDING = ".npy"
 # Bytes of the field that holds a header's size, by the format's version. Version 3 has only records with names.
-_SIZE_FIELDS = {(1, 0): "<H", (2, 0): "<I"}
+_SIZE_FIELDS: dict[tuple[int, ...], str] = {(1, 0): "<H", (2, 0): "<I"}
 _MOST_DIMS = 64
 _MOST_ELEMENTS = 1 << 48
 # A header has one type and its dimensions.
@@ -63,8 +63,7 @@ class StoredArray:
         wanted = count * self.dtype.itemsize
         if wanted != self.size:
             raise UsageError(f"{self.what} is damaged: it has {self.size} bytes of elements, its header asks for {wanted}")
-        data = np.empty(wanted, np.uint8)
-        view = memoryview(data)
+        data = bytearray(wanted)
         try:
             with self.open() as stream:
                 place = 0
@@ -72,12 +71,12 @@ class StoredArray:
                     piece = stream.read(min(_PIECE_BYTES, wanted - place))
                     if not piece:
                         raise EOFError("the file is cut off")
-                    view[place : place + len(piece)] = piece
+                    data[place : place + len(piece)] = piece
                     place += len(piece)
                 stream.read(1)  # at its end, a zip member compares its checksum
         except _DAMAGE as error:
             raise _damaged(self.what, error) from None
-        flat = data.view(self.dtype)
+        flat: Array = np.ndarray((count,), self.dtype, data)
         return flat.reshape(self.dims[::-1]).T if self.is_fortran else flat.reshape(self.dims)
 
 
