@@ -53,7 +53,8 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
         for warning in check_row_names(replace(options, stage="")):
             console.err(f"warning: {warning}")
     work = _work(flags, platform, options)
-    choose_cache(options.cache)
+    if problem := choose_cache(options.cache):
+        console.err(f"warning: {problem}")
     watch = Watch(0, console)
     texts = [
         _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)

@@ -109,7 +109,13 @@ _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
 def last_words(message: str, code: int) -> str:
     """Return the failed check that XLA printed before it aborted, else the signal or exit code."""
     found = _FATAL.search(message)
-    return found[1] if found else f"signal {-code}" if code < 0 else f"exit code {code}, {refusal_text(message)}"
+    if found:
+        return found[1]
+    if code < 0:
+        return f"signal {-code}"
+    # Python prints the error below its traceback.
+    is_traceback = message.startswith("Traceback")
+    return f"exit code {code}, {message.strip().splitlines()[-1] if is_traceback else refusal_text(message)}"
 
 
 _CONSTANT = re.compile(r"(?m)^( *(?:ROOT )?%?[\w.\-]+ = .*? constant\()(.*?\))(?=, [a-z_\-]+=|$)")
