@@ -3,7 +3,7 @@
     python3 scripts/venv.py python scripts/fuzz_executables.py [--cases N] [--seed N]
 
 A file may end with exit code 0 to 5. It fails if it ends with 70 or an exception, or takes more than 10 seconds (of its
-time limit of 2 seconds on the device) or 4 GiB. The exit code is 1 if a file fails; it is then in the folder that is printed.
+time limit of 2 seconds on the device) or 2 GiB. The exit code is 1 if a file fails; it is then in the folder that is printed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from executable_mutations import executables, mutated
 
 from hlo_run.cli import run
 
-_SECONDS, _BYTES = 10, 4 << 30
+_SECONDS, _BYTES = 10, 2 << 30
 _FLAGS = ("--platform=Host", "--timeout=2", "--cache=off")
 
 

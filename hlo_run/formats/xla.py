@@ -83,7 +83,7 @@ def child_environment(xla_flags: str = "") -> dict[str, str]:
 
 
 _MLIR_PLACE = re.compile(r"^(?:UNKNOWN: )?-:(\d+):(\d+): error: (.*)$", re.MULTILINE)
-_STATUS = re.compile(r"^[A-Z_]+: ")
+_STATUS = re.compile(r"^(?!WARNING)[A-Z_]{3,}: ")
 
 
 def _refusal(message: str, data: bytes, file: str) -> HloRunError:
@@ -99,8 +99,10 @@ def _refusal(message: str, data: bytes, file: str) -> HloRunError:
 
 
 def refusal_text(message: str) -> str:
-    """Return the first line of XLA's message, without the status code."""
-    return _STATUS.sub("", message.strip().partition("\n")[0])
+    """Return the line of XLA's message with the status code, else the first one, without the code. Logs may come before it."""
+    lines = message.strip().splitlines()
+    first = next((line for line in lines if _STATUS.match(line)), lines[0] if lines else "")
+    return _STATUS.sub("", first)
 
 
 _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)

@@ -97,10 +97,13 @@ class _ModuleParser:
         version = re.match(r"(\d+)\.(\d+)", self._header["version"])
         if not version:
             raise self._source.error(f"bad .version '{self._header['version']}'", 0)
+        address_bits = self._header.get("address_size", "32")
+        if address_bits not in ("32", "64"):
+            raise self._source.error(f"bad .address_size '{address_bits}'", 0)
         return Module(
             version=(int(version.group(1)), int(version.group(2))),
             target=self._header.get("target", "").split(",")[0].strip(),
-            address_bits=int(self._header.get("address_size", "32")),
+            address_bits=int(address_bits),
             variables=self._variables,
             functions=self._functions,
         )
