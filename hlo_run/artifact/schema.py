@@ -23,6 +23,7 @@ _NAMES: dict[str, Any] = {name: value for module in _MODULES for name, value in 
 RECORDS: dict[str, type[Any]] = {
     name: value for name, value in _NAMES.items() if isinstance(value, type) and dataclasses.is_dataclass(value)
 }
+_TYPES = frozenset(RECORDS.values())
 
 
 class Blobs:
@@ -94,15 +95,16 @@ def _record(kind: type[Any]) -> _Reader:
     length = len(fields) + 1
 
     def read(value: Any, blobs: Blobs) -> Any:
-        if type(value) is not list or not value or value[0] != kind.__name__:
+        items = _items(value)
+        if not items or items[0] != kind.__name__:
             raise _wrong(value, f"a {kind.__name__}")
-        if len(value) != length:
-            raise ValueError(f"a {kind.__name__} has {length - 1} fields, not {len(value) - 1}")
+        if len(items) != length:
+            raise ValueError(f"a {kind.__name__} has {length - 1} fields, not {len(items) - 1}")
         if not readers:
             readers.extend(_reader(field.type) for field in fields)
         _enter(blobs)
         decoded: list[Any] = []
-        for field, reader, part in zip(fields, readers, value[1:], strict=True):
+        for field, reader, part in zip(fields, readers, items[1:], strict=True):
             try:
                 decoded.append(reader(part, blobs))
             except _WrongValue as error:
@@ -118,13 +120,14 @@ def _tuple(arguments: tuple[Any, ...]) -> _Reader:
     readers = [_reader(argument) for argument in (arguments[:1] if is_open else arguments)]
 
     def read(value: Any, blobs: Blobs) -> Any:
-        if type(value) is not list or not value or type(value[0]) is not int or value[0] != TUPLE:
+        items = _items(value)
+        if not items or type(items[0]) is not int or items[0] != TUPLE:
             raise _wrong(value, "a list")
-        if not is_open and len(value) != len(readers) + 1:
-            raise _WrongValue(f"a list of {len(value) - 1} values, not {len(readers)}")
+        if not is_open and len(items) != len(readers) + 1:
+            raise _WrongValue(f"a list of {len(items) - 1} values, not {len(readers)}")
         _enter(blobs)
-        used = readers * (len(value) - 1) if is_open else readers
-        decoded = tuple([reader(part, blobs) for reader, part in zip(used, value[1:], strict=True)])
+        used = readers * (len(items) - 1) if is_open else readers
+        decoded = tuple([reader(part, blobs) for reader, part in zip(used, items[1:], strict=True)])
         blobs.depth -= 1
         return decoded
 
@@ -133,15 +136,16 @@ def _tuple(arguments: tuple[Any, ...]) -> _Reader:
 
 def _union(arguments: tuple[Any, ...]) -> _Reader:
     may_be_none = type(None) in arguments
-    records = {kind.__name__: _reader(kind) for kind in arguments if dataclasses.is_dataclass(kind)}
-    others = [_reader(kind) for kind in arguments if kind is not type(None) and not dataclasses.is_dataclass(kind)]
+    records: dict[str, _Reader] = {kind.__name__: _reader(kind) for kind in arguments if kind in _TYPES}
+    others = [_reader(kind) for kind in arguments if kind is not type(None) and kind not in _TYPES]
     assert len(others) <= 1, "the types of a union can be told apart"
 
     def read(value: Any, blobs: Blobs) -> Any:
         if value is None and may_be_none:
             return None
-        name = value[0] if type(value) is list and value else None
-        if type(name) is str and name in records:
+        items = _items(value)
+        name = items[0] if items else None
+        if isinstance(name, str) and name in records:
             return records[name](value, blobs)
         if others:
             return others[0](value, blobs)
@@ -157,6 +161,10 @@ def _choice(choices: tuple[Any, ...]) -> _Reader:
         return value
 
     return read
+
+
+def _items(value: Any) -> list[Any] | None:
+    return cast("list[Any]", value) if isinstance(value, list) else None
 
 
 def _enter(blobs: Blobs) -> None:
@@ -192,10 +200,10 @@ def _read_str(value: Any, _: Blobs) -> Any:
 
 
 def _read_bytes(value: Any, blobs: Blobs) -> Any:
-    is_size = type(value) is list and len(value) == 2 and value[0] == BYTES and type(value[1]) is int
-    if not is_size or not 0 <= value[1] <= _MOST:
+    items = _items(value)
+    if not items or len(items) != 2 or items[0] != BYTES or type(items[1]) is not int or not 0 <= items[1] <= _MOST:
         raise _wrong(value, "a byte string")
-    return blobs.take(value[1])
+    return blobs.take(items[1])
 
 
 _SCALARS: dict[Any, _Reader] = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str, bytes: _read_bytes}
@@ -206,8 +214,8 @@ class _WrongValue(ValueError):
 
 
 def _wrong(value: Any, wanted: str) -> _WrongValue:
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
+    items = _items(value)
+    if items is not None:
         shown = f"a record '{items[0][:40]}'" if items and isinstance(items[0], str) else "a list"
     else:
         shown = f"{value:.6g}" if isinstance(value, float) else _short(value)

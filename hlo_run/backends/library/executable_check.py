@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from hlo_run.artifact import (
     ArraySpec,
@@ -127,7 +127,7 @@ def _leaves(value: Any) -> Iterator[ArraySpec]:
     if isinstance(value, ArraySpec):
         yield value
     elif isinstance(value, tuple):
-        for part in value:
+        for part in cast("tuple[Any, ...]", value):
             yield from _leaves(part)
 
 
