@@ -3,6 +3,8 @@
 A file is written whole or not at all, so processes can share the directory. It begins with a digest of its contents, so a
 damaged file counts as missing. When the cache is full, the least recently used files are removed. `--cache=off|DIR` or
 `HLO_RUN_CACHE` choose the directory.
+
+The files hold kernels and object code that later runs execute, so a directory that others can write to is not used.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,29 +24,64 @@ LIMIT_BYTES = 512 << 20
 # Cleaning goes down to this share of the limit, so that not every new file removes another.
 _AFTER_CLEANING = 0.8
 _DIGEST_CHARACTERS = 64
+_PRIVATE = 0o700
+_SUPERUSER = 0
 # Compiled code depends on the versions of these packages, too.
 _PACKAGES = ("xdsl", "llvmlite", "numpy")
 _chosen = ""
 
 
-def choose_cache(choice: str) -> None:
-    """Set this process's cache directory; `off`: no cache; empty: the choice of HLO_RUN_CACHE."""
+def choose_cache(choice: str) -> str:
+    """Set this process's cache directory; `off`: no cache; empty: the choice of HLO_RUN_CACHE. Return a warning, or ""."""
     global _chosen
     _chosen = choice
+    root = _root()
+    return _problem(root) if root is not None else ""
 
 
 def open_cache(kind: str) -> FileCache | None:
-    """Return the cache of one kind of file; its directory need not exist. None if the cache is off or the user has no home."""
+    """Return the cache of one kind of file; its directory need not exist.
+
+    None if the cache is off, the user has no home, or others can write to the directory.
+    """
+    root = _root()
+    return FileCache(root, kind) if root is not None and not _problem(root) else None
+
+
+def _root() -> Path | None:
     choice = _chosen or os.environ.get(VARIABLE, "")
     if choice == OFF:
         return None
-    if choice:
-        return FileCache(Path(choice), kind)
+    return Path(choice) if choice else _default_root()
+
+
+def _default_root() -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return FileCache((Path(base) if base else Path.home() / ".cache") / "hlo-run", kind)
+        return (Path(base) if base else Path.home() / ".cache") / "hlo-run"
     except RuntimeError:
         return None
+
+
+@functools.cache
+def _problem(root: Path) -> str:
+    """Return why the directory is not used; empty if it may be. Takes write permission of others from the default directory."""
+    try:
+        status = root.stat()
+    except OSError:
+        return ""  # it does not exist, or cannot be read or written
+    if not hasattr(os, "geteuid"):
+        return ""
+    if status.st_uid not in (os.geteuid(), _SUPERUSER):
+        return f"the cache directory '{root}' is not used: it belongs to another user"
+    others = stat.S_IWOTH | (stat.S_IWGRP if root == _default_root() else 0)
+    if not status.st_mode & others:
+        return ""
+    if root == _default_root():
+        with contextlib.suppress(OSError):
+            root.chmod(stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+            return ""
+    return f"the cache directory '{root}' is not used: every user can write to it"
 
 
 def digest(*parts: str) -> str:
@@ -103,7 +141,9 @@ class FileCache:
         """Write `data` under a digest. Ignores a directory that cannot be written."""
         file = self._file(key)
         with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(_PRIVATE, exist_ok=True)
+            file.parent.mkdir(_PRIVATE, exist_ok=True)
             import tempfile  # slow to import, and not needed after a hit
 
             handle, part = tempfile.mkstemp(suffix=".part", dir=file.parent)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hlo_run.errors import HloRunError, UsageError
+from hlo_run.errors import HloRunError, UsageError, escaped
 from hlo_run.garbage_collection import collect_seldom
 from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import Options
@@ -126,11 +126,15 @@ def _print_version(program: str) -> None:
 
 
 class PlainConsole:
-    """The console for files, pipes and tests: prints text without colour."""
+    """The console for files, pipes and tests: prints text without colour. Escapes control characters, which inputs may hold."""
 
     def out(self, text: str) -> None:
         """Print to stdout, with a newline at the end."""
-        _stdout(text)
+        _stdout(escaped(text))
+
+    def artefact(self, text: str) -> None:
+        """Print a module, IR or PTX to stdout: to a terminal as `out` does, else exactly, with a newline at the end."""
+        _stdout(escaped(text) if sys.stdout.isatty() else text)
 
     def out_bytes(self, data: bytes) -> None:
         """Write bytes to stdout, after any text before them."""
@@ -140,7 +144,7 @@ class PlainConsole:
 
     def err(self, text: str) -> None:
         """Print to stderr, with a newline at the end."""
-        _stderr(text)
+        _stderr(escaped(text))
 
     def error(self, error: HloRunError) -> None:
         """Print an error to stderr: place, message, source line, notes and hint."""
@@ -156,7 +160,7 @@ class PlainConsole:
         # Costs nothing: findings come from the reference, which is imported already.
         from hlo_run.reference.compare.report import report
 
-        _stdout(report(findings))
+        _stdout(escaped(report(findings)))
 
     def xla_diff(self, diff: XlaDiff) -> None:
         """Print a comparison with XLA to stdout: as tables if it is a terminal, else as text."""
@@ -167,7 +171,7 @@ class PlainConsole:
             return
         from hlo_run.analysis.cost.side_by_side import diff_text
 
-        _stdout(diff_text(diff))
+        _stdout(escaped(diff_text(diff)))
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
@@ -194,12 +198,17 @@ class TerminalConsole(PlainConsole):
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
         """Return a context that shows a spinner with the text `what` on stderr."""
-        with self._rich.status(what):
+        from rich.text import Text  # loaded with rich's console
+
+        with self._rich.status(Text(escaped(what))):  # as Text: brackets in names are not markup
             yield
 
 
 def _stdout(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:  # the encoding of stdout lacks a character; stderr escapes it by itself
+        sys.stdout.write(text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding) + "\n")
     sys.stdout.flush()
 
 
@@ -237,7 +246,7 @@ def run_opt(arguments: Sequence[str]) -> int:
 
 def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
-        _stderr(f"warning: {warning}")
+        _stderr(escaped(f"warning: {warning}"))
 
 
 def _console() -> PlainConsole:

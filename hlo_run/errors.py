@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
+
+_NOT_PLAIN = re.compile(r"[^\t\n -~]")
+
+
+def escaped(text: str) -> str:
+    """Return a text with escapes such as `\\x1b` for unprintable characters, so that a terminal shows it and obeys nothing.
+
+    Newlines and tabs stay. Bytes of a file name that are not UTF-8 become `\\xNN`; Python keeps them as halves of surrogates.
+    """
+    return _NOT_PLAIN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found[0].isprintable():
+        return found[0]
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +50,7 @@ class HloRunError(Exception):
     kind: ClassVar[str] = "error"
 
     def __init__(self, message: str, where: Where | None = None, hint: str = "", notes: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
+        super().__init__(escaped(message))
         self.message = message
         self.where = where
         self.hint = hint
@@ -41,22 +61,26 @@ class HloRunError(Exception):
         return type(self), (self.message, self.where, self.hint, self.notes)
 
     def render(self) -> str:
-        """Return the text that the command line prints: place, message, source line with a caret, notes, hint."""
+        """Return the text that the command line prints: place, message, source line with a caret, notes, hint.
+
+        Control characters are escaped.
+        """
         lines = [f"{self.where}: {self.kind}: {self.message}" if self.where else f"{self.kind}: {self.message}"]
         if self.where and self.where.source_line:
             lines += _source_with_caret(self.where)
         lines += [f"note: {note}" for note in self.notes]
         if self.hint:
             lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        return escaped("\n".join(lines))
 
 
 def _source_with_caret(where: Where, width: int = 160) -> list[str]:
     """Return the source line (cut around the caret when it is long) and the caret line; tabs keep their width."""
     start = max(0, where.column - 1 - width // 2) if len(where.source_line) > width else 0
     shown = where.source_line[start : start + width]
-    pad = "".join("\t" if char == "\t" else " " for char in shown[: where.column - 1 - start])
-    return [f"  {shown}", f"  {pad}^"]
+    before = escaped(shown[: where.column - 1 - start])
+    pad = "".join("\t" if char == "\t" else " " for char in before)
+    return [f"  {escaped(shown)}", f"  {pad}^"]
 
 
 class Mismatch(HloRunError):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hlo_run.analysis.cost.side_by_side import XlaDiff, headline, ratio_text, side_cells
+from hlo_run.errors import escaped
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.compare.element_text import element_text, precise_text
 from hlo_run.reference.compare.findings import ERROR_BOUNDS, MAGNITUDE_BOUNDS, Findings, Histograms, LeafFindings, TopMismatch
@@ -28,7 +29,7 @@ _MUCH_MORE = 1.05
 def show_mismatch(findings: Findings) -> None:
     """Print the findings to stdout; as plain text if the terminal supports only ASCII."""
     console = Console(highlight=False)
-    console.print(Text(report(findings)) if console.options.ascii_only else mismatch_view(findings))
+    console.print(_text(report(findings)) if console.options.ascii_only else mismatch_view(findings))
 
 
 def show_xla_diff(diff: XlaDiff) -> None:
@@ -54,7 +55,7 @@ def xla_diff_view(diff: XlaDiff) -> RenderableType:
         table.add_column(name, justify="right" if name == "bytes" else "left", overflow="fold")
     for pair in different[:_MAX_LISTED]:
         contents = ("" if work is None else work.contents for work in (pair.ours, pair.xla))
-        table.add_row(*map(Text, (*side_cells(pair.ours), *side_cells(pair.xla), *contents)))
+        table.add_row(*map(_text, (*side_cells(pair.ours), *side_cells(pair.xla), *contents)))
     if len(different) > _MAX_LISTED:
         table.caption = f"the {_MAX_LISTED} that move most bytes, of {len(different)}; --report_json=FILE lists all"
     return Group(totals, Text(""), alike, Text(""), table)
@@ -63,7 +64,7 @@ def xla_diff_view(diff: XlaDiff) -> RenderableType:
 def mismatch_view(findings: Findings) -> RenderableType:
     """Return an overview if the result has several arrays, then the details of each array that differs."""
     if findings.problem:
-        return Text(findings.problem, style="bold red")
+        return _text(findings.problem, style="bold red")
     parts: list[RenderableType] = []
     if len(findings.compared) > 1:
         parts += [_overview(findings.compared), *_bullets(findings.patterns)]
@@ -104,7 +105,7 @@ def _leaf_view(found: LeafFindings, several: bool) -> RenderableType:
     name = f"array {{{join(leaf.path)}}} " if several else ""
     shape = leaf.shape.to_string(layout=False)
     if leaf.problem:
-        return Text(f"{name}{shape}: {leaf.problem}", style="bold red")
+        return _text(f"{name}{shape}: {leaf.problem}", style="bold red")
     total = leaf.shape.element_count
     share = 100 * leaf.mismatches / total
     title = Text(f"{name}{shape}: {leaf.mismatches} of {total} elements differ ({share:.4g} %)", style="bold red")
@@ -178,10 +179,15 @@ def _error_table(histograms: Histograms) -> Table:
 
 
 def _table(title: str = "") -> Table:
-    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0), pad_edge=False, title=title or None)
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0), pad_edge=False, title=_text(title) if title else None)
     table.title_justify = "left"
     table.caption_justify = "left"
     return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Return text that may hold words of the input: brackets are not markup, and control characters are escaped."""
+    return Text(escaped(text), style=style)
 
 
 def _bar(count: int, wrong: int, largest: int) -> Text:
@@ -203,4 +209,4 @@ def _sentences(found: LeafFindings) -> Iterator[str]:
 
 
 def _bullets(sentences: tuple[str, ...] | Iterator[str]) -> list[RenderableType]:
-    return [Text(f"• {sentence}") for sentence in sentences]
+    return [_text(f"• {sentence}") for sentence in sentences]

@@ -48,6 +48,9 @@ class CapturingConsole:
     def out(self, text: str) -> None:
         self.stdout.append(text)
 
+    def artefact(self, text: str) -> None:
+        self.stdout.append(text)
+
     def out_bytes(self, data: bytes) -> None:
         self.stdout.append(data.decode(errors="replace"))
 

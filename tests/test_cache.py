@@ -191,3 +191,36 @@ def test_who_watches_sees_everything(tmp_path: Path) -> None:
     assert _run(tmp_path) == "3 compiled"
     assert _run(tmp_path, "--v=1") == "3 compiled"
     assert _run(tmp_path, f"--xla_dump_to={tmp_path / 'dump'}") == "3 compiled"
+
+
+def test_a_new_directory_is_private(tmp_path: Path) -> None:
+    FileCache(tmp_path / "new" / "cache", "kernels").put(digest("k"), b"data")
+    for folder in (tmp_path / "new" / "cache", tmp_path / "new" / "cache" / "kernels"):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode, is_used in ((0o777, False), (0o775, True), (0o700, True)):
+        folder = tmp_path / f"{mode:o}"
+        folder.mkdir()
+        folder.chmod(mode)
+        monkeypatch.setenv(cache.VARIABLE, str(folder))
+        assert (choose_cache("") == "") == is_used
+        assert (open_cache("kernels") is not None) == is_used
+
+
+def test_a_directory_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(cache, "_SUPERUSER", -1)
+    monkeypatch.setattr(cache.os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert "belongs to another user" in choose_cache("")
+    assert open_cache("kernels") is None
+
+
+def test_the_default_directory_is_taken_from_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cache.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "hlo-run").mkdir()
+    (tmp_path / "hlo-run").chmod(0o777)
+    assert choose_cache("") == ""
+    assert (tmp_path / "hlo-run").stat().st_mode & 0o777 == 0o755

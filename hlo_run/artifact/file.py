@@ -2,9 +2,9 @@
 
     HLOX | version | size of the JSON | size of the bytes | SHA-256 of JSON and bytes | JSON | bytes
 
-Loading executes nothing from the file. A run launches its PTX, or on Host its machine code if that is for this processor,
-so trust such a file only as you would trust a program. The JSON holds a digest of the records and their fields.
-`load` rejects a file of another version, and a file that is truncated or changed.
+Loading executes nothing from the file. The JSON holds a digest of the record types and their fields. `load` rejects a file of
+another version, a file that is truncated or changed, and records that contradict their types or one another.
+docs/security.md says what a run of such a file may do.
 """
 
 from __future__ import annotations
@@ -13,31 +13,24 @@ import dataclasses
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
-from hlo_run.artifact import buffers, collective_thunks, executable, library_thunks, sort_orders, thunks
-from hlo_run.artifact.access import accesses, tree_slices
-from hlo_run.artifact.buffers import BufferSlice
-from hlo_run.artifact.executable import Executable, MachineCode, ObjectCode
-from hlo_run.artifact.thunks import KernelThunk, every_thunk
-from hlo_run.errors import UsageError
+from hlo_run.artifact import schema
+from hlo_run.artifact.executable import Executable
+from hlo_run.artifact.structure import check_structure
+from hlo_run.errors import Unsupported, UsageError
 
 VERSION = 1
 _MAGIC = b"HLOX"
 _HEAD = struct.Struct("<4sIQQ32s")
-_RECORDS: dict[str, type[Any]] = {
-    name: value
-    for module in (buffers, library_thunks, collective_thunks, sort_orders, thunks, executable)
-    for name, value in vars(module).items()
-    if isinstance(value, type) and dataclasses.is_dataclass(value)
-}
+_MOST_CHARACTERS = 300
 
 
 def save(program: Executable) -> bytes:
-    """Return the file's bytes. Equal executables give equal bytes."""
+    """Return the file's bytes. Equal executables give equal bytes. Raises Unsupported for very deep control flow."""
     blobs: list[bytes] = []
-    text = json.dumps({"fields": _schema(), "executable": _encode(program, blobs)}, separators=(",", ":")).encode()
+    text = json.dumps({"fields": schema.digest(), "executable": _encode(program, blobs)}, separators=(",", ":")).encode()
     data = b"".join(blobs)
     digest = hashlib.sha256(text + data).digest()
     return _HEAD.pack(_MAGIC, VERSION, len(text), len(data), digest) + text + data
@@ -63,99 +56,41 @@ def _other_version(file: str) -> UsageError:
     return UsageError(f"'{file}' was written by another version of hlo-run", hint="compile the module again")
 
 
-def _schema() -> str:
-    """Return a digest of all record types and their fields. It changes when the meaning of a file may change."""
-    lines = [f"{name}({', '.join(f'{f.name}: {f.type}' for f in dataclasses.fields(r))})" for name, r in sorted(_RECORDS.items())]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _encode(value: Any, blobs: list[bytes]) -> Any:
+def _encode(value: Any, blobs: list[bytes], depth: int = 0) -> Any:
     """Return JSON for a value: records as [name, field, ..], tuples as [0, ..], byte strings as [1, size]."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, bytes):
         blobs.append(value)
-        return [1, len(value)]
+        return [schema.BYTES, len(value)]
+    if depth >= schema.MOST_NESTED:
+        raise Unsupported("the executable's control flow is nested too deeply to be saved")
     if isinstance(value, tuple):
-        return [0, *(_encode(part, blobs) for part in cast("tuple[Any, ...]", value))]
+        return [schema.TUPLE, *[_encode(part, blobs, depth + 1) for part in cast("tuple[Any, ...]", value)]]
     name = type(value).__name__
-    assert name in _RECORDS, f"{name} is a record of an executable"
-    return [name, *(_encode(getattr(value, field.name), blobs) for field in dataclasses.fields(value))]
+    assert name in schema.RECORDS, f"{name} is a record of an executable"
+    return [name, *[_encode(getattr(value, field.name), blobs, depth + 1) for field in dataclasses.fields(value)]]
 
 
-class _Decoder:
-    """Rebuilds records from JSON; takes byte strings in the order in which `_encode` appended them."""
-
-    def __init__(self, blobs: bytes) -> None:
-        self._blobs = blobs
-        self._place = 0
-
-    def decode(self, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        kind, *parts = cast("list[Any]", value)
-        if kind == 1:
-            (size,) = parts
-            self._place += size
-            return self._blobs[self._place - size : self._place]
-        decoded = [self.decode(part) for part in parts]
-        return tuple(decoded) if kind == 0 else _RECORDS[kind](*decoded)
-
-
-def _decoded(text: bytes, blobs: bytes, file: str) -> Executable:
+def _decoded(text: bytes, data: bytes, file: str) -> Executable:
     content = json.loads(text)
-    if content["fields"] != _schema():
+    if not isinstance(content, dict) or set(cast("dict[Any, Any]", content)) != {"fields", "executable"}:
+        raise ValueError("its content is not an executable")
+    if content["fields"] != schema.digest():
         raise _other_version(file)
-    program = _Decoder(blobs).decode(content["executable"])
-    if not isinstance(program, Executable):
-        raise TypeError("its content is not an executable")
-    _check_references(program)
-    _check_machine_code(program.machine_code)
+    blobs = schema.Blobs(data)
+    program: Executable = schema.decode(Executable, content["executable"], blobs)
+    if not blobs.is_used_up:
+        raise ValueError("it has bytes that no record names")
+    check_structure(program)
     return program
 
 
 def _checked(file: str, work: Callable[[], Executable]) -> Executable:
-    """Run `work`; turn the Python errors of records with wrong fields or types into UsageError."""
+    """Run `work`; turn the errors of wrong records into UsageError."""
     try:
         return work()
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise UsageError(f"'{file}' is not a valid executable: {error}") from error
-
-
-def _check_references(program: Executable) -> None:
-    """Raise ValueError unless every slice is inside its allocation and every launched kernel exists."""
-    sizes = [allocation.size_bytes for allocation in program.allocations]
-    if [allocation.index for allocation in program.allocations] != list(range(len(sizes))):
-        raise ValueError("its allocations are not numbered in order")
-    kernels = {kernel.name for kernel in program.kernels}
-    for name in (thunk.kernel for thunk in every_thunk(program.thunks) if isinstance(thunk, KernelThunk)):
-        if name not in kernels:
-            raise ValueError(f"kernel {name} is missing")
-    for piece in _slices(program):
-        inside = 0 <= piece.allocation < len(sizes) and piece.offset_bytes >= 0 and piece.size_bytes >= 0
-        if not inside or piece.offset_bytes + piece.size_bytes > sizes[piece.allocation]:
-            raise ValueError(f"{piece} is not inside its allocation")
-
-
-def _check_machine_code(code: Any) -> None:
-    """Raise TypeError unless the records of machine code have fields of the right types."""
-    if code is None:
-        return
-    if not isinstance(code, MachineCode) or not _are(str, code.processor, code.features):
-        raise TypeError("its machine code names no processor")
-    for item in code.objects:
-        if not isinstance(cast("Any", item), ObjectCode) or not _are(str, item.key) or not _are(bytes, item.data):
-            raise TypeError("its machine code does not consist of object code")
-
-
-def _are(kind: type, *values: object) -> bool:
-    return all(isinstance(value, kind) for value in values)
-
-
-def _slices(program: Executable) -> Iterator[BufferSlice]:
-    for tree in (*program.parameters, program.result):
-        yield from tree_slices(tree)
-    for thunk in program.thunks:
-        touched = accesses(thunk)
-        yield from touched.reads
-        yield from touched.writes
+    except RecursionError:
+        raise UsageError(f"'{file}' is not a valid executable: its records are nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"'{file}' is not a valid executable: {str(error)[:_MOST_CHARACTERS]}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -12,12 +13,16 @@ from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo_passes.hlo_pass import PassContext
 from hlo_run.hlo_passes.observer import Observer
 from hlo_run.hlo_passes.print_options import dump_options
-from hlo_run.hlo_passes.replacements import read_replacements
+from hlo_run.hlo_passes.replacements import file_name, read_replacements
 from hlo_run.options import Options, ShowOptions
 from hlo_run.pipeline.observers.dump import DumpObserver, compile_pattern
 from hlo_run.pipeline.observers.timing import TimingObserver
 from hlo_run.pipeline.observers.verbose import VerboseObserver
 from hlo_run.target import TargetSpec
+from hlo_run.whole_files import write_problem, write_whole
+
+# Of a module's name, in the name of its reproducer: file systems allow 255 bytes.
+_NAME_CHARACTERS = 150
 
 
 class CompilationObservers:
@@ -53,8 +58,8 @@ class CompilationObservers:
                 locates = options.print_locations or bool(options.host_check)
                 yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
         except InternalError as error:
-            reproducer = _write_reproducer(module, options.xla_dump_to)
-            raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
+            note = _write_reproducer(module, options.xla_dump_to)
+            raise InternalError(error.message, error.where, error.hint, (*error.notes, note)) from error
         finally:
             self.show_times(options)
 
@@ -78,16 +83,18 @@ class CompilationObservers:
         pattern = compile_pattern("xla_dump_hlo_module_re", options.xla_dump_hlo_module_re)
         if pattern is not None and pattern.search(name) is None:
             return None
-        return DumpObserver(options, name, self._number, target, self._console.out)
+        return DumpObserver(options, name, self._number, target, self._console.artefact)
 
 
 def _write_reproducer(module: HloModule, directory: str) -> str:
-    """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
+    """Write the module in full into the dump directory or the system's temporary one. Return a note that names the file."""
     import tempfile  # slow to import, and only a bug needs it
 
-    folder = directory if directory not in ("", "-") else None
-    with tempfile.NamedTemporaryFile(
-        "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
-    ) as file:
-        file.write(module_to_string(module, FULL))
-    return file.name
+    name = f"reproducer.{file_name(module.name)[:_NAME_CHARACTERS]}.{os.urandom(4).hex()}.hlo"
+    try:
+        folder = directory if directory not in ("", "-") else tempfile.gettempdir()
+        path = os.path.join(folder, name)
+        write_whole(path, module_to_string(module, FULL).encode())
+    except OSError as error:
+        return f"the reproducer cannot be written: {write_problem(error)}"
+    return f"reproducer: {path}"

@@ -40,7 +40,8 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
         from hlo_run.commands.custom_call_files import load_custom_calls
 
         load_custom_calls(options.custom_calls)
-    choose_cache(options.cache)
+    if problem := choose_cache(options.cache):
+        console.err(f"warning: {problem}")
     results: list[FileResult] = []
     try:
         for number, file in enumerate(files):

@@ -33,10 +33,7 @@ def load(task: Task) -> HloModule:
             raise UsageError(
                 f"'{task.file}' is an executable, which is already compiled", hint="--stage and --output need a module"
             )
-        from hlo_run.execution.saved_executables import read_executable
-
-        task.executable = read_executable(task.file)
-        return parse(task.executable.source_text, task.file, verified=False)
+        return _load_executable(task)
     source = read_module(task.file, options.input_format)
     module = parse(source.text, task.file, options.verify != "off")
     if options.stage == HLO_INPUT:
@@ -47,6 +44,24 @@ def load(task: Task) -> HloModule:
 
         task.given = fit_arguments(module, source.arguments, f"'{task.file}'")
     return wrap_bare_module(module)
+
+
+def _load_executable(task: Task) -> HloModule:
+    """Read the executable of a .hlox file into the task, and return its module as it was before compilation."""
+    from hlo_run.backends.library.executable_check import check_arrays, check_signature
+    from hlo_run.execution.saved_executables import read_executable
+
+    executable = read_executable(task.file)
+    check_arrays(executable, task.file)
+    if executable.machine_code is not None and not task.options.trust_machine_code:
+        executable = replace(executable, machine_code=None)
+        task.console.err(
+            f"note: the machine code in {task.file} does not run without --trust_machine_code; its PTX is compiled instead"
+        )
+    module = parse(executable.source_text, task.file, task.options.verify != "off")
+    check_signature(executable, module.entry, task.file)
+    task.executable = executable
+    return module
 
 
 def _resume(task: Task, dump: KernelIr) -> None:

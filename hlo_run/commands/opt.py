@@ -53,14 +53,15 @@ def run_opt(options: Options, flags: OptFlags, files: Sequence[str], console: Co
         for warning in check_row_names(replace(options, stage="")):
             console.err(f"warning: {warning}")
     work = _work(flags, platform, options)
-    choose_cache(options.cache)
+    if problem := choose_cache(options.cache):
+        console.err(f"warning: {problem}")
     watch = CompilationObservers(0, console)
     texts = [
         _chunk(text, files[0], work, watch, replace(options, stage="")) for text in _chunks(files[0], flags, options.input_format)
     ]
     if options.output_file in ("", "-"):
         for text in texts:
-            console.out(text)
+            console.artefact(text)
     else:
         write_output(options.output_file, "".join(f"{text}\n" for text in texts).encode())
     return 0

@@ -28,7 +28,7 @@ class StageOutput:
     def show(self, text: str) -> None:
         """Write the text of a stage. A second text follows the first in the same file."""
         if not self._options.output_file:
-            self._console.out(text)
+            self._console.artefact(text)
             return
         write_output(self._options.output_file, text.encode() + b"\n", append=self._has_output)
         self._has_output = True

@@ -7,8 +7,8 @@ import re
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
+from xdsl.utils.exceptions import DiagnosticException, InvalidIRException, UnregisteredConstructException, VerifyException
 from xdsl.utils.exceptions import ParseError as XdslParseError
-from xdsl.utils.exceptions import VerifyException
 
 from hlo_run.dialects.context import make_context
 from hlo_run.dialects.names import default_name
@@ -16,6 +16,12 @@ from hlo_run.errors import ParseError, Where
 
 # A comment, a string literal in MLIR's syntax, or a quote that is part of neither.
 _QUOTE = re.compile(r'//[^\n]*|"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*"|"')
+
+# What the constructors and parsers of xDSL's operations raise for text that they do not expect.
+_CONSTRUCTOR_ERRORS = (
+    *(AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError, ArithmeticError),
+    *(DiagnosticException, InvalidIRException, UnregisteredConstructException),
+)
 
 
 def parse_module(text: str, file: str = "<text>", context: Context | None = None) -> ModuleOp:
@@ -31,7 +37,9 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
         raise ParseError(error.msg, _where(error.span.start, text, file)) from error
     except VerifyException as error:
         raise ParseError(f"invalid IR: {_last_line(error)}", Where(file, 1, 1)) from error
-    except Exception as error:  # xDSL's op parsers do not catch assertions and value errors of op constructors
+    except RecursionError:
+        raise ParseError("invalid IR: it is nested too deeply", Where(file, 1, 1)) from None
+    except _CONSTRUCTOR_ERRORS as error:
         raise ParseError(f"invalid IR: {_last_line(error) or type(error).__name__}", Where(file, 1, 1)) from error
     _drop_default_hints(module)
     return module

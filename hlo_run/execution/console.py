@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 
 
 class Console(Protocol):
-    """The console of a run: results go to `out`, everything else to `err`. Both add the last newline."""
+    """The console of a run: results go to `out`, everything else to `err`. Both add the last newline.
+
+    All methods escape control characters, except `out_bytes`, and `artefact` if stdout is not a terminal.
+    """
 
     def out(self, text: str) -> None:
         """Print a result to stdout, with a newline at the end."""
+        ...
+
+    def artefact(self, text: str) -> None:
+        """Print a module, IR or PTX to stdout exactly as it is, with a newline at the end."""
         ...
 
     def out_bytes(self, data: bytes) -> None:

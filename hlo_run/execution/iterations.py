@@ -151,7 +151,11 @@ class Execution:
         if not self._options.infeed:
             return random_feeds(self._options.seed + ((iteration - 1) << 20))
         path = existing_path(self._options.infeed, self._options, self._place, iteration)
-        return given_feeds(read_arrays(path, "infeed"), f"'{path}'")
+        infeeds = [
+            op.shape for computation in self._module.computations for op in computation.instructions if op.opcode == "infeed"
+        ]
+        shapes = dict.fromkeys(leaf for shape in infeeds for _, leaf in shape.leaves() if leaf.is_array)
+        return given_feeds(read_arrays(path, "infeed", shapes), f"'{path}'")
 
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
         """Return the result in float64, which tells a bug from an ill-conditioned module; None if it cannot be computed."""

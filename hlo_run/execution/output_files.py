@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hlo_run.errors import UsageError
+from hlo_run.whole_files import append_whole, write_problem, write_whole
 
 _EXECUTABLE_ENDING = ".hlox"
 
@@ -24,18 +25,16 @@ def check_writable(path: str, flag: str) -> None:
 
 
 def write_artefact(path: str, text: str) -> None:
-    """Write a text file; raises UsageError if it cannot be written."""
+    """Write a text file, whole or not at all; raises UsageError if it cannot be written."""
     try:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        write_whole(path, text.encode())
     except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {os.strerror(error.errno or 0)}") from None
+        raise UsageError(f"'{path}' cannot be written: {write_problem(error)}") from None
 
 
 def write_output(path: str, data: bytes, append: bool = False) -> None:
-    """Write the file of `--output_file`; raises UsageError if it cannot be written."""
+    """Write the file of `--output_file`; raises UsageError if it cannot be written. `append`: after what this run has written."""
     try:
-        with open(path, "ab" if append else "wb") as file:
-            file.write(data)
+        (append_whole if append else write_whole)(path, data)
     except OSError as error:
-        raise UsageError(f"--output_file={path} cannot be written: {os.strerror(error.errno or 0)}") from None
+        raise UsageError(f"--output_file={path} cannot be written: {write_problem(error)}") from None

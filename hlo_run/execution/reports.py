@@ -11,13 +11,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from typing import Any
 
-from hlo_run.errors import HloRunError, Where
+from hlo_run.errors import HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.reference.compare.report import report
 from hlo_run.reference.compare.report_json import comparison_record
 
 SCHEMA_VERSION = 1
-# Characters that XML 1.0 forbids, even escaped.
+# Characters that XML 1.0 forbids. Control characters are escaped before.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -103,4 +103,4 @@ def _add_case(suite: ET.Element, result: FileResult) -> None:
 
 
 def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    return _NOT_XML.sub("\ufffd", escaped(text))

@@ -11,6 +11,7 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import FULL, module_to_string
+from hlo_run.whole_files import write_problem, write_whole
 
 
 def read_executable(path: str) -> Executable:
@@ -38,13 +39,7 @@ def write_executable(
         check_memory(executable)
         executable = replace(executable, machine_code=HostBackend().machine_code(executable))
     texts = {"source_text": module_to_string(source, FULL), "module_text": module_to_string(optimized, FULL)}
-    temporary = f"{path}.tmp"
     try:
-        with open(temporary, "wb") as file:
-            file.write(save(replace(executable, **texts)))
-        os.replace(temporary, path)
+        write_whole(path, save(replace(executable, **texts)))
     except OSError as error:
-        raise UsageError(f"--output={path} cannot be written: {os.strerror(error.errno or 0)}") from None
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+        raise UsageError(f"--output={path} cannot be written: {write_problem(error)}") from None

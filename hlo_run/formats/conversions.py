@@ -67,7 +67,7 @@ def main() -> int:
     """Convert stdin to stdout by the conversion named on the command line."""
     try:
         result = CONVERSIONS[sys.argv[1]](sys.stdin.buffer.read())
-    except Exception as error:  # jaxlib raises its own classes; each is a refusal
+    except (RuntimeError, UnicodeError) as error:  # jaxlib raises its subclass of RuntimeError; a name may not be UTF-8
         sys.stderr.write(f"{error}\n")
         return REFUSED
     sys.stdout.buffer.write(result)

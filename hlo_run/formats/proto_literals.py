@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.literal import Array, Literal
+
+_MOST_DIMS, _MOST_ELEMENTS = 64, 1 << 56
 
 
 def literal_of_proto(message: Any, number: int) -> Literal:
@@ -25,6 +28,9 @@ def literal_of_proto(message: Any, number: int) -> Literal:
     if message.dynamic_sizes:
         raise Unsupported(f"argument {number} of the snapshot has a dynamic size")
     dims = tuple(message.shape.dimensions)
+    # numpy also limits the product of an empty array's other dimensions.
+    if len(dims) > _MOST_DIMS or min(dims, default=0) < 0 or math.prod(size or 1 for size in dims) >= _MOST_ELEMENTS:
+        raise ParseError(f"argument {number} of the snapshot has dimensions that no array has")
     flat = _elements(message, DTYPES[name])
     count = int(np.prod(dims, dtype=object))
     if flat.size != count:
@@ -32,7 +38,9 @@ def literal_of_proto(message: Any, number: int) -> Literal:
     # The data is in layout order: the first dimension of minor_to_major varies fastest.
     order = list(message.shape.layout.minor_to_major)[::-1] or list(range(len(dims)))
     if sorted(order) != list(range(len(dims))):
-        raise ParseError(f"argument {number} of the snapshot has {len(dims)} dimensions, but its layout has {len(order)}")
+        raise ParseError(f"argument {number} of the snapshot has {len(dims)} dimensions, which are not those of its layout")
+    if not count:
+        return np.zeros(dims, DTYPES[name].numpy)
     physical = flat.reshape([dims[dim] for dim in order])
     return np.ascontiguousarray(physical.transpose(np.argsort(order))).reshape(dims)
 
@@ -42,7 +50,8 @@ def _elements(message: Any, dtype: DType) -> Array:
     data = getattr(message, f"{dtype.name}s")
     if dtype.is_complex:
         part = np.float32 if dtype.name == "c64" else np.float64
-        return np.array(data, part).view(dtype.numpy)
+        parts = np.array(data, part)
+        return parts.view(dtype.numpy) if len(parts) % 2 == 0 else np.zeros(0, dtype.numpy)
     if not isinstance(data, bytes):
         return np.array(data, dtype.numpy)
     if dtype.is_integer and dtype.bits < 8:

@@ -83,7 +83,7 @@ def child_environment(xla_flags: str = "") -> dict[str, str]:
 
 
 _MLIR_PLACE = re.compile(r"^(?:UNKNOWN: )?-:(\d+):(\d+): error: (.*)$", re.MULTILINE)
-_STATUS = re.compile(r"^[A-Z_]+: ")
+_STATUS = re.compile(r"^(?!WARNING)[A-Z_]{3,}: ")
 
 
 def _refusal(message: str, data: bytes, file: str) -> HloRunError:
@@ -99,8 +99,10 @@ def _refusal(message: str, data: bytes, file: str) -> HloRunError:
 
 
 def refusal_text(message: str) -> str:
-    """Return the first line of XLA's message, without the status code."""
-    return _STATUS.sub("", message.strip().partition("\n")[0])
+    """Return the line of XLA's message with the status code, else the first one, without the code. Logs may come before it."""
+    lines = message.strip().splitlines()
+    first = next((line for line in lines if _STATUS.match(line)), lines[0] if lines else "")
+    return _STATUS.sub("", first)
 
 
 _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
@@ -109,7 +111,13 @@ _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
 def last_words(message: str, code: int) -> str:
     """Return the failed check that XLA printed before it aborted, else the signal or exit code."""
     found = _FATAL.search(message)
-    return found[1] if found else f"signal {-code}" if code < 0 else f"exit code {code}, {refusal_text(message)}"
+    if found:
+        return found[1]
+    if code < 0:
+        return f"signal {-code}"
+    # Python prints the error below its traceback.
+    is_traceback = message.startswith("Traceback")
+    return f"exit code {code}, {message.strip().splitlines()[-1] if is_traceback else refusal_text(message)}"
 
 
 _CONSTANT = re.compile(r"(?m)^( *(?:ROOT )?%?[\w.\-]+ = .*? constant\()(.*?\))(?=, [a-z_\-]+=|$)")

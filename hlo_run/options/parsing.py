@@ -96,6 +96,8 @@ def _xla_flags(text: str) -> list[str]:
     return tokens[:end]
 
 
+# Flags that let files run code with the user's rights. A file of flags, which may be from someone else, cannot set them.
+_RUNS_CODE = frozenset({"custom_calls", "trust_machine_code"})
 _PROTO_LINE = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
 
 
@@ -104,6 +106,8 @@ def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str
     text = re.sub(r"(?m)^\s*#.*$", "", read_text(path, "--debug_options_file"))
     values: dict[str, str] = {}
     for name, value in _PROTO_LINE.findall(text):
+        if name in _RUNS_CODE:
+            raise UsageError(f"--debug_options_file={path} sets {name}, which runs code", hint=f"pass --{name} yourself")
         if name in flags.fields:
             values[name] = value.strip('"')
         else:

@@ -62,6 +62,10 @@ class RunOptions:
     custom_calls: str = flag(
         "", "Run these Python files, which register functions for custom calls (comma-separated).", "FILES.py"
     )
+    trust_machine_code: bool = flag(
+        False,
+        "Run the machine code in a .hlox file, which may do anything that you may do. false: compile the file's PTX instead.",
+    )
     print_literals: bool = flag(False, "Print the arguments and results to stdout.")
     abs_error_bound: float = flag(
         1e-3, "Largest absolute error. An element differs if it exceeds this bound and --rel_error_bound.", "X"

@@ -5,13 +5,14 @@ After a hit the module is not optimised and its kernels are not compiled, so nei
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from hlo_run.artifact import Executable
 from hlo_run.artifact.file import load, save
 from hlo_run.cache import LIMIT_BYTES, FileCache, compiler_digest, digest, open_cache
 from hlo_run.custom_calls import registered_targets
-from hlo_run.errors import UsageError
+from hlo_run.errors import Unsupported, UsageError
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.print_options import FULL
 from hlo_run.hlo.printer import module_to_string
@@ -33,12 +34,14 @@ def compile_or_load(ctx: PassContext, module: HloModule) -> Executable:
     key = key_of(ctx, module)
     data = cache.get(key)
     if data is not None:
-        try:
-            return load(data, key)
-        except UsageError:
-            pass
+        with suppress(UsageError):
+            # No compilation puts machine code into the cache. Host keeps its own apart.
+            return replace(load(data, key), machine_code=None)
     executable = _compile(ctx, module)
-    data = save(executable)
+    try:
+        data = save(executable)
+    except Unsupported:
+        return executable
     if len(data) <= MOST_BYTES:
         cache.put(key, data)
         cache.clean()

@@ -7,10 +7,9 @@ per element). KEY.dtype is then the type's name in ml_dtypes.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -19,9 +18,14 @@ from hlo_run.errors import UsageError
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.bits import element_bits, from_element_bits
+from hlo_run.reference.numpy_files import NpzFile, StoredArray, open_npy, open_npz
 from hlo_run.reference.values import TOKEN, Array, Value
+from hlo_run.whole_files import whole_file, write_problem
 
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES.values()}
+_MOST_NAMED = 20
+# The longest names of ml_dtypes have 15 characters of 4 bytes.
+_MOST_NAME_BYTES = 256
 
 
 def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence[str]) -> list[Value]:
@@ -32,30 +36,34 @@ def read_values(path: str, prefix: str, shapes: Sequence[Shape], names: Sequence
     """
     leaves = [(name, index, leaf) for name, shape in zip(names, shapes, strict=True) for index, leaf in _array_leaves(shape)]
     single = path.endswith(".npy")
-    arrays = _read_npys(path.split(","), len(leaves)) if single else _read_npz(path, prefix, len(leaves))
+    arrays = _stored_in_npys(path.split(","), len(leaves)) if single else _stored_in_npz(path, prefix, len(leaves))
     checked: list[Array] = []
-    for (key, array), (name, index, shape) in zip(arrays, leaves, strict=True):
+    # One array of the file at a time is in memory besides those that are kept.
+    for (stored, type_name), (name, index, shape) in zip(arrays, leaves, strict=True):
         what = f"{name}{{{','.join(map(str, index))}}}" if index else name
-        # An .npy file cannot name a type that numpy lacks, so unsigned ints of its size are its bits.
-        raw = _are_bits(array, shape.dtype, unsigned=single)
-        checked.append(_checked(_from_bytes(array, shape.dtype) if raw else array, shape, f"{key} is", what))
+        checked.append(_read(stored, type_name, shape, single, what))
     remaining = iter(checked)
     return [_assemble(shape, remaining) for shape in shapes]
 
 
-def read_arrays(path: str, prefix: str) -> list[Array]:
-    """Return all arrays `PREFIX0`, `PREFIX1`, .. of an `.npz` file; raises UsageError if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            loaded: Any = np.load(file, allow_pickle=False)
-            if not _is_npz(loaded):
-                raise UsageError(f"'{path}' holds one array, not named ones", hint=f"an .npz file with {prefix}0, {prefix}1, ..")
-            with loaded as data:
-                count = sum(key.startswith(prefix) and key[len(prefix) :].isdigit() for key in data.files)
-            file.seek(0)
-            return [np.asarray(array) for _, array in _npz_arrays(file, path, prefix, count)]
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(path, error) from None
+def read_arrays(path: str, prefix: str, shapes: Collection[Shape]) -> list[Array]:
+    """Return all arrays `PREFIX0`, `PREFIX1`, .. of an `.npz` file.
+
+    Raises UsageError if it cannot be read, or if an array has none of the shapes.
+    """
+    with open_npz(path, hint=f"an .npz file with {prefix}0, {prefix}1, ..") as file:
+        count = len(_numbers(prefix, file.keys))
+        found: list[Array] = []
+        for stored, type_name in _numbered(file, path, prefix, count):
+            row = _named_type(stored, type_name)
+            dtype = row.numpy if row is not None else stored.dtype.newbyteorder("=")
+            fits = (shape for shape in shapes if shape.dtype.numpy == dtype and shape.dims == stored.dims)
+            shape = next(fits, None)
+            if shape is None:
+                known = " or ".join(dict.fromkeys(shape.to_string(layout=False) for shape in shapes)) or "nothing"
+                raise UsageError(f"{stored.what} is {_given(dtype, stored.dims)}, {prefix}s of the module take {known}")
+            found.append(_read(stored, type_name, shape, False, "the array"))
+        return found
 
 
 def check_readable(paths: Iterable[str]) -> None:
@@ -66,7 +74,7 @@ def check_readable(paths: Iterable[str]) -> None:
             with open(file, "rb"):
                 pass
         except OSError as error:
-            raise _unreadable(file, error) from None
+            raise UsageError(f"'{file}' {_problem(error)}") from None
 
 
 def write_values(path: str, groups: Mapping[str, Sequence[tuple[Value, Shape]]]) -> None:
@@ -83,10 +91,10 @@ def write_values(path: str, groups: Mapping[str, Sequence[tuple[Value, Shape]]])
                 entries[f"{prefix}{number}.dtype"] = np.array(dtype.numpy.name)
             entries[f"{prefix}{number}"] = stored
     try:
-        with open(path, "wb") as file:
+        with whole_file(path) as file:
             np.savez(file, allow_pickle=False, **entries)
     except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {error.strerror or error}") from None
+        raise UsageError(f"'{path}' cannot be written: {write_problem(error)}") from None
 
 
 def _array_leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], Shape]]:
@@ -111,91 +119,101 @@ def _assemble(shape: Shape, arrays: Iterator[Array]) -> Value:
     return next(arrays) if shape.is_array else TOKEN
 
 
-def _read_npz(path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]:
-    """Yield every array in the order of the keys, with its name in errors."""
-    try:
-        # np.load leaves an unreadable file open if it opens it itself.
-        with open(path, "rb") as file:
-            yield from _npz_arrays(file, path, prefix, count)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(path, error) from None
+def _stored_in_npz(path: str, prefix: str, count: int) -> Iterator[tuple[StoredArray, str]]:
+    """Yield the numbered arrays in order, each with the name of its type, or ""."""
+    with open_npz(path, hint="rename it to .npy to give one argument") as file:
+        yield from _numbered(file, path, prefix, count)
 
 
-def _npz_arrays(file: BinaryIO, path: str, prefix: str, count: int) -> Iterator[tuple[str, Array]]:
-    loaded: Any = np.load(file, allow_pickle=False)
-    if not _is_npz(loaded):
-        raise UsageError(f"'{path}' holds one array, not named ones", hint="rename it to .npy to give one argument")
-    with loaded as data:
-        _check_keys(path, prefix, count, data.files)
-        for number in range(count):
-            key = f"{prefix}{number}"
-            name = str(data[f"{key}.dtype"]) if f"{key}.dtype" in data.files else ""
-            what = f"{key} of '{path}'"
-            yield what, _as_named_type(_an_array(data[key], what), name, what)
+def _numbered(file: NpzFile, path: str, prefix: str, count: int) -> Iterator[tuple[StoredArray, str]]:
+    keys = file.keys
+    _check_keys(path, prefix, count, keys)
+    for number in range(count):
+        key = f"{prefix}{number}"
+        yield file.array(key), _type_name(file.array(f"{key}.dtype")) if f"{key}.dtype" in keys else ""
+
+
+def _type_name(stored: StoredArray) -> str:
+    """Return the text in an array without dimensions; raises UsageError if it is no short text."""
+    if stored.dims or stored.dtype.kind != "U" or stored.dtype.itemsize > _MOST_NAME_BYTES:
+        raise UsageError(f"{stored.what} does not name a type")
+    return str(stored.read())
+
+
+def _numbers(prefix: str, keys: Iterable[str]) -> dict[int, str]:
+    """Return the keys that are a prefix and a number, by the number."""
+    pattern = re.compile(re.escape(prefix) + r"(0|[1-9][0-9]{0,8})", re.ASCII)
+    return {int(found[1]): key for key in keys if (found := pattern.fullmatch(key)) is not None}
 
 
 def _check_keys(path: str, prefix: str, count: int, keys: Sequence[str]) -> None:
-    numbered = [key for key in keys if key.startswith(prefix) and key[len(prefix) :].isdigit()]
-    missing = [key for number in range(count) if (key := f"{prefix}{number}") not in keys]
-    if missing:
-        has = f"it has {', '.join(sorted(numbered, key=lambda key: int(key[len(prefix) :])))}" if numbered else "it has none"
-        raise UsageError(f"'{path}' has no {missing[0]}: {count} arrays are needed", notes=(has,))
+    numbered = _numbers(prefix, keys)
+    missing = next((number for number in range(count) if number not in numbered), None)
+    if missing is not None:
+        has = f"it has {', '.join(numbered[number] for number in sorted(numbered)[:_MOST_NAMED])}" if numbered else "it has none"
+        raise UsageError(f"'{path}' has no {prefix}{missing}: {count} arrays are needed", notes=(has,))
     if len(numbered) > count:
-        extra = next(key for key in numbered if int(key[len(prefix) :]) >= count or key != f"{prefix}{int(key[len(prefix) :])}")
+        extra = next(key for number, key in sorted(numbered.items()) if number >= count)
         raise UsageError(f"'{path}' has {extra}, but only {count} arrays are needed", hint="give a tuple as its leaves")
 
 
-def _read_npys(paths: Sequence[str], count: int) -> Iterator[tuple[str, Array]]:
+def _stored_in_npys(paths: Sequence[str], count: int) -> Iterator[tuple[StoredArray, str]]:
     if len(paths) != count:
         raise UsageError(f"{count} arrays are needed, {len(paths)} .npy files are given", hint="give a tuple as its leaves")
     for path in paths:
-        try:
-            with open(path, "rb") as file:
-                array: Any = np.load(file, allow_pickle=False)  # an array, or an NpzFile
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise _unreadable(path, error) from None
-        if _is_npz(array):
-            raise UsageError(f"'{path}' holds named arrays, not one", hint="give one .npz file, without other files")
-        yield f"'{path}'", _an_array(array, f"'{path}'")
+        yield open_npy(path), ""
 
 
-def _is_npz(loaded: object) -> bool:
-    return isinstance(loaded, np.lib.npyio.NpzFile)
+def _read(stored: StoredArray, type_name: str, shape: Shape, single: bool, what: str) -> Array:
+    """Return the elements in native byte order, contiguous; raises UsageError if they are not a value of `shape`.
+
+    Compares the header before it reads the elements. `single`: the array is alone in an .npy file.
+    """
+    dtype, row = shape.dtype, _named_type(stored, type_name)
+    # An .npy file cannot name a type that numpy lacks, so unsigned ints of its size are its bits.
+    if row is None and _are_bits(stored.dtype, dtype, unsigned=single):
+        row = dtype
+    found = row.numpy if row is not None else stored.dtype.newbyteorder("=")
+    if found != dtype.numpy or not _dims_fit(stored.dims, shape):
+        given = _given(found, stored.dims)
+        hint = _type_hint(found, dtype)
+        raise UsageError(f"{stored.what} is {given}, {what} is {shape.to_string(layout=False)}", hint=hint)
+    array = stored.read()
+    if row is not None:
+        array = _from_bytes(array, row)
+    line = np.ascontiguousarray(array, dtype.numpy).reshape(-1)
+    if dtype.is_integer and dtype.bits < 8:
+        # A file may hold any high bits of a narrow ml_dtypes int.
+        line = from_element_bits(element_bits(line, dtype), dtype)
+    return line.reshape(array.shape)
 
 
-def _an_array(value: Any, what: str) -> Array:
-    """Return a loaded value if it is an array; raises UsageError, as an entry of a zip file may be anything."""
-    if hasattr(value, "dtype"):
-        return np.asarray(value)
-    raise UsageError(f"{what} is not an array")
-
-
-def _unreadable(path: str, error: Exception) -> UsageError:
-    if isinstance(error, FileNotFoundError):
-        return UsageError(f"'{path}' does not exist")
-    if isinstance(error, OSError) and error.strerror:
-        return UsageError(f"'{path}' cannot be read: {error.strerror}")
-    return UsageError(f"'{path}' is not a file of numpy arrays, or is damaged", notes=(str(error).split("\n", 1)[0],))
-
-
-def _as_named_type(array: Array, name: str, what: str) -> Array:
-    """Return the array with its bytes as elements of the type that the file names, or unchanged if it names none."""
+def _named_type(stored: StoredArray, name: str) -> DType | None:
+    """Return the type whose bits the file says that an array holds; None if it names none."""
     if not name:
-        return array
+        return None
     kind: Any = getattr(ml_dtypes, name, None)
     row = DTYPES.get(name) or (_BY_NUMPY.get(np.dtype(kind)) if isinstance(kind, type) else None)
-    if row is None or row.numpy.itemsize != array.dtype.itemsize:
-        raise UsageError(f"{what} is {array.dtype.name}, which cannot be '{name}'")
-    return _from_bytes(array, row)
+    if row is None or row.numpy.itemsize != stored.dtype.itemsize:
+        raise UsageError(f"{stored.what} is {stored.dtype.name}, which cannot be '{name}'")
+    return row
 
 
-def _are_bits(array: Array, dtype: DType, unsigned: bool) -> bool:
-    """True if the array holds the bytes of elements of a type that numpy lacks."""
-    if dtype.numpy.isbuiltin == 1 or array.dtype.itemsize != dtype.numpy.itemsize:
+def _given(dtype: np.dtype[Any], dims: tuple[int, ...]) -> str:
+    row = _BY_NUMPY.get(dtype)
+    return f"{row.name if row else dtype.name}[{','.join(map(str, dims))}]"
+
+
+def _problem(error: OSError) -> str:
+    return "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
+
+
+def _are_bits(found: np.dtype[Any], dtype: DType, unsigned: bool) -> bool:
+    """True if elements of type `found` are the bytes of elements of a type that numpy lacks."""
+    if dtype.numpy.isbuiltin == 1 or found.itemsize != dtype.numpy.itemsize:
         return False
     # Without ml_dtypes' name numpy writes void.
-    is_void = array.dtype.type is np.void and array.dtype.names is None
-    return is_void or (unsigned and array.dtype.kind == "u")
+    return found.type is np.void or (unsigned and found.kind == "u")
 
 
 def _from_bytes(array: Array, dtype: DType) -> Array:
@@ -206,20 +224,6 @@ def _from_bytes(array: Array, dtype: DType) -> Array:
     return from_element_bits(stored, dtype).reshape(array.shape)
 
 
-def _checked(array: Array, shape: Shape, found: str, what: str) -> Array:
-    """Return the array in native byte order, contiguous; raises UsageError if it is not a value of `shape`."""
-    dtype = shape.dtype
-    if array.dtype.newbyteorder("=") != dtype.numpy or not _dims_fit(array.shape, shape):
-        row = _BY_NUMPY.get(array.dtype.newbyteorder("="))
-        given = f"{row.name if row else array.dtype.name}[{','.join(map(str, array.shape))}]"
-        raise UsageError(f"{found} {given}, {what} is {shape.to_string(layout=False)}", hint=_type_hint(array, dtype))
-    line = np.ascontiguousarray(array, dtype.numpy).reshape(-1)
-    if dtype.is_integer and dtype.bits < 8:
-        # A file may hold any high bits of a narrow ml_dtypes int.
-        line = from_element_bits(element_bits(line, dtype), dtype)
-    return line.reshape(array.shape)
-
-
 def _dims_fit(dims: tuple[int, ...], shape: Shape) -> bool:
     dynamic = shape.dynamic_dims or (False,) * shape.rank
     return len(dims) == shape.rank and all(
@@ -227,7 +231,7 @@ def _dims_fit(dims: tuple[int, ...], shape: Shape) -> bool:
     )
 
 
-def _type_hint(array: Array, dtype: DType) -> str:
-    if dtype.numpy.isbuiltin == 1 or array.dtype.kind not in "ui" or array.dtype.itemsize != dtype.numpy.itemsize:
+def _type_hint(found: np.dtype[Any], dtype: DType) -> str:
+    if dtype.numpy.isbuiltin == 1 or found.kind not in "ui" or found.itemsize != dtype.numpy.itemsize:
         return ""
     return f"if these are the bits of the elements, add an entry KEY.dtype with '{dtype.numpy.name}' to the file"

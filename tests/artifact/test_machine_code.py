@@ -171,5 +171,23 @@ def test_the_command_line_saves_it_and_host_does_without_xdsl(tmp_path: Path, ca
     assert run(["--output_machine_code", str(source)]) == 2
     assert "needs --output" in capsys.readouterr().err
     assert run([f"--output={file}", "--output_machine_code", str(source)]) == 0
-    assert run_and_look(tmp_path, "--platform=Host", str(file)) == "0 ['llvmlite']"
+    assert run_and_look(tmp_path, "--platform=Host", "--trust_machine_code", str(file)) == "0 ['llvmlite']"
     assert not (tmp_path / "cache").exists(), "nothing was compiled"
+
+
+def test_machine_code_runs_only_if_it_is_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, file = tmp_path / "m.hlo", tmp_path / "m.hlox"
+    source.write_text(MODULE, encoding="utf-8")
+    assert run([f"--output={file}", "--output_machine_code", str(source)]) == 0
+    offered: list[object] = []
+    monkeypatch.setattr(llvm, "offer", offered.append)
+    monkeypatch.setattr(llvm, "OFFERED", {})
+    capsys.readouterr()
+    for engine in ("auto", "jit", "emulator"):
+        assert run(["--platform=Host", f"--host_engine={engine}", str(file)]) == 0
+        assert "does not run without --trust_machine_code; its PTX is compiled instead" in capsys.readouterr().err
+    assert offered == []
+    assert run(["--platform=Host", "--trust_machine_code", str(file)]) == 0
+    assert len(offered) == 1

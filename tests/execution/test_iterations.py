@@ -300,7 +300,7 @@ def test_junit_of_several_files(reports: tuple[dict[str, Any], ET.Element]) -> N
         "skipped": "1",
     }
     cases = list(root.iter("testcase"))
-    assert [case.get("name") for case in cases] == ["pair.hlo", "pair.hlo", "odd.hlo", "bad\ufffd.hlo"]
+    assert [case.get("name") for case in cases] == ["pair.hlo", "pair.hlo", "odd.hlo", "bad\\x01.hlo"]
     assert [child.tag for case in cases for child in case] == ["system-out", "failure", "system-out", "skipped", "error"]
     failure = cases[1].find("failure")
     assert failure is not None

@@ -105,3 +105,11 @@ def test_unknown_xla_flags_warn_once() -> None:
 
 def test_every_flag_has_help() -> None:
     assert all(info.metadata["help"].endswith((".", ")", "..")) for info in FIELDS.values())
+
+
+@pytest.mark.parametrize("name", ["custom_calls", "trust_machine_code"])
+def test_a_file_of_flags_cannot_let_files_run_code(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text(f'{name}: "true"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=f"sets {name}, which runs code"):
+        _options(f"--debug_options_file={file}")

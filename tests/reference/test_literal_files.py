@@ -141,7 +141,9 @@ WRONG: dict[str, tuple[dict[str, Any], Shape, str]] = {
     "module name": ({"arg0": np.zeros(2, np.uint8), "arg0.dtype": np.array("finfo")}, F32, "cannot be 'finfo'"),
     "tuple": ({"arg0": np.zeros(2)}, Shape.make_tuple((F32, F32)), "has no arg1: 2 arrays"),
     "leaf": ({"arg0": np.zeros(2, np.float32), "arg1": np.zeros(3)}, Shape.make_tuple((F32, F32)), r"parameter 0\{1\} is f32"),
-    "pickle": ({"arg0": np.array([{}], object)}, F32, "not a file of numpy arrays"),
+    "pickle": ({"arg0": np.array([{}], object)}, F32, "holds Python objects"),
+    "records": ({"arg0": np.zeros(2, [("x", "f4")])}, F32, "holds records"),
+    "nameless": ({"arg0": np.zeros(2, np.uint16), "arg0.dtype": np.zeros(2)}, F32, "does not name a type"),
 }
 
 
@@ -177,7 +179,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty.npz").write_bytes(b"")
     for name in ("text", "cut", "damaged", "empty"):
         with pytest.raises(UsageError, match="not a file of numpy arrays"):
-            _read(tmp_path / f"{name}.npz", F32)
+            _read(tmp_path / f"{name}.npz", Shape.array("f32", (1000,)))
     with zipfile.ZipFile(tmp_path / "other.npz", "w") as other:
         other.writestr("arg0", "text")
     with pytest.raises(UsageError, match="is not an array"):

@@ -190,3 +190,12 @@ def _value(op: KeyOp, operands: list[Any], rows: list[Array]) -> Any:
         case _:
             result: Array = _BITWISE[op.opcode](*operands)
             return result
+
+
+def can_evaluate(order: SortOrder) -> bool:
+    """True if the keys of a sort can be computed. Keys from a file may contradict themselves."""
+    rows = [np.zeros((1, 2), DTYPES[spec.dtype].numpy) for spec in order.operands]
+    try:
+        return all(_evaluated(key, rows) is not None for key in order.keys)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return False

@@ -129,7 +129,7 @@ class Lexer:
         if self.kind == "eof":
             return "the end of the text"
         shown = self.value if len(self.value) <= 60 else self.value[:57] + "..."
-        return f"'{printable(shown)}'"
+        return f"'{shown}'"
 
     def raw_value(self) -> str:
         """Return the text of the value that begins at `pos`, and move to the token after it.
@@ -201,7 +201,7 @@ class Lexer:
             # Cached, so that many instructions on one line share one string.
             end = self.text.find("\n", begin)
             source = self.text[begin : len(self.text) if end < 0 else end].rstrip("\r")
-            self._last_line = (line, source if source.isprintable() else printable(source))
+            self._last_line = (line, source)
         return Where(self.file, line, position - begin + 1, self._last_line[1])
 
     def error(self, message: str, start: int | None = None, hint: str = "") -> ParseError:
@@ -211,8 +211,3 @@ class Lexer:
         elif self.kind == "eof" and start is None and not hint:
             hint = "the text may be cut off"
         return ParseError(message, self.where(start), hint)
-
-
-def printable(text: str) -> str:
-    """Return `text` with every unprintable character but tab replaced by U+FFFD, which has the same width."""
-    return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)

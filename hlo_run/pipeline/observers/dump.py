@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from hlo_run.hlo_passes.observer import (
 from hlo_run.hlo_passes.replacements import file_name, header
 from hlo_run.options import ShowOptions
 from hlo_run.target import TargetSpec
+from hlo_run.whole_files import write_problem, write_whole
 
 _FILE_NAME_LIMIT = 255
 _THUNK_FILES = {
@@ -146,14 +146,15 @@ class DumpObserver(Observer):
             self._write_stdout(f"*** Begin {name} ***\n{text}*** End {name} ***")
             return
         path = Path(self._directory) / name
-        temporary = path.with_name(f".{name[-200:]}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise UsageError(f"--xla_dump_to: cannot write '{path}': {error.strerror}") from None
+            problem = "it is not a directory" if path.parent.exists() else write_problem(error)
+            raise UsageError(f"--xla_dump_to={self._directory}: {problem}") from None
+        try:
+            write_whole(str(path), text.encode())
+        except OSError as error:
+            raise UsageError(f"--xla_dump_to: '{path}' cannot be written: {write_problem(error)}") from None
 
 
 def compile_pattern(flag: str, pattern: str) -> re.Pattern[str] | None:

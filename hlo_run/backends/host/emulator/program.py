@@ -25,7 +25,7 @@ from hlo_run.backends.host.numerics import (
     integer_numerics,
 )
 from hlo_run.backends.host.ptx.control_flow import EFFECTS, Block, Branch, KernelGraph, Switch, build_graph, used_results
-from hlo_run.backends.host.ptx.instruction_set import CARRY, Operation
+from hlo_run.backends.host.ptx.instruction_set import CARRY, WRONG_OPERANDS, Operation
 from hlo_run.backends.host.ptx.syntax import (
     Address,
     Float,
@@ -170,7 +170,10 @@ class _Compiler:
             if len(operations) > 1 or operation.opcode != "mov" or not isinstance(operation.operands[0], Register):
                 continue
             if type(operation.operands[1]).__name__ in ("Integer", "Float", "Symbol"):
-                fixed[name] = code_move.immediate_value(writer, operation, operation.operands[1])
+                try:
+                    fixed[name] = code_move.immediate_value(writer, operation, operation.operands[1])
+                except WRONG_OPERANDS as error:
+                    raise operation.unsupported() from error
         return fixed
 
     def _function_source(self, block: Block) -> str:
@@ -184,13 +187,20 @@ class _Compiler:
             if emit is None:
                 raise operation.unsupported()
             writer.result_is_used = is_used
-            emit(writer, operation)
+            try:
+                emit(writer, operation)
+            except WRONG_OPERANDS as error:
+                raise operation.unsupported() from error
         result = None
-        if isinstance(block.terminator, Branch):
-            result = writer.read(Register(block.terminator.register), "pred")
-        elif isinstance(block.terminator, Switch):
-            result = writer.read(Register(block.terminator.register), "u32")
-        return f"def block_{block.index}(s, R):\n{writer.finish(block.live_in, block.live_out, result)}\n"
+        try:
+            if isinstance(block.terminator, Branch):
+                result = writer.read(Register(block.terminator.register), "pred")
+            elif isinstance(block.terminator, Switch):
+                result = writer.read(Register(block.terminator.register), "u32")
+            lines = writer.finish(block.live_in, block.live_out, result)
+        except WRONG_OPERANDS as error:
+            raise Unsupported(f"a register has another type where block {block.index} ends: {error}") from error
+        return f"def block_{block.index}(s, R):\n{lines}\n"
 
     def _meeting(self, block: Block) -> Meeting | None:
         operation = block.meeting

@@ -11,7 +11,7 @@ from hlo_run.backends.host.jit.phases import Phase
 from hlo_run.backends.host.jit.plan import CANCEL, PLACES, SLOTS, Plan
 from hlo_run.backends.host.jit.registers import Registers, place_of
 from hlo_run.backends.host.ptx.control_flow import EFFECTS, Branch, Exit, Jump, Switch, used_results
-from hlo_run.backends.host.ptx.instruction_set import Operation
+from hlo_run.backends.host.ptx.instruction_set import WRONG_OPERANDS, Operation
 from hlo_run.backends.host.ptx.syntax import Register
 
 Emitters: TypeAlias = "Mapping[str, Callable[[Body, Operation], None]]"
@@ -192,7 +192,10 @@ class Body(Registers):
         emit = self._emitters.get(operation.opcode)
         if emit is None:
             raise operation.unsupported()
-        emit(self, operation)
+        try:
+            emit(self, operation)
+        except WRONG_OPERANDS as error:
+            raise operation.unsupported() from error
 
     # ---- control flow -------------------------------------------------------------------------------------------
 

@@ -184,7 +184,7 @@ class _Blocks:
         """Return the labels that are jump targets. Other labels need not end a block."""
         used = {name for names in self._flat.branch_targets.values() for name in names}
         for item in self._flat.items:
-            if isinstance(item, Operation) and item.opcode == "bra" and isinstance(item.operands[0], Symbol):
+            if isinstance(item, Operation) and item.opcode == "bra" and item.operands and isinstance(item.operands[0], Symbol):
                 used.add(item.operands[0].name)
         return used
 
@@ -218,6 +218,8 @@ class _Blocks:
             return Jump(index + 1)
         if jump.opcode == "brx":
             return self._switch(jump)
+        if jump.opcode == "bra" and not jump.operands:
+            raise jump.unsupported()
         target = len(self._drafts) if jump.opcode != "bra" else self._target(jump.operands[0], jump.instruction)
         guard = jump.instruction.guard
         if guard is not None:

@@ -161,6 +161,10 @@ _TYPE_NAMES = frozenset(name for spelling in SPELLINGS.values() for name in spel
 _READS_CARRY = frozenset(("addc", "subc", "madc"))
 
 
+WRONG_OPERANDS = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What the code of an instruction raises for operands that are not its own. PTX may come from a user."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """A decoded instruction: opcode, modifiers other than types, and types in order."""

@@ -97,10 +97,13 @@ class _ModuleParser:
         version = re.match(r"(\d+)\.(\d+)", self._header["version"])
         if not version:
             raise self._source.error(f"bad .version '{self._header['version']}'", 0)
+        address_bits = self._header.get("address_size", "32")
+        if address_bits not in ("32", "64"):
+            raise self._source.error(f"bad .address_size '{address_bits}'", 0)
         return Module(
             version=(int(version.group(1)), int(version.group(2))),
             target=self._header.get("target", "").split(",")[0].strip(),
-            address_bits=int(self._header.get("address_size", "32")),
+            address_bits=int(address_bits),
             variables=self._variables,
             functions=self._functions,
         )
@@ -131,6 +134,8 @@ class _ModuleParser:
     def _declared_variables(self, match: re.Match[str]) -> Iterator[Variable]:
         """Yield the variables of one declaration. `_directive` handles `.reg`."""
         type_name, alignment, width = self._attributes(match.group(3), match.start())
+        if type_name not in TYPE_BYTES:
+            raise self._source.error(f"a variable cannot have type '.{type_name}'", match.start())
         for name, _, dims, initial in self._declarators(match):
             count = width * _product(dims)
             line = self._source.line(match.start())
@@ -149,6 +154,8 @@ class _ModuleParser:
         type_name, alignment, width = "", 0, 1
         for name, number in _ATTRIBUTE.findall(text):
             if name == "align":
+                if not number:
+                    raise self._source.error("'.align' needs a number", position)
                 alignment = int(number)
             elif name in TYPE_BYTES or name == "pred":
                 type_name = name
@@ -205,6 +212,8 @@ class _ModuleParser:
                 raise self._source.error(f"cannot read the parameter '{part.strip()}'", position)
             space, attributes, name, dims = match.groups()
             type_name, alignment, width = self._attributes(attributes, position)
+            if type_name not in TYPE_BYTES:
+                raise self._source.error(f"a parameter cannot have type '.{type_name}'", position)
             count = width * _product(dims)
             parameters.append(
                 Variable(name, space, type_name, count, alignment or TYPE_BYTES[type_name], self._source.line(position))
