@@ -226,9 +226,9 @@ def run(arguments: Sequence[str]) -> int:
         # Imported late: --help and bad flags must not wait for numpy.
         from hlo_run.commands.dispatch import run_files
 
-        return run_files(options, files, _console())
+        return run_files(options, files, console_of_streams())
 
-    return _exit_code(work)
+    return exit_code_of(work)
 
 
 def run_opt(arguments: Sequence[str]) -> int:
@@ -239,9 +239,9 @@ def run_opt(arguments: Sequence[str]) -> int:
         _warn(warnings)
         from hlo_run.commands.opt import run_opt
 
-        return run_opt(options, flags, files, _console())
+        return run_opt(options, flags, files, console_of_streams())
 
-    return _exit_code(work)
+    return exit_code_of(work)
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -249,11 +249,13 @@ def _warn(warnings: Sequence[str]) -> None:
         _stderr(escaped(f"warning: {warning}"))
 
 
-def _console() -> PlainConsole:
+def console_of_streams() -> PlainConsole:
+    """Return the console for the present stderr."""
     return TerminalConsole() if sys.stderr.isatty() else PlainConsole()
 
 
-def _exit_code(work: Callable[[], int]) -> int:
+def exit_code_of(work: Callable[[], int]) -> int:
+    """Run `work` and return its exit code. Prints errors of the HloRunError family, and "interrupted"."""
     try:
         with ends_when_interrupted():
             return work()

@@ -41,7 +41,10 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         execution fuzz
         commands
         api terminal
+        triage
+        tools
         cli
+        tool
     """.strip().splitlines()
 )
 # `hlo_run` itself is the package's front door: it names what users import, and no other file imports it.
@@ -54,7 +57,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "cuda": ("backends/cuda",),
     "llvmlite": ("codegen/llvm", "backends/host"),
     "xdsl": ("dialects", "codegen", "pipeline"),
-    "click": ("cli.py",),
+    "click": ("cli.py", "tool.py", "tools"),
     "scipy": ("backends/library/lapack.py",),
     "rich": ("cli.py", "terminal.py"),
     "jaxlib": ("formats",),

@@ -1,0 +1,1 @@
+"""The subcommands of `hlo-tool`, one per file. `tool.py` lists them."""
