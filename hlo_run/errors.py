@@ -93,6 +93,13 @@ class DeviceError(HloRunError):
     kind = "device error"
 
 
+class Vacuous(HloRunError):
+    """The comparison saw no element, and `--fail_on_vacuous` is given. The results do not differ, so the code is not 1."""
+
+    exit_code = 6
+    kind = "vacuous"
+
+
 class InternalError(HloRunError):
     """A bug in hlo-run. Names the row, the kernel and a file that reproduces it."""
 

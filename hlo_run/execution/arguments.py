@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hlo_run.execution.console import Place
 from hlo_run.hlo.graph import HloModule
@@ -12,8 +12,10 @@ from hlo_run.options import Options
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
-from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
+# The ranges of the second and third try, if the comparison was blind to an array: larger numbers, then positive ones.
+OTHER_RANGES = ((-1.0, 2.0), (0.5, 2.0))
 # The seed of the module's own random numbers, as in XLA's tools.
 MODULE_SEED = 42
 
@@ -70,13 +72,40 @@ class Arguments:
             values, source = self._given * self.grid.size, self._given_from
         else:
             zero = not options.random_init_input_literals
-            large = options.use_large_float_range
-            values = self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, self._engine, large, zero))
+            ends = LOW * options.input_scale, HIGH * options.input_scale
+            values = self._random(self._engine, ends, zero)
             source = "zeros" if zero else f"seed {options.seed}"
-        if options.save_inputs:
-            path = run_path(options.save_inputs, options, self._place, iteration)
-            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
+            if options.input_scale != 1:
+                source += f", input_scale {options.input_scale:g}"
+        self.save(iteration, values)
         return values, source
+
+    def others(self, iteration: int) -> Iterator[tuple[list[Literal], str]]:
+        """Yield arguments of other ranges and their source, for an iteration whose comparison was blind.
+
+        Yields none if flags or a file determine the arguments, or if no argument is a float. Does not advance the random
+        numbers of later iterations. The caller saves those that matter.
+        """
+        options = self._options
+        chosen = options.inputs or self._given or options.use_large_float_range or options.input_scale != 1
+        if chosen or not options.random_init_input_literals or not self._has_floats():
+            return
+        for number, (low, high) in enumerate(OTHER_RANGES):
+            engine = RandomEngine(options.seed + (iteration << 32) + (number << 48))
+            yield self._random(engine, (low, high), False), f"seed {options.seed}, floats in [{low:g}, {high:g})"
+
+    def _has_floats(self) -> bool:
+        return any(leaf.is_array and leaf.dtype.kind in ("float", "complex") for s in self.shapes for _, leaf in s.leaves())
+
+    def _random(self, engine: RandomEngine, ends: tuple[float, float], zero: bool) -> list[Literal]:
+        large, module = self._options.use_large_float_range, self._module
+        return self.grid.make_arguments(module, lambda: make_fake_arguments(module, engine, large, zero, ends))
+
+    def save(self, iteration: int, values: list[Literal]) -> None:
+        """Write the file of `--save_inputs`, if it is given."""
+        if self._options.save_inputs:
+            path = run_path(self._options.save_inputs, self._options, self._place, iteration)
+            write_values(path, {"arg": list(zip(values, self.shapes, strict=True))})
 
 
 def existing_path(path: str, options: Options, place: Place, iteration: int) -> str:

@@ -69,6 +69,11 @@ class RunOptions:
     rel_error_bound: float = flag(
         1e-3, "Largest relative error. An element differs if it exceeds this bound and --abs_error_bound.", "X"
     )
+    fixed_bounds: bool = flag(
+        False,
+        "Judge floats by the two bounds alone, as XLA does; bounds other than the defaults mean this too. false: the rounding "
+        "of the module's types decides about elements beyond the bounds, and about those that only the absolute bound accepts.",
+    )
     relaxed_nans: bool = flag(False, "Accept any value where the reference has a NaN.")
     fewer_infs_ok: bool = flag(False, "Compare an infinity as the largest number of its type where the reference has a number.")
     low_precision_fp_error_spec: str = flag(
@@ -77,6 +82,12 @@ class RunOptions:
     report_json: str = flag("", "Write the full results of all files as JSON (schema: docs/report.md).", "FILE")
     report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE")
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.")
+    input_scale: float = flag(
+        1.0, "Draw random floats uniformly from [-0.1, 0.2) times X. Any other value than 1 also turns the second try off.", "X"
+    )
+    fail_on_vacuous: bool = flag(
+        False, "End with exit code 6 if the comparison sees no element: all are zero, within the absolute bound, or NaN."
+    )
     use_large_float_range: bool = flag(False, "Draw random floats log-uniformly over the whole range of exponents.")
     timeout: float = flag(0.0, "Stop a run on the device after this many seconds (0: never).", "SECONDS")
     host_engine: str = flag(

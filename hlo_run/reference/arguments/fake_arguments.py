@@ -12,16 +12,21 @@ from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.complex_functions import make_complex
-from hlo_run.reference.random import RandomEngine
+from hlo_run.reference.random import HIGH, LOW, RandomEngine
 from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory, quiet, widen
 
 
 def make_fake_arguments(
-    module: HloModule, engine: RandomEngine | int, use_large_float_range: bool = False, zero: bool = False
+    module: HloModule,
+    engine: RandomEngine | int,
+    use_large_float_range: bool = False,
+    zero: bool = False,
+    float_range: tuple[float, float] = (LOW, HIGH),
 ) -> list[Value]:
     """Return one value per entry parameter, in order, drawn from an engine (or from a new one with the seed `engine`).
 
-    Pass the same engine again for other data. With `zero` all values are 0 and nothing is drawn. Raises Unsupported if
+    Pass the same engine again for other data. Floats are uniform in `float_range`, closed below and open above; XLA's
+    tools have no other. With `zero` all values are 0 and nothing is drawn. Raises Unsupported if
     the uses of a parameter conflict, DeviceError if memory runs out.
     """
     engine = RandomEngine(engine) if isinstance(engine, int) else engine
@@ -29,13 +34,13 @@ def make_fake_arguments(
     with quiet():
         for parameter in module.entry.parameters:
             try:
-                found.append(_argument(parameter, engine, use_large_float_range, zero))
+                found.append(_argument(parameter, engine, None if use_large_float_range else float_range, zero))
             except MemoryError:
                 raise out_of_memory(parameter) from None
     return found
 
 
-def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero: bool) -> Value:
+def _argument(parameter: HloInstruction, engine: RandomEngine, floats: tuple[float, float] | None, zero: bool) -> Value:
     def build(shape: Shape, path: tuple[int, ...]) -> Value:
         if shape.is_tuple:
             return tuple(build(element, (*path, number)) for number, element in enumerate(shape.tuple_shapes))
@@ -44,7 +49,7 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, large: bool, zero
         if zero:
             return np.zeros(shape.dims, shape.dtype.numpy)
         constraints = constraints_of(parameter, path)
-        return _line(shape.dtype, shape.element_count, constraints, engine, large).reshape(shape.dims)
+        return _line(shape.dtype, shape.element_count, constraints, engine, floats).reshape(shape.dims)
 
     return build(parameter.shape, ())
 
@@ -57,15 +62,15 @@ def random_feeds(seed: int) -> Feeds:
 
         def feed(element_type: str, dims: tuple[int, ...]) -> Array:
             with quiet():
-                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, False).reshape(dims)
+                return _line(DTYPES[element_type], math.prod(dims), Constraints(), engine, (LOW, HIGH)).reshape(dims)
 
         return feed
 
     return feed_of
 
 
-def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, large: bool) -> Array:
-    """Return `count` values of one type."""
+def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine, floats: tuple[float, float] | None) -> Array:
+    """Return `count` values of one type; floats in a range, or (None) over all exponents."""
     if constraints.identity is not None:
         return np.full(count, constraints.identity).astype(dtype.numpy)
     if dtype.is_integer:
@@ -74,9 +79,9 @@ def _line(dtype: DType, count: int, constraints: Constraints, engine: RandomEngi
         return engine.integers(dtype, 0, 1, count)
     if dtype.is_complex:
         part = _FLOAT_PARTS[dtype.name]
-        real = _floats(part, count, engine, large)
-        return make_complex(real, _floats(part, count, engine, large))
-    return _floats(dtype, count, engine, large)
+        real = _floats(part, count, engine, floats)
+        return make_complex(real, _floats(part, count, engine, floats))
+    return _floats(dtype, count, engine, floats)
 
 
 _FLOAT_PARTS: dict[str, DType] = {
@@ -85,10 +90,10 @@ _FLOAT_PARTS: dict[str, DType] = {
 }
 
 
-def _floats(dtype: DType, count: int, engine: RandomEngine, large: bool) -> Array:
+def _floats(dtype: DType, count: int, engine: RandomEngine, floats: tuple[float, float] | None) -> Array:
     if dtype.bits == 4:
         return engine.patterns(dtype, count)
-    return engine.large_floats(dtype, count) if large else engine.floats(dtype, count)
+    return engine.large_floats(dtype, count) if floats is None else engine.floats(dtype, count, *floats)
 
 
 def _integers(dtype: DType, count: int, constraints: Constraints, engine: RandomEngine) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.reference.compare.element_errors import ErrorSpec, element_errors, same_bits
+from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec, element_errors, same_bits
 from hlo_run.reference.values import CHUNK_ELEMENTS, Array, Value
 
 
@@ -25,12 +25,26 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundingVerdict:
+    """What the rounding of the type says about elements in doubt; see `rounding.py`.
+
+    `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the absolute bound and
+    differ. `largest` is the largest relative error that rounding may have at an explained element.
+    """
+
+    explained: int
+    unexplained: int
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
 class LeafComparison:
     """One array of the result, at shape index `path`.
 
     `problem` says why the arrays cannot be compared (types or dimensions differ). `shape` has the run-time sizes of
     dynamic dimensions. `first` is the first wrong element in row-major order. The worst elements include right ones;
-    they are None for an array without elements. Integers have only `worst_abs`, pred has none.
+    they are None for an array without elements. Integers have only `worst_abs`, pred has none. If rounding decided about
+    some elements, `rounding` has the counts, and `wrong` is the mask of the wrong elements in row-major order.
     """
 
     path: tuple[int, ...]
@@ -44,6 +58,8 @@ class LeafComparison:
     worst_rel: Worst | None = None
     worst_ulp: Worst | None = None
     problem: str = ""
+    wrong: Array | None = None
+    rounding: RoundingVerdict | None = None
 
     @property
     def ok(self) -> bool:
@@ -126,6 +142,12 @@ def _compare_floats(expected: Array, actual: Array, shape: Shape, path: tuple[in
     return LeafComparison(path, shape, expected, actual, mismatches, nan_mismatches, first, worst_abs, worst_rel, worst_ulp)
 
 
+def leaf_errors(leaf: LeafComparison, start: int, want: Array, got: Array, spec: ErrorSpec) -> ElementErrors:
+    """Return the errors of a chunk of a float leaf that begins at element `start`, with the verdicts of `leaf.wrong`."""
+    errors = element_errors(want, got, leaf.shape.dtype, spec)
+    return errors if leaf.wrong is None else replace(errors, mismatch=leaf.wrong[start : start + want.size])
+
+
 def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
     """Return a mask of the wrong elements of a leaf; if it cannot be compared, all elements of its shape are."""
     expected, actual = leaf.expected, leaf.actual
@@ -134,7 +156,7 @@ def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
     mask = np.zeros(expected.size, np.bool_)
     if leaf.mismatches:
         for start, want, got in steps(expected, actual):
-            wrong = element_errors(want, got, leaf.shape.dtype, spec).mismatch if leaf.is_near else want != got
+            wrong = leaf_errors(leaf, start, want, got, spec).mismatch if leaf.is_near else want != got
             mask[start : start + want.size] = wrong
     return mask.reshape(expected.shape)
 
