@@ -9,10 +9,10 @@ A fault changes the PTX of one kernel, after the compilation, so it does not dep
     negate      every store flips the top bit of what it stores, the sign of a float (atomic operations too)
     skip last   the last store of every array that the kernel writes is left out
 
-A module runs as `hlo-run FILE --platform=Host` does: same arguments, same comparison, same second tries. `found` are faults
+A module runs as `hlo-run FILE --platform=Host` does: same arguments, same comparison, same later tries. `found` are faults
 that end with exit code 1, `stopped` those that end with another code, `missed` those that pass. A passing fault is
 *equivalent*, and counts apart, if the result has the same bits as without the fault for every set of arguments tried: several
-seeds, the ranges of the second tries, and the whole range of exponents. The score is found and stopped by all but equivalent.
+seeds, the draws of the later tries, and the whole range of exponents. The score is found and stopped by all but equivalent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hlo_run.artifact import Executable, KernelArgument, KernelThunk, Thunk, eve
 from hlo_run.backends import load_backend
 from hlo_run.backends.grid import run_on_grid
 from hlo_run.errors import HloRunError, Mismatch
-from hlo_run.execution.arguments import OTHER_RANGES, Arguments
+from hlo_run.execution.arguments import OTHER_DRAWS, Arguments
 from hlo_run.execution.console import Place
 from hlo_run.execution.iterations import Execution, Runner
 from hlo_run.execution.results import FileResult
@@ -255,8 +255,8 @@ class Subject:
 
         for seed in (1, 2, 3):
             yield made(lambda seed=seed: make_fake_arguments(self.module, seed))
-        for ends in OTHER_RANGES:
-            yield made(lambda ends=ends: make_fake_arguments(self.module, 4, float_range=ends))
+        for draw in OTHER_DRAWS:
+            yield made(lambda draw=draw: make_fake_arguments(self.module, 4, draw=draw))
         yield made(lambda: make_fake_arguments(self.module, 5, use_large_float_range=True))
 
     def _run(self, executable: Executable, values: list[Literal]) -> Literal:

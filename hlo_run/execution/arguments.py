@@ -9,13 +9,18 @@ from hlo_run.execution.console import Place
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
-from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
+from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
-# The ranges of the second and third try, if the comparison was blind to an array: larger numbers, then positive ones.
-OTHER_RANGES = ((-1.0, 2.0), (0.5, 2.0))
+# How the arguments of later tries are drawn, if the comparison was blind to an array: larger numbers of both signs, positive
+# ones, small whole ones. Integers are small, since those of all bits are mostly no valid index, exponent or shift.
+OTHER_DRAWS = (
+    Draw(floats=(-1.0, 2.0), integers=(-4, 8)),
+    Draw(floats=(0.5, 2.0), integers=(0, 3)),
+    Draw(floats=(1.0, 4.0), whole=True, integers=(1, 7)),
+)
 # The seed of the module's own random numbers, as in XLA's tools.
 MODULE_SEED = 42
 
@@ -73,7 +78,8 @@ class Arguments:
         else:
             zero = not options.random_init_input_literals
             ends = LOW * options.input_scale, HIGH * options.input_scale
-            values = self._random(self._engine, ends, zero)
+            draw = Draw(floats=None if options.use_large_float_range else ends)
+            values = self._random(self._engine, draw, zero)
             source = "zeros" if zero else f"seed {options.seed}"
             if options.input_scale != 1:
                 source += f", input_scale {options.input_scale:g}"
@@ -83,23 +89,22 @@ class Arguments:
     def others(self, iteration: int) -> Iterator[tuple[list[Literal], str]]:
         """Yield arguments of other ranges and their source, for an iteration whose comparison was blind.
 
-        Yields none if flags or a file determine the arguments, or if no argument is a float. Does not advance the random
+        Yields none if flags or a file determine the arguments, or if no argument is a number. Does not advance the random
         numbers of later iterations. The caller saves those that matter.
         """
         options = self._options
         chosen = options.inputs or self._given or options.use_large_float_range or options.input_scale != 1
-        if chosen or not options.random_init_input_literals or not self._has_floats():
+        if chosen or not options.random_init_input_literals or not self._has_numbers():
             return
-        for number, (low, high) in enumerate(OTHER_RANGES):
+        for number, draw in enumerate(OTHER_DRAWS):
             engine = RandomEngine(options.seed + (iteration << 32) + (number << 48))
-            yield self._random(engine, (low, high), False), f"seed {options.seed}, floats in [{low:g}, {high:g})"
+            yield self._random(engine, draw, False), f"seed {options.seed}, {draw}"
 
-    def _has_floats(self) -> bool:
-        return any(leaf.is_array and leaf.dtype.kind in ("float", "complex") for s in self.shapes for _, leaf in s.leaves())
+    def _has_numbers(self) -> bool:
+        return any(leaf.is_array and leaf.dtype.kind != "pred" for shape in self.shapes for _, leaf in shape.leaves())
 
-    def _random(self, engine: RandomEngine, ends: tuple[float, float], zero: bool) -> list[Literal]:
-        large, module = self._options.use_large_float_range, self._module
-        return self.grid.make_arguments(module, lambda: make_fake_arguments(module, engine, large, zero, ends))
+    def _random(self, engine: RandomEngine, draw: Draw, zero: bool) -> list[Literal]:
+        return self.grid.make_arguments(self._module, lambda: make_fake_arguments(self._module, engine, zero=zero, draw=draw))
 
     def save(self, iteration: int, values: list[Literal]) -> None:
         """Write the file of `--save_inputs`, if it is given."""

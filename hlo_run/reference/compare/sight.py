@@ -19,12 +19,16 @@ from hlo_run.reference.values import as_array, quiet, widen
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Counts of the expected elements of an array or of several: `seen` and the three reasons not to be."""
+    """Counts of the expected elements of an array or of several: `seen` and the three reasons not to be.
+
+    `all_true` is set for an array of pred that says only true, which memory that no kernel wrote may say too.
+    """
 
     elements: int = 0
     zero: int = 0
     small: int = 0
     not_finite: int = 0
+    all_true: bool = False
 
     @property
     def seen(self) -> int:
@@ -63,7 +67,8 @@ def sight(leaf: LeafComparison, spec: ErrorSpec, fixed_bounds: bool) -> Sight:
         return Sight()
     expected, dtype = as_array(leaf.expected), leaf.shape.dtype
     if not leaf.is_near:
-        return Sight(expected.size, expected.size - int(np.count_nonzero(expected)))
+        zero = expected.size - int(np.count_nonzero(expected))
+        return Sight(expected.size, zero, all_true=dtype.kind == "pred" and expected.size > 0 and not zero)
     with quiet():
         floor = spec.abs if fixed_bounds else min(spec.abs, cancellation_floor(leaf))
         zero = seen = infinite = 0
@@ -82,5 +87,5 @@ def total(sights: Sequence[Sight]) -> Sight:
 
 
 def is_poor(sight: Sight) -> bool:
-    """True if other arguments may show much more: no element of an array is seen, or more than an eighth is NaN or infinite."""
-    return sight.is_blind or 8 * sight.not_finite > sight.elements
+    """True if other arguments may show much more: no element is seen, all say true, or an eighth is NaN or infinite."""
+    return sight.is_blind or sight.all_true or 8 * sight.not_finite > sight.elements
