@@ -135,6 +135,8 @@ def _check_run_flags(options: Options) -> None:
         from hlo_run.execution.error_bounds import error_spec  # imports the reference
 
         error_spec(options)
+    if not 0 < options.input_scale < float("inf"):
+        raise UsageError(f"--input_scale must be > 0 and finite, got {options.input_scale:g}")
     for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
         path: str = getattr(options, flag)
         if path and (flag, path) != ("profile", "-"):  # prints only the table

@@ -131,9 +131,10 @@ class Execution:
         expected = self._expected(reference, arguments, seed, iteration, feeds)
         if options.print_literals:
             console.out(f"\n** Result with reference runner {reference} **\n{literal_to_string(expected, self._shape)}")
-        done.comparison = self._compared(expected, actual, arguments, seed, feeds)
+        precise = _once(partial(self._precise, arguments, seed, feeds))
+        done.comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
         if not done.comparison.ok:
-            self._report(done, lambda: self._precise(arguments, seed, feeds), runner.platform, reference)
+            self._report(done, precise, runner.platform, reference)
         sights = done.comparison.sights()
         console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
         console.err(done.comparison.summary())
@@ -151,13 +152,15 @@ class Execution:
         for arguments, source in others:
             feeds = self._feeds(done.number)
             actual = self._actual(runner, arguments, seed, feeds)
-            comparison = self._compared(self._reference_value(arguments, seed, feeds), actual, arguments, seed, feeds)
+            precise = _once(partial(self._precise, arguments, seed, feeds))
+            expected = self._reference_value(arguments, seed, feeds)
+            comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
             if not comparison.ok:
                 done.arguments, done.comparison = source, comparison
                 self._console.err(f"the arguments of the second try ({source}) show a difference")
                 self._arguments.save(done.number, arguments)
                 self._save_outputs(done.number, actual)
-                self._report(done, partial(self._precise, arguments, seed, feeds), runner.platform, reference)
+                self._report(done, precise, runner.platform, reference)
             found = comparison.sights()
             done.later_tries.append(LaterTry(source, total(found)))
             self._console.err(f"{source}: agree, {total(found)}")
@@ -185,20 +188,27 @@ class Execution:
         actual, self._shape = _with_outfeed(runner.run(arguments, seed, feeds), self._result_shape, runner.outfeed())
         return actual
 
-    def _compared(self, expected: Literal, actual: Literal, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Comparison:
-        comparison = compare(expected, actual, self._shape, self._spec)
-        if has_fixed_bounds(self._options):
-            return comparison
-        return comparison.judged(lambda: self._samples(arguments, seed, feeds))
+    def _compared(
+        self,
+        expected: Literal,
+        actual: Literal,
+        precise: PreciseSource,
+        arguments: Sequence[Literal],
+        seed: int,
+        feeds: Feeds,
+    ) -> Comparison:
+        """Compare by the bounds, and by rounding where flags allow it; `precise` returns the float64 value or None."""
 
-    def _samples(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> RoundingSamples | None:
-        """Return the result in float64, plain and with random roundings; None if it cannot be computed."""
-        precise = self._precise(arguments, seed, feeds)
-        if precise is None:
-            return None
-        with self._console.busy("evaluating with random roundings"):
-            rounded = [self._run_reference(arguments, seed, "f64", feeds, roundings) for roundings in range(_ROUNDED_SAMPLES)]
-        return RoundingSamples(precise, tuple(rounded))
+        def samples() -> RoundingSamples | None:
+            value = precise()
+            if value is None:
+                return None
+            with self._console.busy("evaluating with random roundings"):
+                rounded = [self._run_reference(arguments, seed, "f64", feeds, seed_) for seed_ in range(_ROUNDED_SAMPLES)]
+            return RoundingSamples(value, tuple(rounded))
+
+        comparison = compare(expected, actual, self._shape, self._spec)
+        return comparison if has_fixed_bounds(self._options) else comparison.judged(samples)
 
     def _expected(self, reference: str, arguments: Sequence[Literal], seed: int, iteration: int, feeds: Feeds) -> Literal:
         """Return the expected result, from a file or from the reference."""
@@ -281,6 +291,18 @@ class Execution:
             result = work()
         self._console.err(f"... ran in {time.perf_counter() - begin:.3f}s.")
         return result
+
+
+def _once(make: PreciseSource) -> PreciseSource:
+    """Return a function that calls `make` at its first call, and returns the same value at every one."""
+    made: list[Literal | None] = []
+
+    def get() -> Literal | None:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
 
 
 def _rounds_on_the_way(module: HloModule) -> bool:
