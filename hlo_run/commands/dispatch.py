@@ -159,7 +159,5 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         from hlo_run.commands.explain_fusion import asked_names
 
         asked_names(options.explain)
-    if options.output_machine_code and not options.output:
-        raise UsageError("--output_machine_code needs --output=FILE.hlox, the file that holds the code")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file needs exactly one input file")

@@ -157,7 +157,7 @@ class Execution:
             comparison = self._compared(expected, actual, precise, arguments, seed, feeds)
             if not comparison.ok:
                 done.arguments, done.comparison = source, comparison
-                self._console.err(f"the arguments of the second try ({source}) show a difference")
+                self._console.err(f"a later try ({source}) shows a difference")
                 self._arguments.save(done.number, arguments)
                 self._save_outputs(done.number, actual)
                 self._report(done, precise, runner.platform, reference)

@@ -29,12 +29,14 @@ class RoundingVerdict:
     """What the rounding of the type says about elements in doubt; see `rounding.py`.
 
     `explained` elements exceed the bounds and agree all the same, `unexplained` ones are within the absolute bound and
-    differ. `largest` is the largest relative error that rounding may have at an explained element.
+    differ. `largest` is the largest relative difference of an explained element. `is_lost`: rounding is larger than every
+    number of the array, so it decided nothing, and the bounds did.
     """
 
     explained: int
     unexplained: int
     largest: float
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

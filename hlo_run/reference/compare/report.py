@@ -50,6 +50,8 @@ def _rounding_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:
         yield f"{explained} beyond the bounds are within the rounding of the module's types (here up to rel {largest:.2g})"
     if unexplained := sum(verdict.unexplained for verdict in verdicts):
         yield f"{unexplained} within the abs bound are off by more than the rounding of the module's types"
+    if any(verdict.is_lost for verdict in verdicts):
+        yield "rounding may be larger than the numbers themselves, so the module is ill-conditioned there"
 
 
 def _worst_parts(leaves: Sequence[LeafComparison]) -> Iterator[str]:

@@ -88,6 +88,7 @@ def _leaf_record(leaf: LeafComparison, sight: Sight, found: LeafFindings | None)
             "explained": leaf.rounding.explained,
             "unexplained": leaf.rounding.unexplained,
             "largest_explained": number(leaf.rounding.largest),
+            "is_lost": leaf.rounding.is_lost,
         }
         if leaf.rounding is not None
         else None,

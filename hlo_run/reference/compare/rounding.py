@@ -100,6 +100,8 @@ def _judged(leaf: LeafComparison, doubts: tuple[Array, Array], samples: Rounding
     explained = near_expected & near_actual & is_bounded & (not is_lost)
     far: Array = np.any((errors.apart > errors.allowed) & (errors.of_actual > errors.allowed), axis=-1)
     unexplained = near_expected & far
+    if is_lost and beyond.size:
+        return replace(leaf, rounding=RoundingVerdict(0, 0, 0.0, is_lost=True))
     accepted, rejected = beyond[explained[beyond]], small[unexplained[small]]
     if not accepted.size and not rejected.size:
         return leaf
