@@ -179,7 +179,7 @@ class Execution:
         names = ", ".join("{" + ",".join(map(str, leaf.path)) + "}" for leaf in blind[:_MOST_NAMED])
         names += f" and {len(blind) - _MOST_NAMED} more" if len(blind) > _MOST_NAMED else ""
         what = "the result" if len(best) == 1 else f"{len(blind)} of {len(best)} arrays, {names}"
-        text = f"the comparison is blind to {what}: every element is zero, within the absolute bound, or NaN"
+        text = f"the comparison is blind to {what}: every element is zero, too small, NaN or infinite"
         if self._options.fail_on_vacuous and total(best).seen == 0:
             raise Vacuous(text, hint="--inputs, --input_scale or --use_large_float_range give other arguments")
         self._console.err(f"warning: {text}")

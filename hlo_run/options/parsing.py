@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from hlo_run.errors import UsageError
 from hlo_run.options.programs import FLAGS, Flags
 from hlo_run.options.text_files import read_text
-from hlo_run.options.text_proto import text_proto_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +108,8 @@ def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str
 
     Raises UsageError for malformed text.
     """
+    from hlo_run.options.text_proto import text_proto_fields  # few command lines need it
+
     found: dict[str, list[str]] = {}
     for name, texts in text_proto_fields(read_text(path, "--debug_options_file"), f"--debug_options_file '{path}'"):
         if name not in flags.fields:

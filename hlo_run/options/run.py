@@ -102,13 +102,13 @@ class RunOptions:
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.", acts="random")
     input_scale: float = flag(
         1.0,
-        "Draw random floats uniformly from [-0.1, 0.2) times X. Any other value than 1 also turns the second try off.",
+        "Draw random floats uniformly from [-0.1, 0.2) times X. Any other value than 1 also turns later tries off.",
         "X",
         acts="random range",
     )
     fail_on_vacuous: bool = flag(
         False,
-        "End with exit code 6 if the comparison sees no element: all are zero, within the absolute bound, or NaN.",
+        "End with exit code 6 if the comparison sees no element: all are zero, too small, NaN or infinite.",
         acts="comparison",
     )
     use_large_float_range: bool = flag(

@@ -59,7 +59,8 @@ def test_chosen_arguments_are_the_only_ones(flag: str, write: Path, capsys: pyte
 
 def test_a_visible_result_runs_once(write: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write.write_text(PLAIN)
-    original, runs = InterpreterBackend.run_module, []
+    original = InterpreterBackend.run_module
+    runs: list[int] = []
 
     def counted(self: InterpreterBackend, *arguments: object, **names: object) -> object:
         runs.append(1)

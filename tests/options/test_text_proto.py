@@ -15,19 +15,19 @@ def _fields(text: str) -> list[tuple[str, list[str]]]:
     return list(text_proto_fields(text, "the file"))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", []),
-        ("# only a comment\n", []),
-        ("a: 1 b: true, c: -1.5e3; d: FOO", [("a", ["1"]), ("b", ["true"]), ("c", ["-1.5e3"]), ("d", ["FOO"])]),
-        ("a: \"x # y\" # z\nb: 'it\\'s'", [("a", ["x # y"]), ("b", ["it's"])]),
-        ('a: "x"\n   "y"', [("a", ["xy"])]),
-        ('a: ["x", "y"] b: []', [("a", ["x", "y"]), ("b", [])]),
-        ('m { key: "a" n < b: 1 > } a: 2', [("m", []), ("a", ["2"])]),
-        ("m: { a: 1 }", [("m", [])]),
-    ],
-)
+FIELDS: list[tuple[str, list[tuple[str, list[str]]]]] = [
+    ("", []),
+    ("# only a comment\n", []),
+    ("a: 1 b: true, c: -1.5e3; d: FOO", [("a", ["1"]), ("b", ["true"]), ("c", ["-1.5e3"]), ("d", ["FOO"])]),
+    ("a: \"x # y\" # z\nb: 'it\\'s'", [("a", ["x # y"]), ("b", ["it's"])]),
+    ('a: "x"\n   "y"', [("a", ["xy"])]),
+    ('a: ["x", "y"] b: []', [("a", ["x", "y"]), ("b", [])]),
+    ('m { key: "a" n < b: 1 > } a: 2', [("m", []), ("a", ["2"])]),
+    ("m: { a: 1 }", [("m", [])]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FIELDS)
 def test_fields(text: str, expected: list[tuple[str, list[str]]]) -> None:
     assert _fields(text) == expected
 

@@ -42,7 +42,7 @@ def comparison_record(comparison: Comparison, findings: Findings | None) -> Reco
 
 def sight_record(sight: Sight) -> Record:
     """Return the record of what a comparison sees: `elements` is the number that it sees, the others are not seen."""
-    return {"elements": sight.seen, "zero": sight.zero, "within_abs_bound": sight.small, "not_finite": sight.not_finite}
+    return {"elements": sight.seen, "zero": sight.zero, "too_small": sight.small, "not_finite": sight.not_finite}
 
 
 def number(value: float) -> float | str:

@@ -51,7 +51,7 @@ class Sight:
     def __str__(self) -> str:
         if self.seen == self.elements:
             return f"the comparison sees all {self.elements} elements"
-        parts = ((self.zero, "zero"), (self.small, "within the absolute bound"), (self.not_finite, "NaN or infinite"))
+        parts = ((self.zero, "zero"), (self.small, "too small"), (self.not_finite, "NaN or infinite"))
         why = ", ".join(f"{count} {what}" for count, what in parts if count)
         share = 100 * self.seen / self.elements
         return f"the comparison sees {self.seen} of {self.elements} elements ({share:.3g} %): {why}"

@@ -67,7 +67,7 @@ def test_a_sum_in_bf16_may_round_at_every_step_but_not_miss_terms() -> None:
 def test_small_numbers_must_be_right_to_their_own_digits(fault: str) -> None:
     module = hlo_run.parse(PRODUCT)
     values = make_fake_arguments(module, 1)
-    right = np.asarray(Reference(module).run([values])[0])
+    right: Any = np.asarray(Reference(module).run([values])[0])
     assert compare(right, np.zeros_like(right), module.entry.root.shape, SPEC).mismatches < 50, "the bounds alone are blind"
     assert _judged(module, values, right * np.float32(1 + 1e-6)).ok
     wrong = {"zero": np.zeros_like(right), "negate": -right, "last": np.append(right[:-1], np.float32(0))}[fault]

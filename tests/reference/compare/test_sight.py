@@ -56,4 +56,4 @@ def test_poor_sight(seen: Sight, poor: bool) -> None:
 def test_texts() -> None:
     assert str(Sight(5)) == "the comparison sees all 5 elements"
     text = str(Sight(8, 1, 2, 1))
-    assert text == "the comparison sees 4 of 8 elements (50 %): 1 zero, 2 within the absolute bound, 1 NaN or infinite"
+    assert text == "the comparison sees 4 of 8 elements (50 %): 1 zero, 2 too small, 1 NaN or infinite"
