@@ -17,7 +17,7 @@ import numpy as np
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.element_errors import ElementErrors, ErrorSpec
 from hlo_run.reference.compare.error_bounds import BoundFinder
-from hlo_run.reference.compare.leaf_comparison import LeafComparison, integer_distance, leaf_errors, multi_index, steps
+from hlo_run.reference.compare.leaf_comparison import LeafComparison, integer_distance, leaf_errors, multi_index, steps, unequal
 from hlo_run.reference.compare.patterns import PatternFinder, leaf_patterns
 from hlo_run.reference.compare.precise_values import PreciseLeaf, distance, precise_leaf
 from hlo_run.reference.compare.special_values import SpecialValues
@@ -161,7 +161,7 @@ class _Walk:
                 self._add_top(start, places, errors)
 
     def _exact_errors(self, want: Array, got: Array) -> ElementErrors:
-        wrong = want != got
+        wrong = unequal(want, got)
         dtype = self._leaf.shape.dtype
         error = integer_distance(want, got, dtype).astype(np.float64) if dtype.is_integer else wrong.astype(np.float64)
         return ElementErrors(error, error, error, wrong, np.zeros(want.shape, np.bool_))

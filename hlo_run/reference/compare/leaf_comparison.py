@@ -107,7 +107,7 @@ def _compare_exactly(expected: Array, actual: Array, shape: Shape, path: tuple[i
     first: Worst | None = None
     worst: Worst | None = None
     for start, want, got in steps(expected, actual):
-        wrong = want != got
+        wrong = unequal(want, got)
         count = int(np.count_nonzero(wrong))
         if count and first is None:
             first = _worst(math.inf, start + int(np.argmax(wrong)), expected, actual)
@@ -115,6 +115,11 @@ def _compare_exactly(expected: Array, actual: Array, shape: Shape, path: tuple[i
             worst = _worse(worst, integer_distance(want, got, shape.dtype), start, expected, actual)
         mismatches += count
     return LeafComparison(path, shape, expected, actual, mismatches, first=first, worst_abs=worst)
+
+
+def unequal(want: Array, got: Array) -> Array:
+    """Return per integer or pred whether they differ. A byte of a pred that is neither 0 nor 1 differs from both."""
+    return want.view(np.uint8) != got.view(np.uint8) if want.dtype == np.bool_ else want != got
 
 
 def integer_distance(first: Array, second: Array, dtype: DType) -> Array:
@@ -158,7 +163,7 @@ def mismatch_mask(leaf: LeafComparison, spec: ErrorSpec) -> Array:
     mask = np.zeros(expected.size, np.bool_)
     if leaf.mismatches:
         for start, want, got in steps(expected, actual):
-            wrong = leaf_errors(leaf, start, want, got, spec).mismatch if leaf.is_near else want != got
+            wrong = leaf_errors(leaf, start, want, got, spec).mismatch if leaf.is_near else unequal(want, got)
             mask[start : start + want.size] = wrong
     return mask.reshape(expected.shape)
 

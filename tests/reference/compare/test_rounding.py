@@ -59,7 +59,7 @@ def test_a_sum_in_bf16_may_round_at_every_step_but_not_miss_terms() -> None:
     assert judged.leaves[0].rounding.explained > 10
     half = rows[:, :256].astype(np.float32).sum(axis=1).astype(ml_dtypes.bfloat16)
     assert _judged(module, values, half).mismatches > 32
-    assert _judged(module, values, -sequential).mismatches == 64
+    assert _judged(module, values, np.negative(sequential)).mismatches == 64
     assert _judged(module, values, np.zeros_like(sequential)).mismatches == 64
 
 
@@ -67,10 +67,10 @@ def test_a_sum_in_bf16_may_round_at_every_step_but_not_miss_terms() -> None:
 def test_small_numbers_must_be_right_to_their_own_digits(fault: str) -> None:
     module = hlo_run.parse(PRODUCT)
     values = make_fake_arguments(module, 1)
-    right: Any = np.asarray(Reference(module).run([values])[0])
+    right: Any = Reference(module).run([values])[0]
     assert compare(right, np.zeros_like(right), module.entry.root.shape, SPEC).mismatches < 50, "the bounds alone are blind"
     assert _judged(module, values, right * np.float32(1 + 1e-6)).ok
-    wrong = {"zero": np.zeros_like(right), "negate": -right, "last": np.append(right[:-1], np.float32(0))}[fault]
+    wrong: Any = {"zero": np.zeros_like(right), "negate": np.negative(right), "last": np.append(right[:-1], np.float32(0))}[fault]
     judged = _judged(module, values, wrong)
     assert judged.mismatches == (1 if fault == "last" else 100)
     assert "off by more than the rounding of the module's types" in judged.summary()
