@@ -9,11 +9,13 @@ from hlo_run.execution.console import Place
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options
+from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.random import HIGH, LOW, RandomEngine
 
+_INDEXED = frozenset(("gather", "scatter", "dynamic-slice", "dynamic-update-slice"))
 # How the arguments of later tries are drawn, if the comparison was blind to an array: larger numbers of both signs, positive
 # ones, small whole ones. Integers are small, since those of all bits are mostly no valid index, exponent or shift.
 OTHER_DRAWS = (
@@ -99,6 +101,20 @@ class Arguments:
         for number, draw in enumerate(OTHER_DRAWS):
             engine = RandomEngine(options.seed + (iteration << 32) + (number << 48))
             yield self._random(engine, draw, False), f"seed {options.seed}, {draw}"
+
+    def may_miss_indexed(self) -> bool:
+        """True if integers of any size may be indices: where a module first adds or selects, no constraint finds that use.
+
+        Then nearly all are out of bounds, so that a gather clamps them and a scatter does nothing.
+        """
+        module = self._module
+        if not any(instruction.opcode in _INDEXED for instruction in module.instructions):
+            return False
+        return any(
+            leaf.is_array and leaf.dtype.is_integer and leaf.dtype.bits >= 32 and constraints_of(parameter, path) == Constraints()
+            for parameter in module.entry.parameters
+            for path, leaf in parameter.shape.leaves()
+        )
 
     def _has_numbers(self) -> bool:
         return any(leaf.is_array and leaf.dtype.kind != "pred" for shape in self.shapes for _, leaf in shape.leaves())

@@ -139,7 +139,7 @@ class Execution:
         console.err(f"\n** Results on {runner.platform} and {reference} are close enough. **")
         console.err(done.comparison.summary())
         console.err(str(total(sights)))
-        if any(map(is_poor, sights)):
+        if any(map(is_poor, sights)) or self._arguments.may_miss_indexed():
             self._try_others(runner, reference, done, seed, sights)
 
     def _try_others(self, runner: Runner, reference: str, done: IterationResult, seed: int, sights: Sequence[Sight]) -> None:

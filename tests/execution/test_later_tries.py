@@ -97,3 +97,27 @@ def test_a_difference_in_a_later_try_saves_its_arguments(
     assert "a later try (seed 1, floats in [-1, 2), integers in [-4, 8]) shows a difference" in capsys.readouterr().err
     with np.load(saved) as data:
         assert float(np.abs(data["arg0"]).max()) > 1
+
+
+INDEXED = """HloModule i
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }
+ENTRY e {
+  x = f32[16] parameter(0)
+  i = s32[4,1] parameter(1)
+  u = f32[4] parameter(2)
+  one = s32[] constant(1)
+  ones = s32[4,1] broadcast(one), dimensions={}
+  j = s32[4,1] add(i, ones)
+  ROOT r = f32[16] scatter(x, j, u), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
+    index_vector_dim=1, to_apply=add
+}
+"""
+
+
+def test_integers_that_may_be_indices_are_small_in_a_second_try(write: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write.write_text(INDEXED)
+    assert run(["--platform=Host", str(write)]) == 0
+    assert capsys.readouterr().err.count("integers in [") == 1
+    write.write_text(INDEXED.replace("scatter(x, j", "scatter(x, i"))
+    assert run(["--platform=Host", str(write)]) == 0
+    assert "integers in [" not in capsys.readouterr().err
