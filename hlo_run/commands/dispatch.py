@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, InternalError, UsageError
+from hlo_run.errors import DeviceError, HloRunError, UsageError, bug_report
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import check_writable, is_executable_file, write_artefact
 from hlo_run.execution.results import FileResult
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.observer import FUSION_ANALYSIS, HLO_INPUT, OPTIMIZED_HLO, StopAtStage
 from hlo_run.options import Options
+from hlo_run.options.effects import check_effects, check_least_values
 from hlo_run.platforms import reference_platform
 from hlo_run.version import VERSION
 
@@ -25,6 +24,8 @@ _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 def run_files(options: Options, files: Sequence[str], console: Console) -> int:
     """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files."""
+    check_least_values(options)
+    check_effects(options, files)
     if options.list_passes:
         from hlo_run.commands.list_passes import list_passes
 
@@ -63,10 +64,10 @@ def _run_file(options: Options, place: Place, result: FileResult, console: Conso
         result.error = error
     except MemoryError:
         result.error = DeviceError("out of memory", hint="the module's arrays do not fit into this machine's memory")
-    except Exception as error:  # a bug outside of the rows; the runner reports those inside
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {error}"
-        result.error = InternalError(message, notes=(f"at {Path(frame.filename).name}:{frame.lineno}, {frame.name}",))
+    except OSError as error:
+        result.error = UsageError(f"{error.filename or 'a file'} cannot be read or written: {error.strerror or error}")
+    except Exception as error:  # a bug of any type, outside of the rows: the other files and the reports must not suffer from it
+        result.error = bug_report(error)
     if result.error is not None:
         console.error(result.error)
 
@@ -130,13 +131,13 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
 
 
 def _check_run_flags(options: Options) -> None:
-    """Raise UsageError for invalid bounds and timeouts and for files that cannot be written, before anything runs."""
+    """Raise UsageError for invalid bounds and for files that cannot be written, before anything runs."""
     if (options.abs_error_bound, options.rel_error_bound) != _BOUNDS or options.low_precision_fp_error_spec:
         from hlo_run.execution.error_bounds import error_spec  # imports the reference
 
         error_spec(options)
-    if not options.timeout >= 0:
-        raise UsageError(f"--timeout must be >= 0, got {options.timeout:g} seconds", hint="--timeout=0 sets no limit")
+    if not 0 < options.input_scale < float("inf"):
+        raise UsageError(f"--input_scale must be > 0 and finite, got {options.input_scale:g}")
     for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
         path: str = getattr(options, flag)
         if path and (flag, path) != ("profile", "-"):  # prints only the table
@@ -159,7 +160,5 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         from hlo_run.commands.explain_fusion import asked_names
 
         asked_names(options.explain)
-    if options.output_machine_code and not options.output:
-        raise UsageError("--output_machine_code needs --output=FILE.hlox, the file that holds the code")
     if options.output_file and len(files) > 1:
         raise UsageError("--output_file needs exactly one input file")

@@ -14,7 +14,7 @@ from typing import Any
 from hlo_run.errors import HloRunError, Where, escaped
 from hlo_run.execution.results import FileResult, IterationResult
 from hlo_run.reference.compare.report import report
-from hlo_run.reference.compare.report_json import comparison_record
+from hlo_run.reference.compare.report_json import comparison_record, sight_record
 
 SCHEMA_VERSION = 1
 # Characters that XML 1.0 forbids. Control characters are escaped before.
@@ -70,6 +70,7 @@ def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
         "number": iteration.number,
         "arguments": iteration.arguments,
         "comparison": comparison_record(compared, iteration.findings) if compared is not None else None,
+        "later_tries": [{"arguments": later.arguments, "seen": sight_record(later.seen)} for later in iteration.later_tries],
     }
 
 
