@@ -34,14 +34,20 @@ def choose_cache(choice: str) -> None:
 
 def open_cache(kind: str) -> FileCache | None:
     """Return the cache of one kind of file; its directory need not exist. None if the cache is off or the user has no home."""
-    choice = _chosen or os.environ.get(VARIABLE, "")
-    if choice == OFF:
+    if (_chosen or os.environ.get(VARIABLE, "")) == OFF:
         return None
-    if choice:
-        return FileCache(Path(choice), kind)
+    root = cache_directory()
+    return None if root is None else FileCache(root, kind)
+
+
+def cache_directory() -> Path | None:
+    """Return the directory of the cache, the user's directory if the cache is off. None if the user has no home."""
+    choice = _chosen or os.environ.get(VARIABLE, "")
+    if choice not in ("", OFF):
+        return Path(choice)
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return FileCache((Path(base) if base else Path.home() / ".cache") / "hlo-run", kind)
+        return (Path(base) if base else Path.home() / ".cache") / "hlo-run"
     except RuntimeError:
         return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+from hlo_run.containment.board import limited
+from hlo_run.containment.crash import REPRODUCER, reproducer_notes
 from hlo_run.errors import InternalError
 from hlo_run.execution.console import Console
 from hlo_run.hlo.graph import HloModule
@@ -51,10 +53,15 @@ class Watch:
                 replacements = read_replacements(options, module.name)
                 # With locations, a fault that Host's checks find names the HLO instruction.
                 locates = options.print_locations or bool(options.host_check)
-                yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
+                with limited(options.timeout):
+                    yield PassContext(target, options.compile, tuple(observers), replacements, options.show, locates), working
         except InternalError as error:
-            reproducer = _write_reproducer(module, options.xla_dump_to)
-            raise InternalError(error.message, error.where, error.hint, (*error.notes, f"reproducer: {reproducer}")) from error
+            if not any(note.startswith(REPRODUCER) for note in error.notes):
+                error.notes = (
+                    *error.notes,
+                    *reproducer_notes(module.name, {"module.hlo": module_to_string(module, FULL).encode()}),
+                )
+            raise
         finally:
             self.show_times(options)
 
@@ -79,15 +86,3 @@ class Watch:
         if pattern is not None and pattern.search(name) is None:
             return None
         return DumpObserver(options, name, self._number, target, self._console.out)
-
-
-def _write_reproducer(module: HloModule, directory: str) -> str:
-    """Write the module in full into the dump directory or the system's temporary one, and return the file's path."""
-    import tempfile  # slow to import, and only a bug needs it
-
-    folder = directory if directory not in ("", "-") else None
-    with tempfile.NamedTemporaryFile(
-        "w", prefix=f"reproducer.{module.name}.", suffix=".hlo", dir=folder, delete=False, encoding="utf-8"
-    ) as file:
-        file.write(module_to_string(module, FULL))
-    return file.name

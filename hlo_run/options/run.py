@@ -78,7 +78,6 @@ class RunOptions:
     report_junit: str = flag("", "Write the results as JUnit XML, one test case per file.", "FILE")
     random_init_input_literals: bool = flag(True, "Make random arguments. false: zeros.")
     use_large_float_range: bool = flag(False, "Draw random floats log-uniformly over the whole range of exponents.")
-    timeout: float = flag(0.0, "Stop a run on the device after this many seconds (0: never).", "SECONDS")
     host_engine: str = flag(
         "auto",
         "Run kernels on Host in the emulator or in native code (jit). auto: jit for long launches, else the emulator.",

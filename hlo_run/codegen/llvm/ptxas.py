@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from hlo_run.codegen.llvm.toolkit import PTXAS, find_in_toolkit
+from hlo_run.containment.children import run_command
 from hlo_run.errors import DeviceError, InternalError
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
@@ -59,19 +61,22 @@ def assemble(ptx: str, *, cuda_data_dir: str = "") -> tuple[PtxasReport, ...]:
 
 
 def _run(tool: Path, architecture: str, ptx: str) -> str:
-    """Run `ptxas -v`, and return its output (stderr, then stdout)."""
-    with tempfile.TemporaryDirectory(prefix="hlo-run-ptxas-") as directory:
-        source = Path(directory) / "kernel.ptx"
-        source.write_text(ptx, encoding="utf-8")
-        command = [str(tool), f"-arch={architecture}", "-v", "-o", str(Path(directory) / "kernel.cubin"), str(source)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DeviceError(f"ptxas cannot run: {error}", notes=(f"found at {tool}",)) from error
-        if done.returncode == 0:
-            return done.stderr + done.stdout
-    messages = [line.replace(f"{source}, ", "") for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-    raise InternalError(f"ptxas rejects the PTX for {architecture}", notes=tuple(messages[:12]))
+    """Run `ptxas -v`, and return its output (stderr, then stdout). It reads and writes memory, no files."""
+    output = os.memfd_create("kernel.cubin")
+    try:
+        command = [str(tool), f"-arch={architecture}", "-v", "-o", f"/proc/self/fd/{output}", "-"]
+        done = run_command(command, ptx.encode(), timeout_seconds=_TIMEOUT_SECONDS, pass_fds=(output,))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeviceError(f"ptxas cannot run: {error}", notes=(f"found at {tool}",)) from error
+    finally:
+        os.close(output)
+    text = done.stderr.decode(errors="replace") + done.stdout.decode(errors="replace")
+    if done.returncode == 0:
+        return text
+    messages = tuple(line for line in text.splitlines() if line.strip())[:12]
+    if done.returncode < 0:
+        raise InternalError(f"ptxas died with {signal.Signals(-done.returncode).name}", notes=messages)
+    raise InternalError(f"ptxas rejects the PTX for {architecture}", notes=messages)
 
 
 def _reports(output: str) -> list[PtxasReport]:
