@@ -73,10 +73,13 @@ def run_in_processes(count: int, work: Callable[[int], T], workers: int) -> list
             os.close(giving)
         for copy in running.values():
             copy.end()
+    death = _death(list(running.values()), board)
+    for row in range(1, size + 1):
+        board.clear(row)  # a copy that was killed did not
     results: list[T] = []
     for number in range(count):
         if number not in done:
-            raise _death(list(running.values()), board, number)
+            raise death or InternalError(f"no process took piece {number}")
         result = done[number]
         if isinstance(result, HloRunError):
             raise result
@@ -207,11 +210,11 @@ def _collect(running: dict[int, _Copy]) -> dict[int, Any]:
     return done
 
 
-def _death(copies: list[_Copy], board: Board, number: int) -> HloRunError:
-    """Return the error of the first process that died by itself."""
-    from hlo_run.containment.crash import Crash, captured_words, crash_error
-
+def _death(copies: list[_Copy], board: Board) -> HloRunError | None:
+    """Return the error of the process that died by itself, if one did."""
     dead = next((copy for copy in copies if copy.has_died), None)
     if dead is None:
-        return InternalError(f"no process took piece {number}")
+        return None
+    from hlo_run.containment.crash import Crash, captured_words, crash_error
+
     return crash_error(Crash(dead.code, board.place(dead.row), board.step(dead.row), captured_words()))

@@ -11,6 +11,7 @@ from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
 from hlo_run.commands.task import Task
+from hlo_run.containment.board import at_place
 from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file, set_words
 from hlo_run.containment.supervisor import Relay
 from hlo_run.errors import DeviceError, HloRunError, InternalError, UsageError
@@ -92,6 +93,7 @@ def _report_crash(options: Options, files: Sequence[str], entries: list[Entry], 
 def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
     """Run one file. Print an error and keep it in `result`."""
     set_input_file(result.file)
+    at_place("the reading of the file")
     try:
         _run_mode(Task.of(options, place, result, console))
     except StopAtStage:

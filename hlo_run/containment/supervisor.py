@@ -252,6 +252,7 @@ def _work(work: Callable[[Relay], int], board: Board, relay: Relay, parent: int,
     except BaseException as error:
         if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
             # A signal came. Code that was interrupted, such as an import of numpy, may raise something else.
+            os.ftruncate(relay.captured, 0)
             sys.stderr.write("interrupted\n")
             code = INTERRUPTED_CODE
         else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.containment.board import at_place
 from hlo_run.errors import DeviceError, Mismatch, Unsupported
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, run_path
 from hlo_run.execution.console import Console, Place
@@ -108,6 +109,7 @@ class Execution:
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
+        at_place(f"the run on {runner.platform}")
         actual, self._shape = _with_outfeed(
             self._timed(lambda: runner.run(arguments, seed, feeds)), self._result_shape, runner.outfeed()
         )
@@ -135,6 +137,7 @@ class Execution:
             return read_ahead if read_ahead is not None else self._expected_from_file(iteration)
         self._console.err(f"Running HLO module with runner {reference}...")
         precision = options.reference_precision
+        at_place(f"the run on {reference}")
         expected = self._timed(lambda: self._run_reference(arguments, seed, precision, feeds))
         return expected if precision == "native" else round_value(expected, self._shape)
 

@@ -1,0 +1,69 @@
+"""Start hlo-run as a process, for tests of crashes, signals and limits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+NEGATE = """HloModule neg
+ENTRY e {
+  x = f32[256] parameter(0)
+  ROOT r = f32[256] negate(x)
+}
+"""
+ABS = NEGATE.replace("neg", "absolute").replace("absoluteate", "abs")
+# The LLVM IR that the emitter makes for the kernel of NEGATE, with marks for a line of the body and for more definitions.
+NEGATE_LLVM = """target datalayout = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
+target triple = "nvptx64-nvidia-cuda"
+
+define ptx_kernel void @wrapped_negate(ptr noalias align 16 %0, ptr noalias align 256 %1) #0 {
+  %3 = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %4 = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %5 = mul i32 %4, 128
+  %6 = add i32 %5, %3
+  %7 = getelementptr inbounds float, ptr %0, i32 %6
+  %8 = load float, ptr %7
+  BODY
+  %9 = fneg float %8
+  %10 = getelementptr inbounds float, ptr %1, i32 %6
+  store float %9, ptr %10
+  ret void
+}
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+attributes #0 = { "nvvm.reqntid"="128,1,1" }
+MODULE
+"""
+
+
+def default_signals() -> None:
+    """Undo what the starter of the tests ignores: a shell starts background jobs with SIGINT ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return an environment with an own folder for temporary files, and one for reproducers."""
+    (folder / "temporary").mkdir(exist_ok=True)
+    return {
+        **os.environ,
+        "TMPDIR": str(folder / "temporary"),
+        "HLO_RUN_CRASH_DIR": str(folder / "crashes"),
+        "HLO_RUN_CACHE": "off",
+    }
+
+
+def hlo_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run hlo-run to its end."""
+    command = [sys.executable, "-m", "hlo_run", *arguments]
+    return subprocess.run(
+        command, env=environment(folder), capture_output=True, text=True, check=False, preexec_fn=default_signals
+    )
+
+
+def reproducers(folder: Path) -> list[Path]:
+    """Return the reproducers of the runs in `folder`, oldest first."""
+    return sorted((folder / "crashes").iterdir()) if (folder / "crashes").exists() else []
