@@ -56,11 +56,11 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def hlo_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def hlo_run(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run hlo-run to its end."""
     command = [sys.executable, "-m", "hlo_run", *arguments]
     return subprocess.run(
-        command, env=environment(folder), capture_output=True, text=True, check=False, preexec_fn=default_signals
+        command, input=stdin, env=environment(folder), capture_output=True, text=True, check=False, preexec_fn=default_signals
     )
 
 

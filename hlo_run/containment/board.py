@@ -68,7 +68,17 @@ class Board:
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
-        self._memory = mmap.mmap(-1, rows * _ROW_BYTES)
+        # The last row, which no process has, holds the input.
+        self._memory = mmap.mmap(-1, (rows + 1) * _ROW_BYTES)
+
+    def keep_input(self, data: bytes) -> None:
+        """Keep what a process read from stdin, as it cannot be read again. More than INPUT_LIMIT_BYTES are cut off."""
+        self.begin(self.rows, NativeStep("", "", Blame.US, "", "", data))
+
+    def kept_input(self) -> bytes:
+        """Return what `keep_input` kept last."""
+        step = self.step(self.rows)
+        return b"" if step is None else step.input
 
     def set_place(self, row: int, place: str) -> None:
         """Note which row of the pass tables, or which phase, runs."""
@@ -173,6 +183,17 @@ def rows_wanted() -> int:
 def progress_address() -> int:
     """Return the address of this process's word for the progress of native code; 0 if it has no board."""
     return _here.board.progress_address(_here.row) if _here.board is not None else 0
+
+
+def keep_input(data: bytes) -> None:
+    """Keep what this process read from stdin for a reproducer."""
+    if _here.board is not None:
+        _here.board.keep_input(data)
+
+
+def kept_input() -> bytes:
+    """Return what this process, or the one before it, read from stdin; b"" if it did not."""
+    return _here.board.kept_input() if _here.board is not None else b""
 
 
 def at_place(place: str) -> None:

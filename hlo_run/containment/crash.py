@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hlo_run.cache import cache_directory
-from hlo_run.containment.board import INPUT_LIMIT_BYTES, Blame, NativeStep
+from hlo_run.containment.board import INPUT_LIMIT_BYTES, Blame, NativeStep, kept_input
 from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, Where
 from hlo_run.version import VERSION
 
@@ -187,6 +187,8 @@ def _remove_oldest(directory: Path) -> None:
 
 
 def _input_file() -> dict[str, bytes]:
+    if _context.file == "-" and (data := kept_input()):
+        return {"stdin.hlo": data}
     path = Path(_context.file)
     if not _context.file or not path.is_file() or path.stat().st_size > _INPUT_LIMIT_BYTES:
         return {}

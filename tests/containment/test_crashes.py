@@ -161,6 +161,14 @@ kernels.compile_llvm = waiting
     assert "fneg" in (folder / "wrapped_negate.ll").read_text(encoding="utf-8")
 
 
+def test_the_reproducer_has_what_was_read_from_stdin(tmp_path: Path) -> None:
+    files = _write(tmp_path, dies_py=DIES_IN_LLVM)
+    done = hlo_run(tmp_path, "--stage=ptx", f"--custom_calls={files['dies_py']}", "-", stdin=NEGATE)
+    assert done.returncode == 70
+    (folder,) = reproducers(tmp_path)
+    assert (folder / "stdin.hlo").read_text(encoding="utf-8") == NEGATE
+
+
 def test_one_process_does_everything_itself(tmp_path: Path) -> None:
     files = _write(tmp_path, a_hlo=NEGATE, dies_py=DIES_IN_LLVM)
     done = hlo_run(tmp_path, "--one_process", "--stage=ptx", f"--custom_calls={files['dies_py']}", files["a_hlo"])
