@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 NEGATE = """HloModule neg
@@ -39,10 +41,18 @@ MODULE
 """
 
 
-def default_signals() -> None:
-    """Undo what the starter of the tests ignores: a shell starts background jobs with SIGINT ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+@contextmanager
+def default_signals() -> Generator[None]:
+    """Let processes started in the block have the default signals: a shell starts background jobs with SIGINT ignored.
+
+    `preexec_fn` would fork, of which JAX warns if a test has loaded it.
+    """
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -59,9 +69,8 @@ def environment(folder: Path) -> dict[str, str]:
 def hlo_run(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run hlo-run to its end."""
     command = [sys.executable, "-m", "hlo_run", *arguments]
-    return subprocess.run(
-        command, input=stdin, env=environment(folder), capture_output=True, text=True, check=False, preexec_fn=default_signals
-    )
+    with default_signals():
+        return subprocess.run(command, input=stdin, env=environment(folder), capture_output=True, text=True, check=False)
 
 
 def reproducers(folder: Path) -> list[Path]:

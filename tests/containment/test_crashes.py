@@ -87,14 +87,14 @@ def test_given_code_that_ptxas_refuses_is_an_error_in_that_file(tmp_path: Path, 
     refused = _llvm("%u = call i32 @system(ptr null)", "declare i32 @system(ptr)")
     files = _write(tmp_path, neg_hlo=NEGATE, bad_ll=refused, bad_ptx=compile_llvm(refused, preset("h100")).ptx)
     for flag, name in (("llvm_ir", "bad_ll"), ("ptx", "bad_ptx")):
-        assert run(["--cache=off", "--platform=Host", f"--xla_gpu_{flag}_file={files[name]}", files["neg_hlo"]]) == 3
+        assert run(["--platform=Host", f"--xla_gpu_{flag}_file={files[name]}", files["neg_hlo"]]) == 3
         assert capsys.readouterr().err.startswith(f"{files[name]}:1:1: error: ptxas rejects the PTX")
 
 
 def test_given_llvm_ir_may_trap(tmp_path: Path) -> None:
     traps = _llvm("br i1 false, label %dead, label %live\ndead:\n  call void @llvm.trap()\n  br label %live\nlive:", "")
     files = _write(tmp_path, neg_hlo=NEGATE, traps_ll=traps + "declare void @llvm.trap()\n")
-    flags = ("--cache=off", "--platform=Host", "--xla_backend_optimization_level=0")
+    flags = ("--platform=Host", "--xla_backend_optimization_level=0")
     for engine in ("jit", "emulator"):
         assert run([*flags, f"--host_engine={engine}", f"--xla_gpu_llvm_ir_file={files['traps_ll']}", files["neg_hlo"]]) == 0
 

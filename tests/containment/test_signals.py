@@ -60,13 +60,10 @@ def test_a_signal_ends_everything(number: signal.Signals, seed: int, tmp_path: P
     flags = draw.choice([("--compile_processes=3",), ("--host_engine=jit",)])
     mark = f"{tmp_path.name}-{os.getpid()}-{seed}"
     command = [sys.executable, "-m", "hlo_run", "--platform=Host", *flags, str(file)]
-    with subprocess.Popen(
-        command,
-        env={**environment(tmp_path), "HLO_RUN_TEST_MARK": mark},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=default_signals,
-    ) as process:
+    marked = {**environment(tmp_path), "HLO_RUN_TEST_MARK": mark}
+    with default_signals():
+        process = subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.readline()  # "** Running": the worker works now
