@@ -13,7 +13,6 @@ import click
 
 from hlo_run.errors import HloRunError, ReaderLeft, UsageError, bug_report, escaped
 from hlo_run.garbage_collection import collect_seldom
-from hlo_run.interrupts import ends_when_interrupted
 from hlo_run.options import Options
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.parsing import read_flags
@@ -21,6 +20,7 @@ from hlo_run.options.programs import FLAGS, OPT_FLAGS, OWN_OPT_FLAGS, Flags
 
 if TYPE_CHECKING:
     from hlo_run.analysis.cost.side_by_side import XlaDiff
+    from hlo_run.containment.supervisor import Relay
     from hlo_run.reference.compare.findings import Findings
 
 _TYPES: dict[str, click.ParamType[Any]] = {"bool": click.BOOL, "int": click.INT, "float": click.FLOAT, "str": click.STRING}
@@ -244,31 +244,54 @@ def _stderr(text: str) -> None:
         sys.stderr.flush()
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run hlo-run's command line and return its exit code. Prints errors of the HloRunError family."""
+def run(arguments: Sequence[str], supervised: bool = False) -> int:
+    """Run hlo-run's command line and return its exit code. Prints errors of the HloRunError family.
+
+    If `supervised`, a process of its own does the work, and a crash of native code is an error as any other.
+    """
 
     def work() -> int:
         options, files, warnings = parse_arguments(arguments)
         _warn(warnings)
-        # Imported late: --help and bad flags must not wait for numpy.
-        from hlo_run.commands.dispatch import run_files
 
-        return run_files(options, files, console_of_streams())
+        def run_here(relay: Relay | None) -> int:
+            # Imported late: --help and bad flags must not wait for numpy.
+            from hlo_run.commands.dispatch import run_files
+
+            return run_files(options, files, console_of_streams(), relay)
+
+        return _supervised(run_here, options) if supervised and files else run_here(None)
 
     return exit_code_of(work)
 
 
-def run_opt(arguments: Sequence[str]) -> int:
-    """Run hlo-opt's command line and return its exit code. Prints errors of the HloRunError family."""
+def run_opt(arguments: Sequence[str], supervised: bool = False) -> int:
+    """Run hlo-opt's command line and return its exit code. Prints errors of the HloRunError family. `supervised`: see `run`."""
 
     def work() -> int:
         options, flags, files, warnings = parse_opt_arguments(arguments)
         _warn(warnings)
-        from hlo_run.commands.opt import run_opt
 
-        return run_opt(options, flags, files, console_of_streams())
+        def run_here(relay: Relay | None) -> int:
+            from hlo_run.commands.opt import run_opt
+
+            return run_opt(options, flags, files, console_of_streams(), relay)
+
+        return _supervised(run_here, options) if supervised and files else run_here(None)
 
     return exit_code_of(work)
+
+
+def _supervised(work: Callable[[Relay | None], int], options: Options) -> int:
+    """Run `work` in a worker process if the system can fork and the flags do not forbid it."""
+    if options.one_process or not hasattr(os, "fork"):
+        from hlo_run.interrupts import ends_when_interrupted
+
+        with ends_when_interrupted():
+            return work(None)
+    from hlo_run.containment.supervisor import supervise
+
+    return supervise(lambda relay: exit_code_of(lambda: work(relay)), options.timeout)
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -284,8 +307,7 @@ def console_of_streams() -> PlainConsole:
 def exit_code_of(work: Callable[[], int]) -> int:
     """Return the exit code of `work`, whatever it raises: 1 means that results differ, and nothing else. Prints its error."""
     try:
-        with ends_when_interrupted():
-            return work()
+        return work()
     except HloRunError as error:
         _stderr(error.render())
         return error.exit_code
@@ -303,10 +325,10 @@ def exit_code_of(work: Callable[[], int]) -> int:
 def main() -> None:
     """Entry point of the console script `hlo-run`."""
     collect_seldom()
-    raise SystemExit(run(sys.argv[1:]))
+    raise SystemExit(run(sys.argv[1:], supervised=True))
 
 
 def opt_main() -> None:
     """Entry point of the console script `hlo-opt`."""
     collect_seldom()
-    raise SystemExit(run_opt(sys.argv[1:]))
+    raise SystemExit(run_opt(sys.argv[1:], supervised=True))

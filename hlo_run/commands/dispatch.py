@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from hlo_run.cache import choose_cache
 from hlo_run.commands.list_passes import check_names
 from hlo_run.commands.load import load
 from hlo_run.commands.task import Task
+from hlo_run.containment.board import at_place
+from hlo_run.containment.crash import choose_crash_directory, crash_error, set_input_file, set_words
+from hlo_run.containment.supervisor import Relay
 from hlo_run.errors import DeviceError, HloRunError, UsageError, bug_report
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.output_files import check_writable, is_executable_file, write_artefact
@@ -19,11 +23,16 @@ from hlo_run.options.effects import check_effects, check_least_values
 from hlo_run.platforms import reference_platform
 from hlo_run.version import VERSION
 
+# A file's exit code, and what the reports say about it if there are any.
+Entry: TypeAlias = "tuple[int, dict[str, str] | None]"
 _BOUNDS = (Options().abs_error_bound, Options().rel_error_bound)
 
 
-def run_files(options: Options, files: Sequence[str], console: Console) -> int:
-    """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files."""
+def run_files(options: Options, files: Sequence[str], console: Console, relay: Relay | None = None) -> int:
+    """Run every file and return the first exit code that is not 0. Raises UsageError for bad flags and without files.
+
+    A worker gets the results of the workers before it from `relay`, and continues behind the file in which the last one died.
+    """
     check_least_values(options)
     check_effects(options, files)
     if options.list_passes:
@@ -33,29 +42,60 @@ def run_files(options: Options, files: Sequence[str], console: Console) -> int:
         return 0
     if not files:
         raise UsageError("no input file", hint="hlo-run FILE..., or - for stdin")
-    for warning in check_names(options):
-        console.err(f"warning: {warning}")
+    relay = relay or Relay()
+    set_words(relay.words)
+    if relay.crash is None:
+        for warning in check_names(options):
+            console.err(f"warning: {warning}")
     _check_output(options, files)
     _check_run_flags(options)
-    if options.custom_calls:
-        from hlo_run.commands.custom_call_files import load_custom_calls
-
-        load_custom_calls(options.custom_calls)
-    if problem := choose_cache(options.cache):
+    if (problem := choose_cache(options.cache)) and relay.crash is None:
         console.err(f"warning: {problem}")
-    results: list[FileResult] = []
+    choose_crash_directory(options.crash_dir)
+    entries: list[Entry] = list(relay.earlier)
     try:
-        for number, file in enumerate(files):
+        if relay.crash is not None:
+            _report_crash(options, files, entries, relay, console)
+        if options.custom_calls and len(entries) < len(files):
+            from hlo_run.commands.custom_call_files import load_custom_calls
+
+            load_custom_calls(options.custom_calls)
+        for number, file in enumerate(files[len(entries) :], len(entries)):
             result = FileResult(file)
             _run_file(options, Place(number, len(files)), result, console)
-            results.append(result)  # reports omit an interrupted file, which has no outcome
+            _keep(options, result, entries, relay)  # reports omit an interrupted file, which has no outcome
     finally:
-        _write_reports(options, results)
-    return next((result.exit_code for result in results if result.exit_code), 0)
+        _write_reports(options, entries)
+    return next((code for code, _ in entries if code), 0)
+
+
+def _keep(options: Options, result: FileResult, entries: list[Entry], relay: Relay) -> None:
+    """Add what is reported about a file to `entries`, and pass it to the supervisor."""
+    record = None
+    if options.report_json or options.report_junit:
+        from hlo_run.execution.reports import file_report
+
+        record = file_report(result)
+    entries.append((result.exit_code, record))
+    relay.done(entries[-1])
+
+
+def _report_crash(options: Options, files: Sequence[str], entries: list[Entry], relay: Relay, console: Console) -> None:
+    """Print and keep the error about the file in which the last worker died. Raises it if that was after the last file."""
+    assert relay.crash is not None
+    number = len(entries)
+    set_input_file(files[number] if number < len(files) else "")
+    error = crash_error(relay.crash)
+    if number >= len(files):
+        raise error
+    console.error(error)
+    _keep(options, FileResult(files[number], error=error), entries, relay)
 
 
 def _run_file(options: Options, place: Place, result: FileResult, console: Console) -> None:
     """Run one file. Print an error and keep it in `result`."""
+    set_input_file(result.file)
+    at_place("the reading of the file")
     try:
         _run_mode(Task.of(options, place, result, console))
     except StopAtStage:
@@ -119,15 +159,16 @@ def _compile_or_run(task: Task, module: HloModule) -> None:
         run(task, module, task.result.reference)
 
 
-def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
+def _write_reports(options: Options, entries: Sequence[Entry]) -> None:
     if not (options.report_json or options.report_junit):
         return
     from hlo_run.execution.reports import to_json, to_junit
 
+    reports = [report for _, report in entries if report is not None]
     if options.report_json:
-        write_artefact(options.report_json, to_json(results, VERSION))
+        write_artefact(options.report_json, to_json(reports, VERSION))
     if options.report_junit:
-        write_artefact(options.report_junit, to_junit(results))
+        write_artefact(options.report_junit, to_junit(reports))
 
 
 def _check_run_flags(options: Options) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NoReturn
 
 from hlo_run.backends.interpreter import InterpreterBackend
+from hlo_run.containment.board import at_place
 from hlo_run.errors import DeviceError, Mismatch, Unsupported, Vacuous
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, run_path
 from hlo_run.execution.console import Console, Place
@@ -121,6 +122,7 @@ class Execution:
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
         feeds = self._feeds(iteration)
+        at_place(f"the run on {runner.platform}")
         actual = self._timed(lambda: self._actual(runner, arguments, seed, feeds))
         self._save_outputs(iteration, actual)
         if options.print_literals:
@@ -217,6 +219,7 @@ class Execution:
             read_ahead, self._read_ahead = self._read_ahead, None
             return read_ahead if read_ahead is not None else self._expected_from_file(iteration)
         self._console.err(f"Running HLO module with runner {reference}...")
+        at_place(f"the run on {reference}")
         return self._timed(lambda: self._reference_value(arguments, seed, feeds))
 
     def _reference_value(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal:

@@ -69,6 +69,25 @@ class CompileOptions:
         no_effect="chooses the processes that compile kernels, not the kernels",
         least=0,
     )
+    timeout: float = flag(
+        0.0,
+        "Stop a compilation, and a run on the device, after this many seconds (0: never).",
+        "SECONDS",
+        no_effect="stops a compilation, or does not change it",
+        least=0,
+    )
+    one_process: bool = flag(
+        False,
+        "Do everything in one process, for debuggers. A crash of native code then ends the command.",
+        no_effect="chooses the processes that work, not the result",
+    )
+    crash_dir: str = flag(
+        "",
+        "Write reproducers of crashes and bugs to this directory, which keeps the newest 32. "
+        "Default: HLO_RUN_CRASH_DIR, else crashes in the user's cache directory.",
+        "DIR",
+        no_effect="chooses where reproducers are written",
+    )
     check_each_pass: bool = flag(
         False,
         "Evaluate the module with the reference after every row that changed it; stop at the first row that changes the result.",

@@ -118,7 +118,6 @@ class RunOptions:
     use_large_float_range: bool = flag(
         False, "Draw random floats log-uniformly over the whole range of exponents.", acts="random"
     )
-    timeout: float = flag(0.0, "Stop a run on the device after this many seconds (0: never).", "SECONDS", acts="device", least=0)
     host_engine: str = flag(
         "auto",
         "Run kernels on Host in the emulator or in native code (jit). auto: jit for long launches, else the emulator.",

@@ -114,7 +114,7 @@ def test_it_is_saved_with_the_executable(program: Executable, code: MachineCode)
 def test_host_runs_it_and_compiles_nothing(
     program: Executable, code: MachineCode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(texts: list[str]) -> list[bytes]:
+    def refuse(texts: list[str], _kernels: list[str]) -> list[bytes]:
         assert not texts, "all code is there"
         return []
 
