@@ -129,13 +129,17 @@ def _write_reports(options: Options, results: Sequence[FileResult]) -> None:
 
 
 def _check_run_flags(options: Options) -> None:
-    """Raise UsageError for invalid bounds and timeouts and for files that cannot be written, before anything runs."""
+    """Raise UsageError for invalid bounds, timeouts and counts, and for files that cannot be written, before anything runs."""
     if (options.abs_error_bound, options.rel_error_bound) != _BOUNDS or options.low_precision_fp_error_spec:
         from hlo_run.execution.error_bounds import error_spec  # imports the reference
 
         error_spec(options)
     if not options.timeout >= 0:
         raise UsageError(f"--timeout must be >= 0, got {options.timeout:g} seconds", hint="--timeout=0 sets no limit")
+    for flag in ("num_replicas", "num_partitions"):
+        count: int = getattr(options, flag)
+        if count < 0:
+            raise UsageError(f"--{flag} must be >= 0, got {count}", hint=f"--{flag}=0 takes the number in the module's header")
     for flag in ("report_json", "report_junit", "save_inputs", "save_outputs", "output", "profile"):
         path: str = getattr(options, flag)
         if path and (flag, path) != ("profile", "-"):  # prints only the table

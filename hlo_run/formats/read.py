@@ -78,9 +78,12 @@ def _format(path: str, input_format: str) -> str:
 
 
 def _read(path: str) -> bytes:
-    if path == "-":
-        return sys.stdin.buffer.read()
+    # Python sets stdin to None if the caller closed it.
+    if path == "-" and sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise UsageError("stdin is closed", hint="pipe a module into it, or name a file")
     try:
+        if path == "-":
+            return sys.stdin.buffer.read()
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
