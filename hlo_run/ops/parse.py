@@ -5,7 +5,6 @@ from __future__ import annotations
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.text.parser import parse_module
-from hlo_run.hlo.verify.nesting import verify_nesting
 from hlo_run.ops.infer import fill_shapes
 from hlo_run.ops.verify import verify
 
@@ -23,5 +22,4 @@ def parse(text: str, file: str = "<text>", verified: bool = True) -> HloModule:
             verify(module)
         else:
             fill_shapes(module)
-            verify_nesting(module)
     return module

@@ -8,7 +8,6 @@ from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.verify.chains import verify_chains
 from hlo_run.hlo.verify.config import verify_buffers, verify_schedule
 from hlo_run.hlo.verify.module import verify_entry_layout, verify_module
-from hlo_run.hlo.verify.nesting import verify_nesting
 from hlo_run.hlo.verify.transfers import verify_transfers
 from hlo_run.ops.buffer_calls import verify_buffer_calls
 from hlo_run.ops.infer import infer_module
@@ -38,13 +37,9 @@ LAID_OUT = Strictness(mixed_precision=False, device_pairs=True, layouts=True)
 
 
 def verify(module: HloModule, strictness: Strictness = READING) -> None:
-    """Raise ParseError at the first error that XLA's verifier refuses as well; fills open shapes.
-
-    Raises Unsupported for tuples or calls that are nested too deep (`verify/nesting.py`).
-    """
+    """Raise ParseError at the first error that XLA's verifier refuses as well; fills open shapes."""
     verify_module(module)
     infer_module(module, strictness.mixed_precision)
-    verify_nesting(module)
     verify_entry_layout(module)
     verify_chains(module)
     verify_schedule(module)

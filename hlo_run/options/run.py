@@ -25,8 +25,8 @@ class RunOptions:
         "HOW",
         ("native", "f64"),
     )
-    num_replicas: int = flag(0, "Simulate N replicas, at most 4096 devices (0: the replica_count of the module's header).", "N")
-    num_partitions: int = flag(0, "Simulate N partitions, at most 4096 devices (0: the num_partitions of the module's header).", "N")
+    num_replicas: int = flag(0, "Simulate N replicas, at most 4096 devices (0: replica_count in the module's header).", "N")
+    num_partitions: int = flag(0, "Simulate N partitions, at most 4096 devices (0: num_partitions in the module's header).", "N")
     input_format: str = flag(
         "",
         "Read FILE in this format. Default: the format of the file's extension.",

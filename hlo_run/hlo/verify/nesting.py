@@ -1,7 +1,7 @@
 """Refuses modules whose tuples or calls are nested deeper than the compiler handles.
 
-Types, values and computations are walked by recursive functions, whose depth these limits bound. The length of a chain of
-instructions is not nesting, and has no limit.
+Compilation and evaluation walk types, values and computations by recursive functions, whose depth these limits bound. Reading
+and printing have the limits of XLA's parser. The length of a chain of instructions is not nesting, and has no limit.
 """
 
 from __future__ import annotations

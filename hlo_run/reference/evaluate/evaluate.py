@@ -9,6 +9,7 @@ import numpy as np
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.verify.nesting import verify_nesting
 from hlo_run.reference import convert
 from hlo_run.reference.evaluate import async_ops, collectives, control, custom_calls, lifted, rng, transfers
 from hlo_run.reference.evaluate.device import Device, Plan, ProgramEvaluator, Wait, World, shape_mismatch
@@ -82,11 +83,13 @@ class Reference:
     """A module that can be evaluated any number of times.
 
     `precision` is "native" (every op is rounded to its type) or "f64" (`precision.py`: results are f64 and c128 where
-    the module has narrower types). The module must not be edited afterwards.
+    the module has narrower types). The module must not be edited afterwards. Raises Unsupported for a module that is nested
+    too deep (`hlo/verify/nesting.py`).
     """
 
     def __init__(self, module: HloModule, precision: str = "native") -> None:
         assert precision in ("native", "f64"), precision
+        verify_nesting(module)
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module
