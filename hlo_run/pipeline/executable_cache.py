@@ -82,5 +82,5 @@ def _literal_digest(literal: Literal) -> str:
         if isinstance(top, tuple):
             waiting += reversed(top)
         else:
-            made.update(np.ascontiguousarray(top).reshape(-1).view(np.uint8))
+            made.update(np.ascontiguousarray(top).reshape(-1).view(np.uint8).data)
     return made.hexdigest()
