@@ -48,6 +48,10 @@ def test_protobuf_is_missing(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(b"hlo_module {}")
-    monkeypatch.setattr("importlib.util.find_spec", lambda package: None if package.startswith("google") else find_spec(package))
+
+    def without_google(package: str) -> object:
+        return None if package.startswith("google") else find_spec(package)
+
+    monkeypatch.setattr("importlib.util.find_spec", without_google)
     assert run([str(file)]) == 2
     assert "which is not installed" in capsys.readouterr().err

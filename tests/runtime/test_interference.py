@@ -37,7 +37,8 @@ def test_the_free_allocations_are_those_of_a_comparison_of_all(seed: int) -> Non
     ranges: dict[int, Any] = {}
     occupancy = Occupancy(SimpleNamespace(ranges=ranges), _Sharing())  # type: ignore[arg-type]
     held: dict[Any, list[int]] = {}
-    for value in range(300):
+    numbers: Any = range(300)
+    for value in numbers:
         start = rng.randrange(last)
         end = last if rng.random() < 0.6 else rng.randrange(start, last + 1)
         ranges[value] = SimpleNamespace(start=start, end=end)
