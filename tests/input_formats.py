@@ -24,7 +24,15 @@ from hlo_run.options.programs import FLAGS, OPT_FLAGS
 
 DATA = Path(__file__).resolve().parent / "data"
 _EXAMPLES = DATA.parent.parent / "examples"
-MODULES = ("sort_u8", "reduce_or", "gather_collapsed", "gpu__scatter__overwrite", "cond_switch", "raw_while_trip_count", "complex_pow")
+MODULES = (
+    "sort_u8",
+    "reduce_or",
+    "gather_collapsed",
+    "gpu__scatter__overwrite",
+    "cond_switch",
+    "raw_while_trip_count",
+    "complex_pow",
+)
 _COMMON = ("--cache=off", "--compile_processes=1")
 _EMULATED = ("--platform=Host", "--host_engine=emulator", "--timeout=3")
 _LONGEST_SEED = 8000
@@ -129,8 +137,18 @@ def _is_small(text: str) -> bool:
     return all(len(number) < 4 for number in re.findall(r"\d+", text))
 
 
-_STAGES = ("--stage=hlo-input",) * 4 + ("--stage=hlo",) * 6 + ("--stage=ptx",) * 3 + ("--stage=llvm", "--stage=fusion-analysis", "--explain=fusion")
-_RUNS = (("--platform=Interpreter", "--reference_platform="), _EMULATED, (*_EMULATED, "--host_check"), ("--platform=Host", "--timeout=3"))
+_STAGES = (
+    ("--stage=hlo-input",) * 4
+    + ("--stage=hlo",) * 6
+    + ("--stage=ptx",) * 3
+    + ("--stage=llvm", "--stage=fusion-analysis", "--explain=fusion")
+)
+_RUNS = (
+    ("--platform=Interpreter", "--reference_platform="),
+    _EMULATED,
+    (*_EMULATED, "--host_check"),
+    ("--platform=Host", "--timeout=3"),
+)
 _PASSES = "algsimp dce cse reshape-mover layout-assignment priority-fusion while-loop-simplifier constant_folding call-inliner"
 
 
@@ -151,9 +169,24 @@ def _hlo(rng: random.Random, corpus: Corpus) -> Case:
 
 
 _TYPES = (
-    *("f32[2,3]{1,0}", "bf16[]", "(f32[2], (s32[], token[]), pred[4]{0})", "s4[8]{0:E(4)}", "f32[<=4,2]", "f8e4m3fn[16]", "c64[2]"),
+    *(
+        "f32[2,3]{1,0}",
+        "bf16[]",
+        "(f32[2], (s32[], token[]), pred[4]{0})",
+        "s4[8]{0:E(4)}",
+        "f32[<=4,2]",
+        "f8e4m3fn[16]",
+        "c64[2]",
+    ),
     *("f32[4,4]{1,0:T(8,128)(2,1)S(1)}", "u2[3,5]{0,1:E(2)}", "token[]", "opaque[]", "f32[?,2]", "f4e2m1fn[2,2]", "b(f32[4]{0})"),
-    *("s32[4]{0:D(D)}", "f32[2]{0:L(512)S(5)}", "f32[2,2]{1,0:T(2,2)#(s32)*(s8)P(f32[2])M(64)}", "()", "(s32[])", "f32[2]{:S(3)}"),
+    *(
+        "s32[4]{0:D(D)}",
+        "f32[2]{0:L(512)S(5)}",
+        "f32[2,2]{1,0:T(2,2)#(s32)*(s8)P(f32[2])M(64)}",
+        "()",
+        "(s32[])",
+        "f32[2]{:S(3)}",
+    ),
 )
 
 
@@ -182,7 +215,9 @@ def _kernel_ir(rng: random.Random, corpus: Corpus) -> Case:
     stem, data = _mutated(rng, corpus, "mlir")
     if rng.random() < 0.7:
         stage = rng.choice(("--stage=ptx", "--stage=llvm", "--stage=lower-tensors", "--verify=off"))
-        return Case(("k.mlir", *_COMMON, stage, *(("--stage=ptx",) if stage == "--verify=off" else ())), {"k.mlir": data}, "k.mlir")
+        return Case(
+            ("k.mlir", *_COMMON, stage, *(("--stage=ptx",) if stage == "--verify=off" else ())), {"k.mlir": data}, "k.mlir"
+        )
     files = {"m.hlo": _module_of(corpus, stem), "k.mlir": data}
     way = _EMULATED if rng.random() < 0.5 else ("--stage=ptx",)
     return Case(("m.hlo", "--kernel_ir_file=k.mlir", *_COMMON, *way), files, "k.mlir")
@@ -249,7 +284,7 @@ def _hlox(rng: random.Random, corpus: Corpus) -> Case:
 
 
 _FLAG_LINES = (
-    'xla_gpu_enable_command_buffer: FUSION\nxla_dump_to: ""\nxla_backend_optimization_level: 2\n# a comment\nxla_unknown: { a: 1 }\n',
+    'xla_gpu_enable_command_buffer: FUSION\nxla_dump_to: ""\nxla_backend_optimization_level: 2\n# a comment\nxla_unknown: { a: 1 }',
     'xla_disable_hlo_passes: "cse"\nxla_fuel: "algsimp=3"\nstrict_flags: false\nxla_gpu_deterministic_ops: true\ntimeout: 1.5\n',
     'xla_dump_hlo_pass_re: "a\\"b"\nseed: 3\niterations: 2\nplatform: "Host"\nstage: "hlo"\ntarget: "h100"\n',
 )
@@ -311,12 +346,82 @@ def _target_config(rng: random.Random, corpus: Corpus) -> Case:
     return Case(("m.hlo", "--xla_gpu_target_config_filename=gpu.txt", *_COMMON, stage), files, "gpu.txt")
 
 
-_FILES = ("m.hlo", "missing.hlo", ".", "m.npz", "nowhere/x.npz", "/dev/null", "-", "", "x.hlox", "out.npz", "a.npy", "x.json", "d", "m.hlo,m.hlo")
+_FILES = (
+    "m.hlo",
+    "missing.hlo",
+    ".",
+    "m.npz",
+    "nowhere/x.npz",
+    "/dev/null",
+    "-",
+    "",
+    "x.hlox",
+    "out.npz",
+    "a.npy",
+    "x.json",
+    "d",
+    "m.hlo,m.hlo",
+)
 _WORDS = (
-    *("Host", "CUDA", "Interpreter", "gpu", "default", "hlo", "hlo-input", "ptx", "llvm", "fusion-analysis", "all", "race", "bounds"),
-    *("h100", "a100", "v100", "b200", "cse", "dce,cse", "algsimp=1", "algsimp=-1", "algsimp=x", "=", "fusion", "fusion:r", "fusion:a,b,c"),
-    *("(", "[", ".*", "*", "+WHILE,-FUSION", "FUSION", "bf16,2", "f32,-1", "f32,nan", ",", " ", "off", "on", "true", "\udcff", "\n", "-"),
-    *("x" * 5000, "\u00e9", "emit-kernels", "lower-tensors", "priority-fusion", "transforms", "s32,1", "f8e4m3fn,99999999999999999999"),
+    *(
+        "Host",
+        "CUDA",
+        "Interpreter",
+        "gpu",
+        "default",
+        "hlo",
+        "hlo-input",
+        "ptx",
+        "llvm",
+        "fusion-analysis",
+        "all",
+        "race",
+        "bounds",
+    ),
+    *(
+        "h100",
+        "a100",
+        "v100",
+        "b200",
+        "cse",
+        "dce,cse",
+        "algsimp=1",
+        "algsimp=-1",
+        "algsimp=x",
+        "=",
+        "fusion",
+        "fusion:r",
+        "fusion:a,b,c",
+    ),
+    *(
+        "(",
+        "[",
+        ".*",
+        "*",
+        "+WHILE,-FUSION",
+        "FUSION",
+        "bf16,2",
+        "f32,-1",
+        "f32,nan",
+        ",",
+        " ",
+        "off",
+        "on",
+        "true",
+        "\udcff",
+        "\n",
+        "-",
+    ),
+    *(
+        "x" * 5000,
+        "\u00e9",
+        "emit-kernels",
+        "lower-tensors",
+        "priority-fusion",
+        "transforms",
+        "s32,1",
+        "f8e4m3fn,99999999999999999999",
+    ),
 )
 # Their values decide how long a command runs, or which programs it starts.
 _REPEATS = frozenset(("iterations", "num_replicas", "num_partitions", "compile_processes"))

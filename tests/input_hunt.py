@@ -140,13 +140,14 @@ def _remember_causes() -> None:
 def _convert_in_a_fork(name: str, data: bytes, file: str) -> tuple[int, bytes, str]:
     """Convert with jaxlib as `xla` does, but in a fork of this process, which has imported it already."""
     del file
-    answer = tempfile.TemporaryFile()
+    answer = tempfile.TemporaryFile()  # noqa: SIM115, both processes use it
     child = os.fork()
     if child == 0:
         signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.disable()
         code = 0
         try:
+            conversions.limit_time(data)
             result = conversions.CONVERSIONS[name](data)
         except Exception as error:  # as in conversions.main
             code, result = conversions.REFUSED, str(error).encode()

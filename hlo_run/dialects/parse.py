@@ -11,6 +11,7 @@ from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
 from hlo_run.dialects.context import make_context
+from hlo_run.dialects.dominance import first_undominated_use
 from hlo_run.dialects.names import default_name
 from hlo_run.errors import ParseError, Where
 
@@ -33,6 +34,8 @@ def parse_module(text: str, file: str = "<text>", context: Context | None = None
         raise ParseError(f"invalid IR: {_last_line(error)}", Where(file, 1, 1)) from error
     except Exception as error:  # xDSL's op parsers do not catch assertions and value errors of op constructors
         raise ParseError(f"invalid IR: {_last_line(error) or type(error).__name__}", Where(file, 1, 1)) from error
+    if (user := first_undominated_use(module)) is not None:
+        raise ParseError(f"invalid IR: an operand of '{user.name}' is not defined before it", Where(file, 1, 1))
     _drop_default_hints(module)
     return module
 

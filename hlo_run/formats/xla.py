@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -108,6 +109,8 @@ _FATAL = re.compile(r"^F\d{4}[^\]\n]*\] (.*)$", re.MULTILINE)
 
 def last_words(message: str, code: int) -> str:
     """Return the failed check that XLA printed before it aborted, else the signal or exit code."""
+    if -code == signal.SIGXCPU:
+        return "it does not end"
     found = _FATAL.search(message)
     return found[1] if found else f"signal {-code}" if code < 0 else f"exit code {code}, {refusal_text(message)}"
 
