@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import input_mutations as mutations
+import numpy as np
 import text_mutations
 
 from hlo_run.cli import run
@@ -268,11 +269,23 @@ ENTRY e {
 """
 
 
+def _type_of_npy(data: bytes) -> str:
+    array: Any = np.load(io.BytesIO(data))
+    letter = {"b": "pred", "i": "s", "u": "u", "f": "f", "c": "c"}[array.dtype.kind]
+    bits = "" if letter == "pred" else str(8 * array.dtype.itemsize)
+    return f"{letter}{bits}[{','.join(map(str, array.shape))}]"
+
+
 def _npy(rng: random.Random, corpus: Corpus) -> Case:
     seeds = [data for _, data in corpus.of("npy")]
-    dtype = rng.choice(("u8[17]", "f32[]", "bf16[4]", "s4[8]", "pred[2,3]", "(f32[2], f8e4m3fn[3])", "token[]", "c64[2]"))
+    seed = rng.choice(seeds)
+    dtype = (
+        _type_of_npy(seed)
+        if rng.random() < 0.7
+        else rng.choice(("u8[17]", "f32[]", "bf16[4]", "s4[8]", "pred[2,3]", "(f32[2], f8e4m3fn[3])", "token[]", "c64[2]"))
+    )
     module = f"HloModule n\nENTRY e {{\n  p = {dtype} parameter(0)\n  ROOT r = {dtype} copy(p)\n}}\n"
-    files = {"m.hlo": module.encode(), "a.npy": mutations.mutate_npy(rng, rng.choice(seeds), seeds)}
+    files = {"m.hlo": module.encode(), "a.npy": mutations.mutate_npy(rng, seed, seeds)}
     inputs = rng.choice(("a.npy", "a.npy", "a.npy,a.npy", "a.npy,,b.npy"))
     return Case(("m.hlo", f"--inputs={inputs}", *_COMMON, "--platform=Interpreter", "--reference_platform="), files, "a.npy")
 
@@ -284,7 +297,7 @@ def _hlox(rng: random.Random, corpus: Corpus) -> Case:
 
 
 _FLAG_LINES = (
-    'xla_gpu_enable_command_buffer: FUSION\nxla_dump_to: ""\nxla_backend_optimization_level: 2\n# a comment\nxla_unknown: { a: 1 }',
+    'xla_gpu_enable_command_buffer: FUSION\nxla_dump_to: ""\nxla_backend_optimization_level: 2\n# a comment\nxla_unknown: {}\n',
     'xla_disable_hlo_passes: "cse"\nxla_fuel: "algsimp=3"\nstrict_flags: false\nxla_gpu_deterministic_ops: true\ntimeout: 1.5\n',
     'xla_dump_hlo_pass_re: "a\\"b"\nseed: 3\niterations: 2\nplatform: "Host"\nstage: "hlo"\ntarget: "h100"\n',
 )

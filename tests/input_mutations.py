@@ -9,6 +9,7 @@ import io
 import random
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 
@@ -309,7 +310,11 @@ def mutate_npz(rng: random.Random, data: bytes, others: Sequence[bytes]) -> byte
     else:
         entries[place] = (name, rng.choice(foreign))
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+    with (
+        zipfile.ZipFile(packed, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # of equal names
         for name, content in entries:
             try:
                 archive.writestr(zipfile.ZipInfo(name or "x"), content)
