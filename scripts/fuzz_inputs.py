@@ -41,10 +41,9 @@ def reduced(case: Case, signature: str, seconds: float) -> Case:
     def fails(data: bytes) -> bool:
         return any(outcome.failure == signature for _, outcome in outcomes([0], lambda _: with_data(data)))
 
-    data = case.files[case.subject]
-    for split in (lambda data: data.splitlines(keepends=True), lambda data: [bytes([byte]) for byte in data]):
-        data = _shorter(split(data), fails, ends)
-    return with_data(data)
+    lines = case.files[case.subject].splitlines(keepends=True)
+    fewer_lines = _shorter(lines, fails, ends)
+    return with_data(_shorter([bytes([byte]) for byte in fewer_lines], fails, ends))
 
 
 def _shorter(parts: Sequence[bytes], fails: Callable[[bytes], bool], ends: float) -> bytes:
@@ -122,7 +121,7 @@ def main() -> int:
     if arguments.index is not None:
         return _one(names[0], arguments.seed, arguments.index, corpus, arguments.keep)
     failed = False
-    print(f"{'format':14} {'inputs':>7} {'failed':>6}   s each  longest (index)   exit codes")
+    print(f"{'format':14} {'inputs':>7} {'failed':>6}   s each  longest (index)   exit codes", flush=True)
     for name in names:
         if name in XLA_FORMATS and not corpus.of(name):
             print(f"{name:14} needs jaxlib and protobuf")
