@@ -96,7 +96,8 @@ def _xla_flags(text: str) -> list[str]:
     return tokens[:end]
 
 
-_PROTO_LINE = re.compile(r'([a-z_0-9]+)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
+# A name begins where no other does, and is not given back: else a long word takes the square of its length.
+_PROTO_LINE = re.compile(r'(?<![a-z_0-9])([a-z_0-9]++)\s*:\s*("(?:[^"\\]|\\.)*"|[^\s#]+)')
 
 
 def _debug_options(path: str, unknown: list[str], flags: Flags) -> dict[str, str]:
