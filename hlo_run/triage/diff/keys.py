@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Iterator
 
-import numpy as np
-
 from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.printer import computation_order
-from hlo_run.hlo.values.literal import Literal, format_literal
+from hlo_run.hlo.values.literal import Array, Literal, format_literal
 from hlo_run.hlo.values.shape import Shape
 
 # Where an instruction comes from. It may change without a change of the program.
@@ -97,11 +95,11 @@ def literal_words(literal: Literal, shape: Shape) -> str:
         return format_literal(literal, shape, reads_back=True)
     digest = hashlib.sha256()
     for leaf in _leaves(literal):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
+        digest.update(leaf.tobytes())
     return f"{{sha256 {digest.hexdigest()[:12]}}}"
 
 
-def _leaves(literal: Literal) -> Iterator[np.ndarray]:
+def _leaves(literal: Literal) -> Iterator[Array]:
     if isinstance(literal, tuple):
         for part in literal:
             yield from _leaves(part)

@@ -138,7 +138,7 @@ class _Pairs:
 
     def _match_equal_histories(self) -> None:
         """Match instructions with equal histories: roots, then those that are unique, each with all that it is computed from."""
-        known = [{}, {}]
+        known: list[dict[HloInstruction, int]] = [{}, {}]
         for side, computation in enumerate((self._one, self._two)):
             for parameter in computation.parameters:
                 pair = self._number.get(parameter)
@@ -154,8 +154,8 @@ class _Pairs:
             counts[number] += 1
         starts = [(self._one.root, self._two.root)] if ones[self._one.root] == twos[self._two.root] else []
         for one in reversed(self._one.post_order()):
-            others = places.get(ones[one], ())
-            if len(others) == counts[ones[one]] == 1:
+            others = places.get(ones[one])
+            if others is not None and len(others) == counts[ones[one]] == 1:
                 starts.append((one, others[0]))
         for start in starts:
             stack = [start]
