@@ -115,13 +115,14 @@ class _Pairs:
         for alike in (self._same_local, self._same_shape, self._same_opcode):
             self._spread(alike)
             if alike != self._same_opcode:
-                self._match_names(alike)
+                self._match_near(lambda i, alike=alike: (i.name, *alike(i)))
                 self._spread(alike)
             if alike == self._same_local:
                 self._match_rest()
                 self._spread(alike)
         self._match_changed_opcodes()
         self._spread(self._same_opcode)
+        self._match_near(self._same_local)
         return self._pairs
 
     def _link(self, one: HloInstruction, two: HloInstruction) -> None:
@@ -176,9 +177,9 @@ class _Pairs:
         for one, two in _in_order(*self._free(), key):
             self._link(one, two)
 
-    def _match_names(self, alike: Callable[[HloInstruction], tuple[Hashable, ...]]) -> None:
-        """Match what is left and has equal names, if an operand or a user is matched too: numbers in names are often chance."""
-        for one, two in _in_order(*self._free(), lambda i: (i.name, *alike(i))):
+    def _match_near(self, key: Callable[[HloInstruction], Hashable]) -> None:
+        """Match what is left and has equal keys, if an operand or a user is matched too: numbers in names are often chance."""
+        for one, two in _in_order(*self._free(), key):
             around = {self._number.get(i, -1) for i in (*one.operands, *one.users)} - {-1}
             if not one.operands or any(self._number.get(i, -1) in around for i in (*two.operands, *two.users)):
                 self._link(one, two)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import COMMUTATIVE
+from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
 from hlo_run.hlo.printer import header_to_string, instruction_to_string
 from hlo_run.triage.diff.match import Matching, match_modules
@@ -151,10 +151,19 @@ class ModuleComparison:
         if one.opcode == "parameter" and one.parent is self._entries[0] and one.parameter_number != two.parameter_number:
             yield Detail("number", str(one.parameter_number), str(two.parameter_number))
         if self._has_other_operands(one, two):
-            yield Detail("operands", _names(one.operands), _names(two.operands))
+            yield self._other_operands(one, two)
         waits, waits_now = ([self._mark(i) for i in side.control_predecessors] for side in (one, two))
         if sorted(waits) != sorted(waits_now):
             yield Detail("control-predecessors", _names(one.control_predecessors), _names(two.control_predecessors))
+
+    def _other_operands(self, one: HloInstruction, two: HloInstruction) -> Detail:
+        """Name the operands that differ, with their places if both have as many."""
+        if len(one.operands) != len(two.operands):
+            return Detail("operands", _names(one.operands), _names(two.operands))
+        pairs = list(zip(one.operands, two.operands, strict=True))
+        places = [place for place, (before, after) in enumerate(pairs) if self.matching.partner.get(before) is not after]
+        before, after = ([pairs[place][side] for place in places] for side in (0, 1))
+        return Detail("operands " + ", ".join(map(str, places)), _names(before), _names(after))
 
     def _mark(self, instruction: HloInstruction) -> str:
         """Return a text that is the same for matched instructions."""
@@ -203,7 +212,9 @@ def _with_bodies(instructions: Sequence[HloInstruction]) -> Iterator[HloInstruct
 
 
 def _schedule(module: HloModule, computation: HloComputation) -> list[HloInstruction]:
-    return module.schedule.get(computation, []) if module.schedule is not None else []
+    """Return the instructions that do something, in the order of the schedule; none without a schedule."""
+    order = module.schedule.get(computation, []) if module.schedule is not None else []
+    return [instruction for instruction in order if instruction.opcode not in NO_CODE]
 
 
 def _previous(order: Sequence[HloInstruction], place: int) -> str:

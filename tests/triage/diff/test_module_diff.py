@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -141,7 +142,7 @@ def test_the_operands_of_a_commutative_instruction_may_swap() -> None:
 def test_the_operands_of_another_instruction_may_not() -> None:
     one = _edited(MODULE, ("multiply(x, q)", "subtract(x, q)"))
     diff = _diff(one, _edited(one, ("subtract(x, q)", "subtract(q, x)")))
-    assert [(change.kind, change.details[0].what) for change in diff.changes] == [("changed", "operands")]
+    assert [(change.kind, change.details[0].what) for change in diff.changes] == [("changed", "operands 0, 1")]
     assert (diff.changes[0].details[0].before, diff.changes[0].details[0].after) == ("x, q", "q, x")
 
 
@@ -183,7 +184,7 @@ def test_a_moved_instruction() -> None:
     diff = _diff(SCHEDULED, moved)
     assert diff.counts == {"moved": 1}
     assert _names(diff, "moved") == ["a"]
-    assert (diff.changes[0].details[0].before, diff.changes[0].details[0].after) == ("p", "d")
+    assert (diff.changes[0].details[0].before, diff.changes[0].details[0].after) == ("the start", "d")
 
 
 def test_the_order_of_a_module_without_a_schedule_is_no_difference() -> None:
@@ -232,3 +233,49 @@ def test_many_equal_instructions_are_matched(count: int) -> None:
     diff = _diff(text("add"), text("multiply"))
     assert diff.counts == {"changed": 1}
     assert diff.matched == 2 * count
+
+
+_UNARY = ("negate", "exponential", "log", "tanh", "sine", "cosine")
+_BINARY = ("add", "multiply", "subtract", "divide", "maximum")
+_Op = tuple[str, list[int]]
+
+
+def _random_ops(chance: random.Random) -> list[_Op]:
+    ops: list[_Op] = [("parameter(0)", []), ("parameter(1)", []), ("constant(2)", [])]
+    for _ in range(chance.randrange(5, 60)):
+        if chance.random() < 0.5:
+            ops.append((chance.choice(_UNARY), [chance.randrange(len(ops))]))
+        else:
+            ops.append((chance.choice(_BINARY), [chance.randrange(max(0, len(ops) - 10), len(ops)) for _ in range(2)]))
+    return ops
+
+
+def _text(ops: list[_Op], names: list[int]) -> str:
+    used = {operand for _, operands in ops for operand in operands}
+    lines = [
+        f"  v{names[place]} = f32[] {opcode}" + (f"({', '.join(f'v{names[o]}' for o in operands)})" if operands else "")
+        for place, (opcode, operands) in enumerate(ops)
+    ]
+    ends = [place for place in range(len(ops)) if place not in used]
+    root = f"  ROOT r = ({', '.join('f32[]' for _ in ends)}) tuple({', '.join(f'v{names[e]}' for e in ends)})"
+    return "HloModule m\n\nENTRY e {\n" + "\n".join([*lines, root]) + "\n}\n"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_edits_of_random_modules(seed: int) -> None:
+    chance = random.Random(seed)
+    ops = _random_ops(chance)
+    plain, other = list(range(len(ops) + 1)), list(range(len(ops)))
+    chance.shuffle(other)
+    text = _text(ops, plain)
+    assert _diff(text, _text(ops, other)).changes == ()
+    place = chance.choice([place for place, (_, operands) in enumerate(ops) if operands])
+    opcode, operands = ops[place]
+    changed = [*ops]
+    changed[place] = (chance.choice([o for o in (_UNARY if len(operands) == 1 else _BINARY) if o != opcode]), operands)
+    assert _diff(text, _text(changed, plain)).counts == {"changed": 1}
+    # One instruction more, between the instruction and its first operand.
+    later = [(opcode, [o + (o >= place) for o in operands]) for opcode, operands in ops]
+    later[place][1][0] = place
+    inserted = [*later[:place], ("floor", [operands[0]]), *later[place:]]
+    assert _diff(text, _text(inserted, plain)).counts == {"added": 1}
