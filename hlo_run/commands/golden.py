@@ -15,7 +15,18 @@ from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
 from hlo_run.errors import Mismatch, UsageError
 from hlo_run.hlo.graph import HloModule
-from hlo_run.hlo_passes.observer import HLO_INPUT, STAGES, Observer, Step
+from hlo_run.hlo_passes.observer import (
+    BUFFER_TEXTS,
+    FUSION_ANALYSIS,
+    HLO_INPUT,
+    OPTIMIZED_HLO,
+    PTX,
+    STAGES,
+    THUNK_TEXTS,
+    Level,
+    Observer,
+    Step,
+)
 from hlo_run.hlo_passes.replacements import file_name
 from hlo_run.options import Options
 from hlo_run.options.flag import names
@@ -25,6 +36,8 @@ from hlo_run.whole_files import write_problem, write_whole
 
 # Stages that are figures: of the module, and of its kernels by ptxas.
 NUMBERS, RESOURCES = "numbers", "resources"
+# Stages that need no text of a kernel before its PTX.
+_OF_MODULES = (HLO_INPUT, OPTIMIZED_HLO, FUSION_ANALYSIS, *BUFFER_TEXTS, *THUNK_TEXTS, PTX, NUMBERS, RESOURCES)
 _ALIASES = {"buffers": "buffer-assignment"}
 _SOURCE = "source.txt"
 _NAME_CHARACTERS = 100
@@ -101,10 +114,12 @@ def _compile(task: Task, module: HloModule, stages: Sequence[str]) -> dict[str, 
     """Return the text of each stage; empty if the compilation has no such text. `resources` is missing without ptxas."""
     from hlo_run.pipeline.compile import compile_module  # imports the passes
 
-    keeper = _Keeper(stages)
+    keeper = (_Keeper if all(stage in _OF_MODULES for stage in stages) else _KernelKeeper)(stages)
     with compiling(task, module, watching=(lambda _: keeper,)) as (ctx, working):
         # Without ptxas: goldens do not depend on whether it is installed.
         executable = compile_module(replace(ctx, assembles=False), working)
+        for kernel in executable.kernels:
+            keeper.note(kernel.name, PTX, lambda text=kernel.ptx: text)
         texts = keeper.texts()
         if NUMBERS in stages:
             texts[NUMBERS] = figures_text(module_figures(executable, working, ctx.target))
@@ -120,7 +135,9 @@ def _compile(task: Task, module: HloModule, stages: Sequence[str]) -> dict[str, 
 
 
 class _Keeper(Observer):
-    """Keeps the texts of stages: of HLO the first one of each row, of kernels that of each kernel."""
+    """Keeps the texts of stages about modules: of each HLO row the first one. Kernels may be compiled in other processes."""
+
+    only_times = True
 
     def __init__(self, stages: Sequence[str]) -> None:
         self._stages = dict.fromkeys(stages)
@@ -131,7 +148,9 @@ class _Keeper(Observer):
         return title in self._stages
 
     def after(self, step: Step) -> None:
-        """Keep the text of a row."""
+        """Keep the text of a row. The PTX of kernels comes from the executable."""
+        if step.level is Level.PTX or (self.only_times and step.level is not Level.HLO):
+            return
         for stage in (step.row, f"{step.pipeline}/{step.row}"):
             if stage in self._stages:
                 self._keep(stage, step.kernel, step.text)
@@ -154,6 +173,12 @@ class _Keeper(Observer):
                 parts = self._texts.get(stage, {}).items()
                 found[stage] = "\n".join(f"// kernel: {kernel}\n{text}" if kernel else text for kernel, text in parts)
         return found
+
+
+class _KernelKeeper(_Keeper):
+    """Keeps the texts of kernels too."""
+
+    only_times = False
 
 
 def _diff(task: Task, folder: Path, stage: str, text: str) -> TextDiff:

@@ -57,7 +57,9 @@ class Keys:
         """Return the key of an instruction without its operands. It covers the bodies that the instruction calls."""
         known = self._local.get(instruction)
         if known is None:
-            bodies = tuple((name, *(self._computations[c] for c in group)) for name, group in sorted(instruction.called.items()))
+            # A body in a cycle of calls has no key yet. Such a module is invalid.
+            called = sorted(instruction.called.items())
+            bodies = tuple((name, *(self._computations.get(c, -1) for c in group)) for name, group in called)
             place = instruction.parameter_number if instruction.opcode == "parameter" else -1
             key = (instruction.opcode, self.shape(instruction), self.attributes(instruction), bodies, place)
             known = self._local[instruction] = self.number(key)
