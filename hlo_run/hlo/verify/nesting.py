@@ -16,9 +16,14 @@ MAX_TUPLE_DEPTH = 100
 MAX_CALL_DEPTH = 100
 
 
-def verify_nesting(module: HloModule) -> None:
+# Calls that the reference follows without Python's stack.
+_FOLLOWED_BY_REFERENCE = frozenset(("call", "while", "conditional", "fusion", "async-start"))
+
+
+def verify_nesting(module: HloModule, *, to_evaluate: bool = False) -> None:
     """Raise Unsupported if a shape nests more than MAX_TUPLE_DEPTH tuples, or a call tree has more than MAX_CALL_DEPTH levels.
 
+    If the module is only evaluated (`to_evaluate`), a level is a computation that is applied to elements, such as a reducer.
     The calls of the module must have no cycle.
     """
     known: dict[int, int] = {}
@@ -27,7 +32,7 @@ def verify_nesting(module: HloModule) -> None:
             if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
-    _verify_call_depth(module)
+    _verify_call_depth(module, _FOLLOWED_BY_REFERENCE if to_evaluate else frozenset())
 
 
 def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
@@ -45,7 +50,8 @@ def _tuple_depth(shape: Shape, known: dict[int, int]) -> int:
     return known[id(shape)]
 
 
-def _verify_call_depth(module: HloModule) -> None:
+def _verify_call_depth(module: HloModule, free: frozenset[str]) -> None:
+    """Check the levels of calls. Calls of the opcodes `free` make no level."""
     depths: dict[HloComputation, int] = {}
     calls: dict[HloComputation, list[tuple[HloComputation, HloInstruction]]] = {}
     for start in module.computations:
@@ -62,7 +68,7 @@ def _verify_call_depth(module: HloModule) -> None:
             waiting.pop()
             depths[top] = 0
             for called, instruction in calls[top]:
-                depths[top] = max(depths[top], depths[called] + 1)
+                depths[top] = max(depths[top], depths[called] + (instruction.opcode not in free))
                 if depths[top] > MAX_CALL_DEPTH:
                     hint = f"computations call each other at most {MAX_CALL_DEPTH} deep"
                     message = f"'{instruction.name}' ({instruction.opcode}): its computations are nested too deep"

@@ -95,7 +95,7 @@ class Reference:
     def __init__(self, module: HloModule, precision: str = "native", roundings: int | None = None) -> None:
         assert precision in ("native", "f64"), precision
         assert roundings is None or precision == "f64", "roundings are added to float64 values"
-        verify_nesting(module)
+        verify_nesting(module, to_evaluate=True)
         self._original = module
         self._is_wide = precision == "f64"
         self._module = widen_module(module) if self._is_wide else module
