@@ -187,3 +187,5 @@ def test_goldens_have_the_same_bytes_everywhere(tmp_path: Path) -> None:
     assert first["ptx.txt"].count(b"// kernel: ") > 2
     assert first == {path.name: path.read_bytes() for path in (tmp_path / "two" / "four").iterdir()}
     assert "four: 0 of " in _process(there, str(here / "one"), *flags, file)
+    # Without stages of kernel IR, processes compile the kernels.
+    assert "four: 0 of 6 " in _hlo_run(there, f"--golden_dir={here / 'one'}", "--cache=off", "--compile_processes=2", file)

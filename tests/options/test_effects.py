@@ -22,7 +22,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"host_engine": "jit", "platform": "CUDA"}, "--host_engine has no effect with --platform=CUDA"),
     ({"print_ir_generic": True}, "--print_ir_generic has no effect without --stage"),
     ({"update_goldens": True}, "--update_goldens has no effect without --golden_dir"),
-    ({"platform": "Host", "golden_dir": "g"}, "--platform has no effect with --golden_dir"),
+    ({"seed": 2, "golden_dir": "g"}, "--seed has no effect with --golden_dir"),
     ({"output_machine_code": True}, "--output_machine_code has no effect without --output"),
     ({"input_scale": 2.0, "use_large_float_range": True}, "--input_scale has no effect with --use_large_float_range"),
 ]
