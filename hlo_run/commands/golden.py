@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def check_golden(task: Task, module: HloModule) -> None:
     different = [diff for diff in diffs if diff.differs]
     # A module that is the same but for its names is worth a line too.
     shown = [diff for diff in diffs if diff.differs or diff.figures or diff.module is not None]
-    lines = [line for diff in shown for line in text_of(diff, _MOST_LINES)]
+    lines = [line for diff in shown for line in _report(diff)]
     task.console.out("\n".join([*lines, f"{folder.name}: {len(different)} of {len(diffs)} stages differ"]))
     if different:
         task.result.golden_report = "\n".join(lines)
@@ -94,8 +94,18 @@ def check_golden(task: Task, module: HloModule) -> None:
         raise Mismatch(f"{folder.name} differs from its golden in {what}", hint=hint)
 
 
+def _report(diff: TextDiff) -> Iterable[str]:
+    """Return the lines about a stage."""
+    if diff.missing:
+        return [f"{diff.name}: " + ("no golden" if diff.missing == "before" else "only the golden has this text")]
+    return text_of(diff, _MOST_LINES)
+
+
 def _folder(task: Task, name: str) -> Path:
-    """Return the directory of a module: its name, and the name of its file if another file has that directory."""
+    """Return the directory of a module: its name, and the name of its file if another file has that directory.
+
+    A module on stdin has the directory of its name, whichever file it is from.
+    """
     plain = file_name(name).strip(".") or "module"
     if len(plain) > _NAME_CHARACTERS:
         plain = f"{plain[:_NAME_CHARACTERS]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -105,7 +115,7 @@ def _folder(task: Task, name: str) -> Path:
     while True:
         number += 1
         folder = root / (plain if number == 1 else f"{plain}.{stem}" if number == 2 else f"{plain}.{stem}.{number - 1}")
-        if folder not in _taken and _read(folder / _SOURCE) in (None, source + "\n"):
+        if folder not in _taken and (source == "-" or _read(folder / _SOURCE) in (None, source + "\n")):
             _taken.add(folder)
             return folder
 
@@ -211,7 +221,8 @@ def _update(task: Task, folder: Path, texts: Mapping[str, str]) -> None:
     changed: list[str] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(str(folder / _SOURCE), f"{os.path.basename(task.file)}\n".encode(errors="surrogateescape"))
+        if task.file != "-":
+            write_whole(str(folder / _SOURCE), f"{os.path.basename(task.file)}\n".encode(errors="surrogateescape"))
         for stage, text in texts.items():
             path = _file(folder, stage)
             if (_read(path) or "") == text:

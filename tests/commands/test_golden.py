@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -76,7 +77,9 @@ def test_what_is_written_is_the_same_again(capsys: pytest.CaptureFixture[str]) -
 def test_a_missing_golden_differs(capsys: pytest.CaptureFixture[str]) -> None:
     assert _golden(MODULE) == 1
     assert not Path("goldens").exists()
-    assert "hlo (no golden)" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "hlo: no golden" in said.out
+    assert "hlo (no golden)" in said.err
 
 
 def test_a_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,6 +134,20 @@ def test_two_files_with_one_module_name() -> None:
     # Each file finds its own, alone and in any order.
     assert run(["--golden_dir=goldens", "--golden_stages=hlo", "b.hlo"]) == 0
     assert run(["--golden_dir=goldens", "--golden_stages=hlo", "b.hlo", "a.hlo"]) == 0
+
+
+def test_a_module_without_kernels_and_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "HloModule same\n\nENTRY e {\n  ROOT p = f32[4] parameter(0)\n}\n"
+    assert _golden(text, "--update_goldens", stages="hlo,ptx,numbers") == 0
+    assert sorted(path.name for path in Path("goldens/same").iterdir()) == ["hlo.txt", "numbers.txt", "source.txt"]
+    assert _golden(text, stages="hlo,ptx,numbers") == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert run(["--golden_dir=goldens", "--golden_stages=hlo", "-"]) == 0
+    Path("goldens/same/ptx.txt").write_text("old", encoding="utf-8")
+    assert _golden(text, stages="hlo,ptx") == 1
+    assert "ptx: only the golden has this text" in capsys.readouterr().out
+    assert _golden(text, "--update_goldens", stages="hlo,ptx") == 0
+    assert not Path("goldens/same/ptx.txt").exists()
 
 
 @pytest.mark.parametrize(
