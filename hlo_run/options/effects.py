@@ -19,6 +19,7 @@ from hlo_run.options.show import ShowOptions
 
 # Flags that choose what a command does, in the order in which they are looked at.
 _MODES = ("list_passes", "stage", "output", "xla_diff", "explain", "golden_dir")
+_FIRST_TEXT_LEVEL = 3
 _RECORD_ACTS = {RunOptions: "run", CompileOptions: "compile", ShowOptions: "compile", FlagOptions: ""}
 
 
@@ -70,6 +71,8 @@ def _missing_uses(options: Options, files: Sequence[str]) -> dict[str, str]:
         missing["text"] = "without --stage, --xla_dump_to or --v, which print the text"
     if not options.golden_dir:
         missing["golden"] = "without --golden_dir"
+    if options.v < _FIRST_TEXT_LEVEL:
+        missing["log"] = f"without --v={_FIRST_TEXT_LEVEL} or more, which prints texts"
     if not options.output:
         missing["output"] = "without --output"
     return missing
