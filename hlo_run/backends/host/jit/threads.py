@@ -199,7 +199,10 @@ class _Exchange:
     # ---- shuffles -----------------------------------------------------------------------------------------------
 
     def _fixed_shuffle(self) -> tuple[int, int] | None:
-        """Return (distance, bounds) if they are constants, the source has a slot, and all threads of whole warps meet; else None."""
+        """Return (distance, bounds) if they are constants and all threads of whole warps meet, else None.
+
+        None, too, if the source has no slot, as its value is the same in all threads.
+        """
         _, source, distance, bounds, _ = self._op.operands
         constants = [self._plan.pure.affine_of(operand) for operand in (distance, bounds)]
         together = all(phase.is_uniform for phase in self._plan.phases) and self._plan.threads % WARP_THREADS == 0
