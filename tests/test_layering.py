@@ -39,6 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = tuple(
         backends.host backends.cuda
         pipeline platforms
         execution fuzz
+        triage.localize
         commands
         api terminal
         triage

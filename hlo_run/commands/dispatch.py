@@ -93,6 +93,14 @@ def _run_mode(task: Task) -> None:
         from hlo_run.commands.explain_fusion import explain_fusion
 
         explain_fusion(task, module)
+    elif options.localize:
+        from hlo_run.commands.localize import localize
+
+        localize(task, module)
+    elif options.isolate_instructions:
+        from hlo_run.commands.isolate_instructions import isolate_instructions
+
+        isolate_instructions(task, module)
     else:
         _compile_or_run(task, module)
 
@@ -152,7 +160,8 @@ def _check_output(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which chooses what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox needs exactly one input file, a name that ends in .hlox, and no --stage")
-    shown = [flag for flag in ("stage", "output", "xla_diff", "explain") if getattr(options, flag)]
+    modes = ("stage", "output", "xla_diff", "explain", "localize", "isolate_instructions")
+    shown = [flag for flag in modes if getattr(options, flag)]
     if len(shown) > 1 and shown != ["stage", "output"]:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in shown)} cannot be used together")
     if options.explain:

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 
 from hlo_run.backends.interpreter import InterpreterBackend
 from hlo_run.errors import DeviceError, Mismatch, Unsupported
-from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, run_path
+from hlo_run.execution.arguments import MODULE_SEED, Arguments, existing_path, infeeds, run_path
 from hlo_run.execution.console import Console, Place
 from hlo_run.execution.error_bounds import error_spec
 from hlo_run.execution.results import FileResult, IterationResult
-from hlo_run.hlo.feeds import Feeds, given_feeds
+from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal, literal_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options import Options
 from hlo_run.platforms import INTERPRETER
-from hlo_run.reference.arguments.fake_arguments import random_feeds
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.compare.findings import Findings
-from hlo_run.reference.literal_files import check_readable, read_arrays, read_values, write_values
+from hlo_run.reference.literal_files import check_readable, read_values, write_values
 from hlo_run.reference.numerics.precision import round_value
 
 
@@ -107,7 +106,7 @@ class Execution:
                 console.out(f"\n** {title} **\n{literal_to_string(argument, shape)}")
         where = f" ({runner.description})" if runner.description else ""
         console.err(f"Running HLO module with runner {runner.platform}{where}...")
-        feeds = self._feeds(iteration)
+        feeds = infeeds(options, self._module, self._place, iteration)
         actual, self._shape = _with_outfeed(
             self._timed(lambda: runner.run(arguments, seed, feeds)), self._result_shape, runner.outfeed()
         )
@@ -145,17 +144,6 @@ class Execution:
     def _run_reference(self, arguments: Sequence[Literal], seed: int, precision: str, feeds: Feeds) -> Literal:
         result = self._reference.run_module(self._module, arguments, seed, precision, feeds)
         return _with_outfeed(result, self._result_shape, self._reference.outfeed)[0]
-
-    def _feeds(self, iteration: int) -> Feeds:
-        """Return the values for infeeds: the arrays of `--infeed`, or random ones."""
-        if not self._options.infeed:
-            return random_feeds(self._options.seed + ((iteration - 1) << 20))
-        path = existing_path(self._options.infeed, self._options, self._place, iteration)
-        infeeds = [
-            op.shape for computation in self._module.computations for op in computation.instructions if op.opcode == "infeed"
-        ]
-        shapes = dict.fromkeys(leaf for shape in infeeds for _, leaf in shape.leaves() if leaf.is_array)
-        return given_feeds(read_arrays(path, "infeed", shapes), f"'{path}'")
 
     def _precise(self, arguments: Sequence[Literal], seed: int, feeds: Feeds) -> Literal | None:
         """Return the result in float64, which tells a bug from an ill-conditioned module; None if it cannot be computed."""

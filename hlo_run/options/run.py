@@ -53,6 +53,13 @@ class RunOptions:
     isolate_fusion: str = flag(
         "", "Run only this fusion of the optimised module; write it as MODULE.NAME.hlo and its operands as .npz.", "NAME"
     )
+    isolate_instructions: bool = flag(
+        False, "Run every instruction of the module alone on the reference's operands, and print a verdict on each."
+    )
+    localize: bool = flag(
+        False, "Replay the run on Host beside the reference, name the first kernel that differs, and write files that reproduce it."
+    )
+    localize_dir: str = flag("", "Write the files of --localize to this directory. Default: MODULE.localize.", "DIR")
     profile: str = flag(
         "",
         "Print time, bytes and GB/s of every thunk (stderr). With FILE.json, also write a Chrome trace.",

@@ -1,0 +1,201 @@
+"""`--localize`: replays a run thunk by thunk beside the reference, names the first that differs, and cuts it out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from hlo_run.artifact import Executable
+from hlo_run.backends.host.backend import HostBackend
+from hlo_run.backends.memory import check_memory
+from hlo_run.commands.check_each_pass import pass_checker
+from hlo_run.commands.compilation import compiling
+from hlo_run.commands.task import Task
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
+from hlo_run.execution.arguments import MODULE_SEED, Arguments, infeeds
+from hlo_run.execution.error_bounds import error_spec
+from hlo_run.hlo.feeds import Feeds
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.printer import FULL
+from hlo_run.hlo.values.literal import Literal
+from hlo_run.hlo_passes.hlo_pass import PassContext
+from hlo_run.hlo_passes.replacements import KernelIr, KernelText, Replacements, file_name
+from hlo_run.ops.parse import parse
+from hlo_run.options import CompileOptions, Options
+from hlo_run.pipeline.compile import compile_module, optimize
+from hlo_run.platforms import HOST, platform_name
+from hlo_run.reference.compare.compare import Comparison, compare
+from hlo_run.reference.evaluate.evaluate import evaluate
+from hlo_run.runtime.buffers import assign_buffers
+from hlo_run.triage.localize.replay import Event, Kind, Replay
+from hlo_run.triage.localize.report import culprit, summed_up, table
+from hlo_run.triage.localize.reproducer import Reproducer, make_reproducer, smallest_that_differs, write_reproducer
+
+
+@dataclass(frozen=True)
+class Localized:
+    """What `--localize` has found: the compiled run, its replay, and how the results of the whole modules compare.
+
+    `passes` compares the optimised module with the module by the reference; `run` compares the run with the module. `run` is
+    None after a fault.
+    """
+
+    ctx: PassContext
+    executable: Executable
+    replay: Replay
+    passes: Comparison
+    run: Comparison | None
+
+
+def open_host(options: Options) -> HostBackend:
+    """Return the platform of a replay; raises UsageError if the flags ask for another one."""
+    if options.platform and platform_name(options.platform) != HOST:
+        raise UsageError(f"the replay runs on Host, not on {platform_name(options.platform)}", hint="--platform=Host")
+    return HostBackend((), options.timeout, options.host_engine, options.xla_gpu_deterministic_ops)
+
+
+def first_arguments(task: Task, module: HloModule) -> tuple[list[Literal], str, Feeds]:
+    """Return the first iteration's arguments, their source, and the infeeds. Raises UsageError for several devices."""
+    arguments = Arguments(task.options, module, task.given, task.place, task.given_from)
+    if arguments.grid.size > 1:
+        raise UsageError(f"the replay takes one device, the module has {arguments.grid}")
+    arguments.prepare()
+    return *arguments.next(1), infeeds(task.options, module, task.place, 1)
+
+
+def find(task: Task, module: HloModule) -> Localized:
+    """Compile as a run does, run, and replay. Raises errors of the HloRunError family."""
+    options, console = task.options, task.console
+    backend = open_host(options)
+    if task.executable is not None:
+        raise UsageError("a saved executable has no module to replay", hint="give the HLO file")
+    values, source, feeds = first_arguments(task, module)
+    spec, shape = error_spec(options), module.entry.root.shape
+    with console.busy("evaluating the module"):
+        expected = evaluate(module, values, seed=MODULE_SEED, feeds=feeds)
+    with compiling(replace_checks(task), module) as (ctx, working):
+        executable = compile_module(ctx, working)
+    check_memory(executable)
+    console.err(f"Replaying {module.name} on Host with {source}...")
+    with console.busy("evaluating the optimised module"):
+        optimised = evaluate(unscheduled(working), values, seed=MODULE_SEED, feeds=feeds)
+    passes = compare(expected, optimised, shape, spec)
+    try:
+        run = compare(expected, backend.run(executable, values, MODULE_SEED, feeds), shape, spec)
+    except DeviceError as error:
+        console.err(f"the run fails: {error.message}")
+        run = None
+    replay = Replay(working, assign_buffers(working), executable, backend, spec, MODULE_SEED, feeds, options.timeout)
+    with console.busy("replaying"):
+        replay.replay(values)
+    return Localized(ctx, executable, replay, passes, run)
+
+
+def replace_checks(task: Task) -> Task:
+    """Return the task without the flag that checks every pass: a compilation for a replay checks none."""
+    return replace(task, options=replace(task.options, check_each_pass=False))
+
+
+def unscheduled(module: HloModule) -> HloModule:
+    """Return a copy of a module for the reference, which may not have a schedule's order."""
+    copy = module.clone()
+    copy.schedule = None
+    return copy
+
+
+def localize(task: Task, module: HloModule) -> None:
+    """Print the table of all thunks. Raises Mismatch with the culprit if something differs."""
+    found = find(task, module)
+    replay, console = found.replay, task.console
+    records = list(replay.records.values())
+    console.out(table(records))
+    event = replay.first
+    blame = culprit_with_files(task, module, found, event) if event is not None else None
+    if not found.passes.ok:
+        raise pass_to_blame(task, module, found.passes, blame)
+    if blame is not None:
+        raise blame
+    if found.run is not None and found.run.ok and replay.first_in_run is None:
+        console.err(f"\n** All {len(records)} thunks agree with the reference, alone and in the run. **")
+        console.err(found.run.summary())
+        return
+    if replay.first_in_run is not None:
+        raise summed_up(replay.first_in_run, records)
+    result = "it fails" if found.run is None else found.run.summary()
+    raise Mismatch(
+        "the run differs, but no thunk of its replay does",
+        hint="--verify=every checks the buffers, --host_check=race,init the kernels",
+        notes=(f"the run: {result}",),
+    )
+
+
+def pass_to_blame(task: Task, module: HloModule, passes: Comparison, kernel: Mismatch | None) -> Mismatch:
+    """Return the error that names the HLO row that changed the module's meaning. `kernel` is another culprit, if any."""
+    notes = [f"the optimised module by the reference: {passes.summary()}"]
+    if kernel is not None:
+        notes += [f"also: {kernel.message}", *kernel.notes]
+    hint = f"hlo-run --check_each_pass {task.file}"
+    try:
+        checked = replace_checks(task)
+        with compiling(checked, module, watching=(pass_checker(checked, module),)) as (ctx, working):
+            optimize(ctx, working)
+    except Mismatch as row:
+        return Mismatch(f"an HLO pass is to blame: {row.message}", notes=(*row.notes, *notes), hint=hint)
+    return Mismatch(f"the HLO passes together changed the meaning of {module.name}", notes=tuple(notes), hint=hint)
+
+
+def culprit_with_files(task: Task, module: HloModule, found: Localized, event: Event) -> Mismatch:
+    """Return the error that names the culprit, after its reproducer was written if the culprit is a thunk of its own."""
+    error = culprit(event)
+    if event.kind not in (Kind.MADE, Kind.FAULT):
+        return error
+    options = task.options
+    # Exact comparisons are not asked for: the reproducer is judged as the run is.
+    given = found.ctx.replacements
+
+    def make(scheduled: bool) -> Reproducer:
+        return make_reproducer(event.instruction, event.kernels, event.operands, given, scheduled)
+
+    reproducer, shows = smallest_that_differs(make, lambda made: _differs(found.ctx, made, options))
+    folder = options.localize_dir or os.path.join(task.folder, f"{file_name(module.name)}.localize")
+    what = f"{module.name}: {error.message}."
+    if not shows:
+        what += "\nThe files alone do not show the error: it depends on the buffers or the state of the whole run."
+    command = write_reproducer(folder, reproducer, found.executable, event.kernels, options, what)
+    notes = [*error.notes, f"reproduce: cd {folder} && {command}"]
+    if not shows:
+        notes.append("the files alone do not show the error: it depends on the buffers or the state of the whole run")
+    return Mismatch(error.message, error.where, error.hint, tuple(notes))
+
+
+def _differs(ctx: PassContext, made: Reproducer, options: Options) -> bool:
+    """True if the reproducer, as it will be read from its files, differs from the reference or fails."""
+    try:
+        module = parse(made.module.to_string(FULL), f"{made.name}.hlo")
+        expected = evaluate(unscheduled(module), made.values, seed=MODULE_SEED)
+        alone = replace(ctx, observers=(), replacements=_replacements(made, ctx.replacements), options=_plain(ctx.options))
+        executable = compile_module(alone, module)
+        actual = open_host(replace(options, platform="")).run(executable, made.values, MODULE_SEED)
+    except (DeviceError, Mismatch):
+        return True
+    except (Unsupported, HloRunError):
+        return False
+    return not compare(expected, actual, module.entry.root.shape, error_spec(options)).ok
+
+
+def _plain(options: CompileOptions) -> CompileOptions:
+    return replace(options, check_each_pass=False)
+
+
+def _replacements(made: Reproducer, given: Replacements) -> Replacements:
+    """Return the replacements of the reproducer's kernels."""
+
+    def texts(found: dict[str, KernelText], ending: str) -> dict[str, KernelText]:
+        return {kernel: text for kernel, text in found.items() if f"{kernel}.{ending}" in made.texts}
+
+    ir: dict[str, KernelIr] = {
+        kernel: replace(dump, text=made.texts[f"{kernel}.mlir"])
+        for kernel, dump in given.ir.items()
+        if f"{kernel}.mlir" in made.texts
+    }
+    return Replacements(ir, texts(given.llvm, "ll"), texts(given.ptx, "ptx"))
