@@ -11,7 +11,7 @@ from hlo_run.backends.memory import check_memory
 from hlo_run.commands.check_each_pass import pass_checker
 from hlo_run.commands.compilation import compiling
 from hlo_run.commands.task import Task
-from hlo_run.errors import DeviceError, HloRunError, Mismatch, Unsupported, UsageError
+from hlo_run.errors import DeviceError, HloRunError, Mismatch, UsageError
 from hlo_run.execution.arguments import MODULE_SEED, Arguments, infeeds
 from hlo_run.execution.error_bounds import error_spec
 from hlo_run.hlo.feeds import Feeds
@@ -26,7 +26,7 @@ from hlo_run.pipeline.compile import compile_module, optimize
 from hlo_run.platforms import HOST, platform_name
 from hlo_run.reference.compare.compare import Comparison, compare
 from hlo_run.reference.evaluate.evaluate import evaluate
-from hlo_run.runtime.buffers import assign_buffers
+from hlo_run.runtime.buffers import BufferAssignment, assign_buffers
 from hlo_run.triage.localize.replay import Event, Kind, Replay
 from hlo_run.triage.localize.report import culprit, summed_up, table
 from hlo_run.triage.localize.reproducer import Reproducer, make_reproducer, smallest_that_differs, write_reproducer
@@ -41,6 +41,7 @@ class Localized:
     """
 
     ctx: PassContext
+    buffers: BufferAssignment
     executable: Executable
     replay: Replay
     passes: Comparison
@@ -85,10 +86,11 @@ def find(task: Task, module: HloModule) -> Localized:
     except DeviceError as error:
         console.err(f"the run fails: {error.message}")
         run = None
-    replay = Replay(working, assign_buffers(working), executable, backend, spec, MODULE_SEED, feeds, options.timeout)
+    buffers = assign_buffers(working)
+    replay = Replay(working, buffers, executable, backend, spec, MODULE_SEED, feeds, options.timeout)
     with console.busy("replaying"):
         replay.replay(values)
-    return Localized(ctx, executable, replay, passes, run)
+    return Localized(ctx, buffers, executable, replay, passes, run)
 
 
 def replace_checks(task: Task) -> Task:
@@ -150,13 +152,13 @@ def culprit_with_files(task: Task, module: HloModule, found: Localized, event: E
     if event.kind not in (Kind.MADE, Kind.FAULT):
         return error
     options = task.options
-    # Exact comparisons are not asked for: the reproducer is judged as the run is.
     given = found.ctx.replacements
 
     def make(scheduled: bool) -> Reproducer:
-        return make_reproducer(event.instruction, event.kernels, event.operands, given, scheduled)
+        return make_reproducer(event.instruction, event.kernels, event.operands, found.buffers, given, scheduled)
 
-    reproducer, shows = smallest_that_differs(make, lambda made: _differs(found.ctx, made, options))
+    fails = event.kind is Kind.FAULT
+    reproducer, shows = smallest_that_differs(make, lambda made: _shows(found.ctx, made, options, fails))
     folder = options.localize_dir or os.path.join(task.folder, f"{file_name(module.name)}.localize")
     what = f"{module.name}: {error.message}."
     if not shows:
@@ -168,17 +170,17 @@ def culprit_with_files(task: Task, module: HloModule, found: Localized, event: E
     return Mismatch(error.message, error.where, error.hint, tuple(notes))
 
 
-def _differs(ctx: PassContext, made: Reproducer, options: Options) -> bool:
-    """True if the reproducer, as it will be read from its files, differs from the reference or fails."""
+def _shows(ctx: PassContext, made: Reproducer, options: Options, fails: bool) -> bool:
+    """True if the reproducer, as it will be read from its files, differs from the reference; with `fails`, if it fails."""
     try:
         module = parse(made.module.to_string(FULL), f"{made.name}.hlo")
         expected = evaluate(unscheduled(module), made.values, seed=MODULE_SEED)
         alone = replace(ctx, observers=(), replacements=_replacements(made, ctx.replacements), options=_plain(ctx.options))
         executable = compile_module(alone, module)
-        actual = open_host(replace(options, platform="")).run(executable, made.values, MODULE_SEED)
-    except (DeviceError, Mismatch):
-        return True
-    except (Unsupported, HloRunError):
+        actual = open_host(options).run(executable, made.values, MODULE_SEED)
+    except DeviceError:
+        return fails
+    except HloRunError:
         return False
     return not compare(expected, actual, module.entry.root.shape, error_spec(options)).ok
 

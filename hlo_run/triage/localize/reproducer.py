@@ -15,10 +15,12 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.names import identifier
 from hlo_run.hlo.printer import FULL
+from hlo_run.hlo.values.attribute_values import RawText
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo_passes.replacements import Replacements, file_name
 from hlo_run.options import CompileOptions, Options
 from hlo_run.reference.literal_files import write_values
+from hlo_run.runtime.buffers import BufferAssignment
 
 _MODULE_IN_HEADER = re.compile(r"; module: .*")
 # Options of compilation that the reproducer sets itself, or that have no meaning for it.
@@ -47,14 +49,22 @@ class Reproducer:
 
 
 def make_reproducer(
-    instruction: HloInstruction, kernels: Sequence[str], operands: Sequence[Literal], replacements: Replacements, scheduled: bool
+    instruction: HloInstruction,
+    kernels: Sequence[str],
+    operands: Sequence[Literal],
+    buffers: BufferAssignment,
+    replacements: Replacements,
+    scheduled: bool,
 ) -> Reproducer:
-    """Return the reproducer of an instruction of an optimised module, on one literal per operand.
+    """Return the reproducer of an instruction of an optimised module with `buffers`, on one literal per operand.
 
-    With `scheduled` the module counts as optimised, so that no HLO pass changes it.
+    With `scheduled` the module counts as optimised, so that no HLO pass changes it. A result that shares the memory of an
+    operand in `buffers` still does, since kernels depend on it.
     """
     alone = isolate_instruction(instruction)
-    if len(kernels) == 1 and identifier(instruction) != kernels[0]:
+    if updated := _updated_in_place(instruction, buffers):
+        alone.attrs["input_output_alias"] = RawText("{ " + ", ".join(updated) + " }")
+    if len(kernels) == 1 and identifier(instruction.name) != kernels[0]:
         # Equal fusions share a kernel, which has the name of the first.
         alone.entry.root.name = kernels[0]
     if scheduled:
@@ -77,6 +87,21 @@ def make_reproducer(
                 texts[path] = text
                 flags[flag] = f"{flags[flag]},{path}" if flag in flags else path
     return Reproducer(file_name(instruction.name), alone, list(pairs.values()), texts, flags)
+
+
+def _updated_in_place(instruction: HloInstruction, buffers: BufferAssignment) -> list[str]:
+    """Return the entries of `input_output_alias` for the results that share the memory of an operand of their shape."""
+    places = {
+        buffers.slice(operand): (number, operand.shape)
+        for number, operand in enumerate(dict.fromkeys(instruction.operands))
+        if operand.shape.is_array
+    }
+    found: list[str] = []
+    for index, leaf in instruction.shape.leaves():
+        number, shape = places.get(buffers.slice(instruction, index) if leaf.is_array else None, (0, None))
+        if shape == leaf:
+            found.append(f"{{{','.join(map(str, index))}}}: ({number}, {{}}, must-alias)")
+    return found
 
 
 def write_reproducer(
